@@ -1,0 +1,85 @@
+"""The one file that a fit writes and everything online reads.
+
+container   tensors and a manifest in a safetensors file, where no byte can change unnoticed
+parts       what they mean: map, density, calibration, references, probes, row sketches
+views       a bundle, or the difference of two, as text
+defects     every reason to refuse one
+"""
+
+from __future__ import annotations
+
+from darksight_core.bundle.container import MAX_FILE, MAX_HEADER, SCHEMA_VERSION, version_of
+from darksight_core.bundle.defects import (
+    BundleExistsError,
+    BundleFormatError,
+    BundleHashError,
+    BundleMissingError,
+    BundleNotAFileError,
+    BundleNotFiniteError,
+    BundleOverlapError,
+    BundlePartsError,
+    BundleProbeError,
+    BundleSchemaError,
+    BundleSizeError,
+    BundleTruncatedError,
+    BundleUnreadableError,
+    BundleWriteError,
+    ExtraTensorError,
+    ManifestError,
+    ManifestHashError,
+    ManifestMissingError,
+    MissingTensorError,
+    TensorSpecError,
+)
+from darksight_core.bundle.files import TOLERANCE, decode_bundle, encode_bundle, read_bundle, write_bundle
+from darksight_core.bundle.parts import (
+    MAX_PROBES,
+    MAX_REFERENCES,
+    Bundle,
+    Probes,
+    Reference,
+    SplitSketches,
+    make_manifest,
+)
+from darksight_core.bundle.views import describe, diff
+
+__all__ = [
+    "MAX_FILE",
+    "MAX_HEADER",
+    "MAX_PROBES",
+    "MAX_REFERENCES",
+    "SCHEMA_VERSION",
+    "TOLERANCE",
+    "Bundle",
+    "BundleExistsError",
+    "BundleFormatError",
+    "BundleHashError",
+    "BundleMissingError",
+    "BundleNotAFileError",
+    "BundleNotFiniteError",
+    "BundleOverlapError",
+    "BundlePartsError",
+    "BundleProbeError",
+    "BundleSchemaError",
+    "BundleSizeError",
+    "BundleTruncatedError",
+    "BundleUnreadableError",
+    "BundleWriteError",
+    "ExtraTensorError",
+    "ManifestError",
+    "ManifestHashError",
+    "ManifestMissingError",
+    "MissingTensorError",
+    "Probes",
+    "Reference",
+    "SplitSketches",
+    "TensorSpecError",
+    "decode_bundle",
+    "describe",
+    "diff",
+    "encode_bundle",
+    "make_manifest",
+    "read_bundle",
+    "version_of",
+    "write_bundle",
+]

@@ -1,0 +1,248 @@
+"""Bundles to files and back, with every check that a bundle must pass before it is used.
+
+`container` promises that a file is the one that was written. This module promises that what was written can work: the
+parts fit each other, calibration rows were not fit rows, and the probe rows, whose scores were computed where the map
+was fitted, get the same scores here. What could not be read back is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle.container import Container, Tensors, decode, encode, read_bytes, version_of, write_bytes
+from darksight_core.bundle.defects import (
+    BundleOverlapError,
+    BundlePartsError,
+    BundleProbeError,
+    ExtraTensorError,
+    ManifestError,
+    MissingTensorError,
+    TensorSpecError,
+)
+from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
+from darksight_core.embed import Embedder
+from darksight_core.errors import ConfigError
+from darksight_core.kde import Kde
+from darksight_core.scorer import Calibration, Scorer
+from darksight_core.split import MAX_LEAK, RowSketch, leak, overlap
+
+__all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "write_bundle"]
+
+TOLERANCE = 1e-5
+"""Largest difference of a probe's score, absolute and relative."""
+
+_AGAIN = "Fit the bundle again."
+
+
+def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
+    """Bytes of the file of a bundle, checked as they will be when they are read."""
+    manifest = {
+        **bundle.manifest,
+        "embed": bundle.embedder.settings(),
+        "calibration": {**bundle.calibration.settings(), "n": len(bundle.calibration)},
+        "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
+    }
+    data = encode(_tensors(bundle), manifest, source)
+    decode_bundle(data, source, verify=True)
+    return data
+
+
+def write_bundle(path: str | Path, bundle: Bundle, *, overwrite: bool = False) -> str:
+    """Write a bundle, wholly or not at all, and return its version.
+
+    Parameters
+    ----------
+    path
+        Where to; the usual suffix is `.safetensors`.
+    bundle
+        What to write. `dataclasses.replace` gives a bundle with another calibration or gate.
+    overwrite
+        Whether a file that is there already may be replaced.
+    """
+    path = Path(path)
+    data = encode_bundle(bundle, str(path))
+    write_bytes(path, data, overwrite)
+    return version_of(data)
+
+
+def read_bundle(path: str | Path, verify: bool = True) -> Bundle:
+    """Read a bundle; a BundleError of its own for every reason not to trust it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    verify
+        Whether to score the probes and to compare fit with calibration rows too. Without, a bundle that must not be
+        used can still be looked at.
+    """
+    path = Path(path)
+    return replace(decode_bundle(read_bytes(path), str(path), verify=verify), path=path)
+
+
+def decode_bundle(data: bytes, source: str = "bundle", *, verify: bool = True) -> Bundle:
+    """Inverse of `encode_bundle`, with the checks of `read_bundle`."""
+    container = decode(data, source)
+    _check_manifest(container.manifest, source)
+    bundle = _build(container, source)
+    _check_tensors(container.tensors, _tensors(bundle), source)
+    _check_classes(bundle, source)
+    if verify:
+        _check_rows(bundle, source)
+        _check_probes(bundle, source)
+    return bundle
+
+
+def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
+    """All arrays of a bundle under the names that they have in the file."""
+    parts: dict[str, Tensors] = {
+        "embed": bundle.embedder.tensors(),
+        "kde": bundle.kde.tensors(),
+        "calibration": bundle.calibration.tensors(),
+        "reference": {field.name: getattr(bundle.reference, field.name) for field in fields(Reference)},
+        "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
+    }
+    for field in fields(SplitSketches):
+        parts[f"split.{field.name}"] = getattr(bundle.splits, field.name).tensors()
+    return {f"{part}.{name}": array for part, tensors in parts.items() for name, array in tensors.items()}
+
+
+def _build(container: Container, source: str) -> Bundle:
+    """The parts, as far as each can tell by itself that it is whole."""
+    manifest = container.manifest
+
+    def part(prefix: str) -> dict[str, NDArray[Any]]:
+        start = f"{prefix}."
+        return {name.removeprefix(start): a for name, a in container.tensors.items() if name.startswith(start)}
+
+    def sketch(name: str) -> RowSketch:
+        return RowSketch.from_tensors(part(f"split.{name}"), manifest["splits"][name])
+
+    try:
+        return Bundle(
+            embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
+            kde=Kde.from_tensors(part("kde")),
+            calibration=Calibration.from_tensors(part("calibration"), manifest["calibration"]),
+            reference=Reference(**part("reference")),
+            probes=Probes(**part("probe")),
+            splits=SplitSketches(**{field.name: sketch(field.name) for field in fields(SplitSketches)}),
+            manifest=manifest,
+            version=container.version,
+        )
+    except Exception as error:
+        # A right hash does not say who wrote the file, and values made up at will fail in ways that no list holds.
+        reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        raise BundlePartsError(f"{source}: a part cannot work: {reason}. {_AGAIN}", source=source) from error
+
+
+def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "created_by": str,
+        "created_at": (str, type(None)),
+        "class_names": list,
+        "fit_config": dict,
+        "fidelity": dict,
+        "gate": (dict, type(None)),
+        "certificate": (dict, type(None)),
+        "embed": dict,
+        "calibration": dict,
+        "splits": dict,
+    }
+    for name, kind in kinds.items():
+        if name not in manifest or not isinstance(manifest[name], kind):
+            raise ManifestError(f"{source}: the manifest has no usable {name}. {_AGAIN}", source=source)
+    names = manifest["class_names"]
+    if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ManifestError(f"{source}: class names must be different texts. {_AGAIN}", source=source)
+
+
+def _check_tensors(found: Tensors, needed: Tensors, source: str) -> None:
+    """The tensors in the file must be those that its parts are made of, no more and of the same kind."""
+    for name in sorted(needed.keys() - found.keys()):
+        raise MissingTensorError(f"{source}: tensor {name} is missing. {_AGAIN}", source=source, tensor=name)
+    for name in sorted(found.keys() - needed.keys()):
+        raise ExtraTensorError(f"{source}: tensor {name} belongs to no part. {_AGAIN}", source=source, tensor=name)
+    for name, array in needed.items():
+        if (array.dtype, array.shape) != (found[name].dtype, found[name].shape):
+            raise TensorSpecError(
+                f"{source}: tensor {name} is {found[name].dtype} {found[name].shape} where {array.dtype} {array.shape} "
+                f"is needed. {_AGAIN}",
+                source=source,
+                tensor=name,
+            )
+
+
+def _check_classes(bundle: Bundle, source: str) -> None:
+    """All parts must be of one number of classes, and the calibration of its split."""
+    classes = bundle.embedder.n_inputs
+    highest = max(int(bundle.reference.predicted.max()), int(bundle.reference.labels.max()))
+    rows, scores = bundle.splits.calibrate.n, len(bundle.calibration)
+    if len(bundle.class_names) != classes:
+        problem = f"there are {len(bundle.class_names)} class names for rows of {classes} probabilities"
+    elif bundle.probes.inputs.shape[1] != classes:
+        problem = f"probe rows have {bundle.probes.inputs.shape[1]} probabilities, rows that come in {classes}"
+    elif highest >= classes:
+        problem = f"a reference point has class {highest}, but there are {classes} classes"
+    elif rows != scores or bundle.manifest["calibration"].get("n") != scores:
+        problem = f"there are {scores} calibration scores of {rows} calibration rows"
+    elif bundle.splits.fit.n == 0:
+        problem = "there is no fit row"
+    else:
+        return
+    raise BundlePartsError(f"{source}: {problem}. {_AGAIN}", source=source)
+
+
+def _check_rows(bundle: Bundle, source: str) -> None:
+    leaked = leak(bundle.splits.fit, bundle.splits.calibrate)
+    if leaked > MAX_LEAK:
+        raise BundleOverlapError(
+            f"{source}: {leaked:.1%} or more of the calibration rows are fit rows, so p-values would be wrong. "
+            "Calibrate on rows that the fit has not seen.",
+            source=source,
+            leak=leaked,
+            overlap=overlap(bundle.splits.fit, bundle.splits.calibrate),
+        )
+
+
+def _check_probes(bundle: Bundle, source: str) -> None:
+    """Score the probes with the numpy scorer and compare.
+
+    A p-value is a rank, and a score that differs in its last digit may pass a calibration score. So what must hold is
+    that the expected p-value belongs to a score within the tolerance.
+    """
+    probes, calibration = bundle.probes, bundle.calibration
+    try:
+        with np.errstate(all="ignore"):
+            scores = Scorer(bundle.embedder, bundle.kde, calibration, compiled=False).score(probes.inputs)
+    except Exception as error:
+        # As in _build: parts of values made up at will.
+        reason = f"{type(error).__name__}: {error}"
+        raise BundleProbeError(f"{source}: probes cannot be scored ({reason}). {_AGAIN}") from error
+    for name in ("points", "log_density", "log_kde"):
+        expected, actual = getattr(probes, name), getattr(scores, name)
+        # NaN, from a row that is not on the simplex, is not near either.
+        near = np.abs(actual - expected) <= TOLERANCE * (1.0 + np.abs(expected))
+        if not near.all():
+            raise _probe_error(source, name, int(np.argmin(near.reshape(len(expected), -1).all(axis=1))))
+    score = getattr(scores, calibration.outlier_score)
+    slack = TOLERANCE * (1.0 + np.abs(score))
+    low, high = calibration.p_value(score - slack), calibration.p_value(score + slack)
+    inside = (low - 1e-12 <= probes.p_value) & (probes.p_value <= high + 1e-12)
+    if not inside.all():
+        raise _probe_error(source, "p_value", int(np.argmin(inside)))
+
+
+def _probe_error(source: str, name: str, row: int) -> BundleProbeError:
+    return BundleProbeError(
+        f"{source}: {name} of probe row {row} is not what was computed at fit time, so scores here cannot be trusted. "
+        "Fit the bundle again with this version, or install the one that wrote it.",
+        source=source,
+        score=name,
+        row=row,
+    )

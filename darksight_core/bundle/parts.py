@@ -1,0 +1,223 @@
+"""What a bundle is made of.
+
+embed.*         student, network and anchors     kde.*           density of the fit points
+calibration.*   scores that give p-values        reference.*     fit points to look at, with class and label
+probe.*         rows and their scores            split.<set>.*   sketches of the rows of each set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from darksight_core import __version__
+from darksight_core.embed import Embedder
+from darksight_core.errors import ConfigError
+from darksight_core.kde import Kde
+from darksight_core.scorer import Calibration
+from darksight_core.simplex import Floats
+from darksight_core.split import RowSketch
+
+__all__ = [
+    "MAX_PROBES",
+    "MAX_REFERENCES",
+    "Bundle",
+    "Probes",
+    "Reference",
+    "SplitSketches",
+    "make_manifest",
+]
+
+MAX_REFERENCES = 20_000
+"""Points that a bundle keeps to be looked at."""
+
+MAX_PROBES = 64
+"""Rows that are scored again at every load."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Points of fit rows, to be drawn behind new ones.
+
+    Parameters
+    ----------
+    points
+        Places on the map, (m, 2) float32, at most `MAX_REFERENCES`.
+    predicted
+        Class that the watched classifier predicts, (m,) int16.
+    labels
+        True class, or -1 where it is not known, (m,) int16.
+    """
+
+    points: NDArray[np.float32]
+    predicted: NDArray[np.int16]
+    labels: NDArray[np.int16]
+
+    def __post_init__(self) -> None:
+        rows = len(self.points)
+        if self.points.shape != (rows, 2) or not 1 <= rows <= MAX_REFERENCES:
+            raise ConfigError(f"reference points must have shape (1..{MAX_REFERENCES}, 2), not {self.points.shape}")
+        if self.predicted.shape != (rows,) or self.labels.shape != (rows,):
+            raise ConfigError(f"{rows} reference points need as many predicted classes and labels")
+        if self.predicted.min() < 0 or self.labels.min() < -1:
+            raise ConfigError("reference classes must not be negative, and labels not below -1")
+        if self.points.dtype != np.float32 or self.predicted.dtype != np.int16 or self.labels.dtype != np.int16:
+            raise ConfigError("reference points must be float32, classes and labels int16")
+
+    @classmethod
+    def of(cls, points: ArrayLike, predicted: ArrayLike, labels: ArrayLike | None = None, seed: int = 0) -> Reference:
+        """A reference of at most `MAX_REFERENCES` of these rows, drawn at random and kept in order.
+
+        Parameters
+        ----------
+        points
+            Places on the map, (n, 2).
+        predicted
+            Predicted class, (n,).
+        labels
+            True class or -1, (n,); None if no label is known.
+        seed
+            Seed of the draw.
+        """
+        points, predicted = np.asarray(points), np.asarray(predicted)
+        labels = np.full(len(points), -1) if labels is None else np.asarray(labels)
+        if predicted.shape != points.shape[:1] or labels.shape != points.shape[:1]:
+            raise ConfigError(f"{len(points)} reference points need as many predicted classes and labels")
+        if max(predicted.max(initial=0), labels.max(initial=0)) > np.iinfo(np.int16).max:
+            raise ConfigError(f"a bundle holds at most {np.iinfo(np.int16).max + 1} classes")
+        rows = np.arange(len(points))
+        if len(rows) > MAX_REFERENCES:
+            rows = np.sort(np.random.default_rng(seed).choice(len(rows), MAX_REFERENCES, replace=False))
+        return cls(points[rows].astype(np.float32), predicted[rows].astype(np.int16), labels[rows].astype(np.int16))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probes:
+    """Rows with the scores that they got where the map was fitted; see `Scores` for what each is.
+
+    Parameters
+    ----------
+    inputs
+        Rows on the simplex, (p, n_inputs) float32, at most `MAX_PROBES`.
+    points, log_density, log_kde, p_value
+        (p, 2) and (p,) float64.
+    """
+
+    inputs: NDArray[np.float32]
+    points: Floats
+    log_density: Floats
+    log_kde: Floats
+    p_value: Floats
+
+    def __post_init__(self) -> None:
+        rows = len(self.inputs)
+        if self.inputs.ndim != 2 or not 1 <= rows <= MAX_PROBES:
+            raise ConfigError(f"probe rows must have shape (1..{MAX_PROBES}, K), not {self.inputs.shape}")
+        scores = (self.log_density, self.log_kde, self.p_value)
+        if self.points.shape != (rows, 2) or any(score.shape != (rows,) for score in scores):
+            raise ConfigError(f"{rows} probe rows need as many points, densities and p-values")
+        if self.inputs.dtype != np.float32 or any(score.dtype != np.float64 for score in (self.points, *scores)):
+            raise ConfigError("probe rows must be float32, their scores float64")
+
+    @classmethod
+    def of(cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike) -> Probes:
+        """Probes without p-values, which come from `ranked`."""
+        inputs, scores = np.array(inputs, dtype=np.float32), np.array(log_density, dtype=np.float64)
+        places, kde = np.array(points, dtype=np.float64), np.array(log_kde, dtype=np.float64)
+        return cls(inputs, places, scores, kde, np.ones(len(inputs)))
+
+    def ranked(self, calibration: Calibration) -> Probes:
+        """The same probes with their p-values under a calibration."""
+        return replace(self, p_value=calibration.p_value(getattr(self, calibration.outlier_score)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitSketches:
+    """Sketches of the rows that made the map, its calibration and its test; the last two may be of no row."""
+
+    fit: RowSketch
+    calibrate: RowSketch
+    test: RowSketch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """A fitted map with everything that belongs to it.
+
+    Parameters
+    ----------
+    embedder, kde, calibration
+        What scores new rows.
+    reference
+        Points to look at.
+    probes
+        Rows that prove the scores at every load.
+    splits
+        Which rows made which part.
+    manifest
+        JSON values, begun by `make_manifest`; a bundle that was read has all of its file.
+    version
+        SHA-256 of the file in hexadecimal; empty until there is one.
+    path
+        The file, if there is one.
+    """
+
+    embedder: Embedder
+    kde: Kde
+    calibration: Calibration
+    reference: Reference
+    probes: Probes
+    splits: SplitSketches
+    manifest: Mapping[str, Any]
+    version: str = ""
+    path: Path | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of the rows that come in."""
+        return tuple(self.manifest["class_names"])
+
+    @property
+    def short_version(self) -> str:
+        """The first twelve digits of the version: enough to tell bundles apart."""
+        return self.version[:12]
+
+
+def make_manifest(
+    class_names: tuple[str, ...],
+    fit_config: Mapping[str, Any],
+    fidelity: Mapping[str, Any],
+    *,
+    gate: Mapping[str, Any] | None = None,
+    certificate: Mapping[str, Any] | None = None,
+    created_at: str | None = None,
+) -> dict[str, Any]:
+    """What people give to a manifest; the rest is added when the bundle is written.
+
+    Parameters
+    ----------
+    class_names
+        Names of the classes of the rows that come in.
+    fit_config
+        The configuration of the fit, verbatim.
+    fidelity
+        How well the map reproduces the watched classifier, nested as one likes.
+    gate, certificate
+        The policy of the gate and what was proven about it, if there is one.
+    created_at
+        UTC time in ISO form. By default there is none, and the same content gives the same file.
+    """
+    return {
+        "created_by": f"darksight {__version__}",
+        "created_at": created_at,
+        "class_names": list(class_names),
+        "fit_config": dict(fit_config),
+        "fidelity": dict(fidelity),
+        "gate": None if gate is None else dict(gate),
+        "certificate": None if certificate is None else dict(certificate),
+    }

@@ -1,0 +1,671 @@
+"""A Gaussian kernel density of the map, read from a tree of small pieces at a cost that does not grow with n.
+
+    log p(y) = log 1/(n 2π h²) Σ_j exp(-|y - y_j|² / 2h²)
+
+Only the bandwidth h is estimated: it maximises the leave-one-out likelihood (`choose_bandwidth`). Scott's rule sees one
+Gaussian where a map has clusters, and smooths them away.
+
+Reading the density is what happens online, and the sum over n references is too slow there. A grid alone will not do:
+between two clusters log p has a crease of width h² / D, D being the distance of the clusters, and far out it falls like
+a parabola whose foot is the nearest reference. Both are easy after one rewriting. For any anchor a and centre c,
+
+    log p(y) = -|y - a|² / 2h² + r(y),      r(y) = log Σ_j exp(α_j + γ_j·(y - c)),      γ_j = (y_j - a) / h²,
+
+so r is the log-sum-exp of *affine* functions. It is convex, lies above its tangent, and in a small cell of the plane few
+j matter, or r is smooth. A quadtree splits the plane until each cell is one of two things:
+
+    list    the affine functions that matter anywhere in the cell, at most a few dozen: exact where creases are
+    tile    r as a bicubic B-spline on 8 x 8 squares, checked against the exact sum on 25 x 25 places: dense regions
+
+Outside the tree the plane is cut into cones with a list each, which hold to infinity because the references that
+matter there are those near the convex hull. Nothing is binned, so tails are exact references, not noise.
+
+Promise, against `exact_log_kde`: within `CORE_ERROR` nats where log p is at most `CORE_DEPTH` nats below its maximum
+over the references, within `TAIL_ERROR` elsewhere, at any distance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.errors import ConfigError
+from darksight_core.simplex import Floats, logsumexp
+
+__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "Kde", "choose_bandwidth", "exact_log_kde"]
+
+Ints: TypeAlias = NDArray[np.int64]
+
+CORE_DEPTH = 15.0
+"""Nats below the highest log density of a reference down to which the tighter promise holds."""
+
+CORE_ERROR = 0.01
+"""Largest error of `Kde.log_density` in the core, in nats."""
+
+TAIL_ERROR = 0.1
+"""Largest error of `Kde.log_density` outside the core, in nats."""
+
+_BUDGET = 1_200_000
+"""Bytes that a chosen bandwidth may cost; a smaller one is raised until its tree fits."""
+
+_LEVELS = 24
+_SQUARES = 8
+_SAMPLES = 3 * _SQUARES + 1
+_CONES = 16
+_SHORT, _LONG, _MANY = 16, 64, 4096
+_DROPPED = 1e-4
+_SAFETY = 0.6
+
+
+def exact_log_kde(points: Floats, references: Floats, bandwidth: float) -> Floats:
+    """log p(y) by the sum over all references, (m,): slow, and what `Kde` is held to.
+
+    Parameters
+    ----------
+    points
+        Where to read the density, (m, 2).
+    references
+        Centres of the kernels, (n, 2).
+    bandwidth
+        Standard deviation h of a kernel.
+
+    >>> exact_log_kde(np.zeros((1, 2)), np.zeros((1, 2)), 1.0)
+    array([-1.83787707])
+    """
+    points = np.asarray(points, dtype=np.float64)
+    references = np.asarray(references, dtype=np.float64)
+    log_density = np.empty(len(points))
+    rows = max(1, 1_000_000 // len(references))
+    for start in range(0, len(points), rows):
+        chunk = points[start : start + rows]
+        square = (chunk[:, :1] - references[:, 0]) ** 2 + (chunk[:, 1:] - references[:, 1]) ** 2
+        log_density[start : start + rows] = logsumexp(square / (-2.0 * bandwidth**2))
+    return log_density - _log_norm(len(references), bandwidth)
+
+
+def choose_bandwidth(points: Floats, seed: int = 0) -> float:
+    """Bandwidth h that maximises the leave-one-out log likelihood of the points.
+
+        l(h) = mean_i log[ 1/(n_i 2π h²) Σ_{j not at i} exp(-|y_i - y_j|² / 2h²) ]
+
+    A classifier puts many rows on the same place, and a plain leave-one-out likelihood then grows without bound as
+    h -> 0. So a whole *place* is left out: references nearer to y_i than R/1000 do not count, R being the radius that
+    holds nine tenths of the points, and h stays within [R/1000, 2R]. The hundredth of the queries with the most distant
+    neighbours is left out too, because one lost point at distance D costs D²/2h² nats and would set h for all.
+
+    At most 20,000 references and 2,000 queries are drawn. The result is not scaled down to a larger n: the map is read
+    by people, and a narrower kernel would buy detail that they cannot see with a larger bundle.
+
+    Parameters
+    ----------
+    points
+        Reference points, (n, 2), finite.
+    seed
+        Seed of the draw.
+    """
+    points = _check_references(points)
+    rng = np.random.default_rng(seed)
+    if len(points) > 20_000:
+        points = points[rng.choice(len(points), 20_000, replace=False)]
+    queries = points if len(points) <= 2_000 else points[rng.choice(len(points), 2_000, replace=False)]
+    distance = np.hypot(*(points - np.median(points, axis=0)).T)
+    radius = float(np.quantile(distance, 0.9)) or float(distance.max())
+    if radius == 0.0:
+        return 1.0
+    place = radius / 1000.0
+    squares, counts = _count_squares(queries / place, points / place)
+    counts = counts[counts.any(axis=1)]
+    nearest = (counts > 0).argmax(axis=1)
+    kept = np.argsort(nearest, kind="stable")[: math.ceil(0.99 * len(nearest))]
+    counts, nearest = counts[kept], squares[nearest[kept], None]
+    offset = np.log(counts.sum(axis=1))
+
+    def likelihood(log_h: float) -> float:
+        half_precision = 0.5 * math.exp(-2.0 * log_h)
+        kernel = np.exp(np.minimum((nearest - squares) * half_precision, 0.0))
+        log_sum = np.log(np.einsum("qb,qb->q", counts, kernel)) - nearest[:, 0] * half_precision
+        return float((log_sum - offset).mean()) - 2.0 * log_h
+
+    # Two scales of structure make two maxima, so the bracket comes from a scan.
+    scan = np.linspace(0.0, math.log(2000.0), 20)
+    best = int(np.argmax([likelihood(log_h) for log_h in scan]))
+    low, high = float(scan[max(best - 1, 0)]), float(scan[min(best + 1, len(scan) - 1)])
+    golden = 0.5 * (math.sqrt(5.0) - 1.0)
+    while high - low > 0.002:
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if likelihood(left) > likelihood(right) else (left, high)
+    return place * math.exp(0.5 * (low + high))
+
+
+def _count_squares(queries: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """Centres (B,) of bins of squared distance and how many points each query has in them, (q, B), from 1 upwards.
+
+    The bins are the leading bits of a float32: 32 in each octave, without a logarithm for each of 4e7 distances.
+    """
+    reach = float((np.ptp(points, axis=0) ** 2).sum())
+    first, last = (np.array([1.0, 2.0 * max(reach, 1.0)], dtype=np.float32).view(np.int32) >> 18).tolist()
+    bins = last - first + 2
+    counts = np.empty((len(queries), bins))
+    rows = max(1, 1_000_000 // len(points))
+    for start in range(0, len(queries), rows):
+        chunk = queries[start : start + rows]
+        square = (chunk[:, :1] - points[:, 0]) ** 2
+        square += (chunk[:, 1:] - points[:, 1]) ** 2
+        index = (square.astype(np.float32).view(np.int32) >> 18) - (first - 1)
+        np.maximum(index, 0, out=index)
+        index += (bins * np.arange(len(chunk), dtype=np.int32))[:, None]
+        counts[start : start + rows] = np.bincount(index.ravel(), minlength=bins * len(chunk)).reshape(-1, bins)
+    edges = (np.arange(first, last + 2, dtype=np.int32) << 18).view(np.float32).astype(np.float64)
+    used = counts[:, 1:].any(axis=0)
+    return (0.5 * (edges[1:] + edges[:-1]))[used], counts[:, 1:][:, used]
+
+
+@dataclass(frozen=True, slots=True)
+class Kde:
+    """Log density of the reference points, in arrays that any kernel can walk; made by `fit`.
+
+    Leaves 0..L-1 are the cells of the quadtree in Morton order (x holds the even bits), the last 64 are the cones. A
+    point inside the frame belongs to the last leaf whose key is not above its own.
+
+    Parameters
+    ----------
+    bandwidth
+        Standard deviation h of the kernel.
+    frame
+        Lower corner x, y and side of the square that the tree covers, (3,).
+    keys
+        Morton key of the lower corner of each cell, ascending, (L,).
+    widths
+        Side of each cell in units of side / 2^24, a power of two, (L,).
+    anchors
+        Anchor a of each leaf, (L + 64, 2).
+    starts
+        First row in `terms` of a list, or index in `tiles` of a tile, (L + 64,).
+    counts
+        Length of a list, or 0 for a tile, (L + 64,).
+    tiles
+        B-spline coefficients of r over a cell, (T, 11, 11).
+    terms
+        α, γ_x, γ_y of the affine functions, (N, 3); γ multiplies the place in the cell, measured from its centre in
+        units of its side. For a cone it is the place in the frame.
+    """
+
+    bandwidth: float
+    frame: Floats
+    keys: Ints
+    widths: Ints
+    anchors: Floats
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    tiles: NDArray[np.float32]
+    terms: Floats
+
+    def __post_init__(self) -> None:
+        leaves = len(self.starts)
+        ends = np.where(self.counts > 0, self.starts + self.counts - 1, self.starts)
+        limits = np.where(self.counts > 0, len(self.terms), len(self.tiles))
+        if (
+            self.frame.shape != (3,)
+            or self.keys.shape != self.widths.shape
+            or self.anchors.shape != (leaves, 2)
+            or leaves != len(self.keys) + 4 * _CONES
+            or self.tiles.shape[1:] != (_SQUARES + 3, _SQUARES + 3)
+            or self.terms.shape[1:] != (3,)
+            or (self.starts < 0).any()
+            or (ends >= limits).any()
+            or not self.bandwidth > 0
+        ):
+            raise ConfigError("the arrays of the density do not belong together")
+        for array in self.tensors().values():
+            array.flags.writeable = False
+
+    @classmethod
+    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0) -> Kde:
+        """Density of reference points.
+
+        Parameters
+        ----------
+        points
+            Reference points, (n, 2), finite.
+        bandwidth
+            Standard deviation h of the kernel. By default `choose_bandwidth`, raised in steps of a fifth until the
+            arrays take at most 1.2 MB; a given value is kept, whatever it takes.
+        seed
+            Seed of `choose_bandwidth`.
+        """
+        points = _check_references(points)
+        if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0.0):
+            raise ConfigError(f"bandwidth must be positive and finite, not {bandwidth}")
+        places, counts = np.unique(points[:, 0] + 1j * points[:, 1], return_counts=True)
+        references, log_weights = np.stack([places.real, places.imag]), np.log(counts)
+        if bandwidth is not None:
+            return _Build(references, log_weights, bandwidth, math.inf).run()
+        bandwidth = choose_bandwidth(points, seed)
+        if len(counts) > 100_000:
+            # Most of the raising is done on a draw, whose tree is smaller by about a quarter.
+            some = np.random.default_rng(seed).choice(len(counts), 100_000, replace=False)
+            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, 0.75 * _BUDGET).bandwidth
+        return _fit_budget(references, log_weights, bandwidth, _BUDGET)
+
+    def log_density(self, points: Floats) -> Floats:
+        """log p(y) for points (m, 2), as (m,); a row never depends on the others."""
+        points = np.asarray(points, dtype=np.float64)
+        leaf, place = self._locate(points)
+        gap = points - self.anchors[leaf]
+        log_density: Floats = (gap[:, 0] ** 2 + gap[:, 1] ** 2) / (-2.0 * self.bandwidth**2)
+        listed = self.counts[leaf] > 0
+        if listed.any():
+            rows = np.flatnonzero(listed)
+            # Bounds the memory of a batch that lies wholly on long lists.
+            step = max(1, 1_000_000 // int(self.counts[leaf[rows]].max()))
+            for part in (rows[start : start + step] for start in range(0, len(rows), step)):
+                log_density[part] += self._read_lists(leaf[part], place[part])
+            if len(rows) < len(points):
+                rows = np.flatnonzero(~listed)
+                log_density[rows] += self._read_tiles(leaf[rows], place[rows])
+        else:
+            log_density += self._read_tiles(leaf, place)
+        return log_density
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, with `bandwidth` as (1,)."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "bandwidth"}
+        return {"bandwidth": np.array([self.bandwidth]), **arrays}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Kde:
+        """Inverse of `tensors`; ConfigError if an array is missing or does not fit the others."""
+        try:
+            arrays = {name: np.array(tensors[name], dtype=kind) for name, kind in _KINDS.items()}
+            bandwidth = float(tensors["bandwidth"][0])
+        except KeyError as missing:
+            raise ConfigError(f"the density lacks the array {missing}") from None
+        return cls(bandwidth=bandwidth, **arrays)
+
+    def _locate(self, points: Floats) -> tuple[Ints, Floats]:
+        """Leaf of each point, (m,), and its place there, (m, 2)."""
+        across = (points - self.frame[:2]) / self.frame[2]
+        inside = (across >= 0.0) & (across < 1.0)
+        fine = np.minimum(np.maximum(across, 0.0), 1.0 - 2.0**-_LEVELS) * 2.0**_LEVELS
+        cell = fine.astype(np.int64)
+        spread = _SPREAD[cell & 4095] | _SPREAD[cell >> 12] << 24
+        leaf = np.searchsorted(self.keys, spread[:, 0] | spread[:, 1] << 1, side="right") - 1
+        width = self.widths[leaf, None]
+        place = (fine - (cell & -width)) / width - 0.5
+        if not inside.all():
+            outer = np.flatnonzero(~inside.all(axis=1))
+            place[outer] = across[outer] - 0.5
+            x, y = place[outer].T
+            flat = np.abs(x) >= np.abs(y)
+            along, towards = np.where(flat, y, x), np.where(flat, x, y)
+            segment = ((along / np.abs(towards) + 1.0) * (0.5 * _CONES)).astype(np.int64)
+            side = np.where(flat, 0, 2) + (towards < 0.0)
+            leaf[outer] = len(self.keys) + side * _CONES + np.minimum(segment, _CONES - 1)
+        return leaf, place
+
+    def _read_tiles(self, leaf: Ints, place: Floats) -> Floats:
+        """r at places (m, 2) of tiles: 4 x 4 coefficients under the cubic B-spline."""
+        knots = (place + 0.5) * _SQUARES
+        square = np.minimum(knots.astype(np.int64), _SQUARES - 1)
+        weights = _b_spline(knots - square)
+        corner = (self.starts[leaf] * (_SQUARES + 3) + square[:, 0]) * (_SQUARES + 3) + square[:, 1]
+        near = self.tiles.ravel()[corner + _NEIGHBOURS[:, None]].reshape(4, 4, -1)
+        value: Floats = np.einsum("im,ijm,jm->m", weights[:, :, 0], near, weights[:, :, 1])
+        return value
+
+    def _read_lists(self, leaf: Ints, place: Floats) -> Floats:
+        """r at places (m, 2) of lists: log Σ exp(α + γ·place), over lists of unequal length."""
+        counts = self.counts[leaf]
+        first = np.cumsum(counts) - counts
+        row = np.repeat(np.arange(len(leaf)), counts)
+        terms = self.terms[np.arange(len(row)) + (self.starts[leaf] - first)[row]]
+        scores = terms[:, 0] + terms[:, 1] * place[row, 0] + terms[:, 2] * place[row, 1]
+        top = np.maximum.reduceat(scores, first)
+        value: Floats = np.log(np.add.reduceat(np.exp(scores - top[row]), first)) + top
+        return value
+
+
+_KINDS: dict[str, type] = {
+    "frame": np.float64,
+    "keys": np.int64,
+    "widths": np.int64,
+    "anchors": np.float64,
+    "starts": np.int32,
+    "counts": np.int32,
+    "tiles": np.float32,
+    "terms": np.float64,
+}
+
+
+def _fit_budget(references: Floats, log_weights: Floats, bandwidth: float, budget: float) -> Kde:
+    """Density with the smallest of the raised bandwidths whose arrays fit."""
+    extent = float(np.ptp(references, axis=1).max())
+    while bandwidth < extent:
+        try:
+            return _Build(references, log_weights, bandwidth, budget).run()
+        except _OverBudget as over:
+            bandwidth *= max(1.2, min(over.covered ** (-1.0 / 3.0), 2.0))
+    return _Build(references, log_weights, bandwidth, math.inf).run()
+
+
+class _OverBudget(Exception):
+    """The arrays would take more bytes than allowed; `covered` is the share of the frame that they reached."""
+
+    def __init__(self, covered: float) -> None:
+        super().__init__(covered)
+        self.covered = covered
+
+
+class _Build:
+    """The leaves of one density while they are found."""
+
+    def __init__(self, references: Floats, log_weights: Floats, bandwidth: float, budget: float) -> None:
+        self.references = references
+        self.log_weights = log_weights
+        self.bandwidth = bandwidth
+        self.budget = budget
+        total = float(np.exp(log_weights).sum())
+        self.log_norm = _log_norm(total, bandwidth)
+        low, high = references.min(axis=1), references.max(axis=1)
+        # A crease leaves the frame only at its rim: beyond 12 h it is a matter for the cones.
+        self.side = 1.25 * float((high - low).max()) + 24.0 * bandwidth
+        self.centre = 0.5 * (low + high)
+        self.keys: list[int] = []
+        self.widths: list[int] = []
+        self.anchors: list[Floats] = []
+        self.starts: list[int] = []
+        self.counts: list[int] = []
+        self.tiles: list[NDArray[np.float32]] = []
+        self.terms: list[Floats] = []
+        self.n_terms = 0
+
+    def run(self) -> Kde:
+        """All leaves, as arrays."""
+        self.grow_tree()
+        self.grow_cones()
+        none = np.empty((0, _SQUARES + 3, _SQUARES + 3), dtype=np.float32)
+        return Kde(
+            bandwidth=self.bandwidth,
+            frame=np.array([*(self.centre - 0.5 * self.side), self.side]),
+            keys=np.array(self.keys, dtype=np.int64),
+            widths=np.array(self.widths, dtype=np.int64),
+            anchors=np.array(self.anchors),
+            starts=np.array(self.starts, dtype=np.int32),
+            counts=np.array(self.counts, dtype=np.int32),
+            tiles=np.stack(self.tiles) if self.tiles else none,
+            terms=np.concatenate(self.terms),
+        )
+
+    def grow_tree(self) -> None:
+        """Split the frame, depth first in Morton order, until each cell is a list or a tile."""
+        h = self.bandwidth
+        core = self.core_level()
+        stack = [(0, 0, 0, self.references, self.log_weights)]
+        while stack:
+            level, x, y, references, log_weights = stack.pop()
+            side = self.side / (1 << level)
+            centre = self.centre + self.side * ((np.array([x, y]) + 0.5) / (1 << level) - 0.5)
+            if len(log_weights) > _MANY:
+                square = (references[0] - centre[0]) ** 2 + (references[1] - centre[1]) ** 2
+                near = np.flatnonzero(square < self.reach(square, log_weights, side))
+                references, log_weights = references.take(near, axis=1), log_weights[near]
+            gap = references - centre[:, None]
+            log_shares = log_weights - _square(gap) / (2.0 * h**2)
+            log_total = float(logsumexp(log_shares))
+            log_shares -= log_total
+            mean = gap @ np.exp(log_shares)
+            slopes = (gap - mean[:, None]) * (side / h**2)
+            # r lies above its tangent at the centre, so a term below the tangent everywhere in the cell by this much
+            # changes r by less than _DROPPED even together with all others like it.
+            top = log_shares + 0.5 * (np.abs(slopes[0]) + np.abs(slopes[1]))
+            kept = np.flatnonzero(top > math.log(_DROPPED / len(top)))
+            if len(kept) < len(top):
+                references, log_weights = references.take(kept, axis=1), log_weights[kept]
+                log_shares, slopes = log_shares[kept], slopes.take(kept, axis=1)
+            anchor = centre + mean
+            offset = log_total + float(mean @ mean) / (2.0 * h**2) - self.log_norm
+            tile, is_core = None, True
+            # Where many references lie in the cell a large tile never fits, and trying is what costs.
+            crowded = len(log_shares) > _MANY and float(mean @ mean) < side**2
+            if len(log_shares) > _SHORT and side <= (4.0 if crowded else 24.0) * h:
+                tile, is_core = self.try_tile(log_shares, slopes, mean, side, offset, core)
+            short = len(log_shares) <= _LONG or level == _LEVELS
+            if tile is None and not short and side <= h:
+                # The tilted mean of a bin is exact to first order everywhere in the cell, whatever its distance.
+                bins = _bin(log_shares, slopes, 0.35 if is_core else 1.0)
+                if len(bins[0]) <= _LONG:
+                    log_shares, slopes = bins
+                    short = True
+            if tile is None and not short:
+                for quarter in (3, 2, 1, 0):
+                    stack.append((level + 1, 2 * x + (quarter & 1), 2 * y + (quarter >> 1), references, log_weights))
+                continue
+            self.keys.append(_morton(x << (_LEVELS - level), y << (_LEVELS - level)))
+            self.widths.append(1 << (_LEVELS - level))
+            if tile is not None:
+                self.add_tile(anchor, tile)
+            else:
+                kept = _matter(log_shares, slopes)
+                self.add_list(anchor, log_shares[kept] + offset, slopes[:, kept])
+
+    def reach(self, square: Floats, log_weights: Floats, side: float) -> float:
+        """Squared distance from the centre of a cell beyond which no reference matters in it.
+
+        A cheap form of the rule in `grow_tree`, with the nearest reference at distance d in place of the tangent: one at
+        distance ρ is below it by (ρ + d)(ρ - d - √2 side) / 2h² nats or more, everywhere in the cell.
+        """
+        nearest, half = math.sqrt(float(square.min())), side / math.sqrt(2.0)
+        nats = math.log(len(square) / _DROPPED) + float(log_weights.max())
+        return (half + math.sqrt((nearest + half) ** 2 + 2.0 * self.bandwidth**2 * nats)) ** 2
+
+    def core_level(self) -> float:
+        """Log density down to which the tighter promise holds, from a lower bound of the maximum."""
+        rows = max(16, min(256, 4_000_000 // len(self.log_weights)))
+        some = self.references[:, :: max(1, len(self.log_weights) // rows)].T
+        scores = [
+            float(logsumexp(self.log_weights - _square(self.references - place[:, None]) / (2.0 * self.bandwidth**2)))
+            for place in some
+        ]
+        return max(scores) - self.log_norm - CORE_DEPTH - 0.5
+
+    def try_tile(
+        self, log_shares: Floats, slopes: Floats, mean: Floats, side: float, offset: float, core: float
+    ) -> tuple[NDArray[np.float32] | None, bool]:
+        """Coefficients of r + offset over a cell if they are good enough there, and whether it touches the core."""
+        if len(log_shares) > _MANY:
+            log_shares, slopes = _bin(log_shares, slopes, 0.2)
+        # Beyond this a factor of the product below could overflow; such a cell is full of creases anyway.
+        if np.abs(slopes).max() > 600.0:
+            return None, True
+        ticks = np.linspace(-0.5, 0.5, _SAMPLES)
+        along = np.exp(np.multiply.outer(ticks, slopes[0]) + 0.5 * log_shares)
+        up = np.exp(np.multiply.outer(ticks, slopes[1]) + 0.5 * log_shares)
+        exact = np.log(along @ up.T)
+        squares = np.add.outer((side * ticks - mean[0]) ** 2, (side * ticks - mean[1]) ** 2)
+        is_core = bool((exact - squares / (2.0 * self.bandwidth**2)).max() + offset > core)
+        coefficients = _FIT @ exact @ _FIT.T
+        error = np.abs(_DESIGN @ coefficients @ _DESIGN.T - exact).max()
+        good = error < _SAFETY * (CORE_ERROR if is_core else TAIL_ERROR)
+        return (coefficients + offset).astype(np.float32) if good else None, is_core
+
+    def grow_cones(self) -> None:
+        """A list for each cone {t v: t >= 1, v on a segment of the frame}, seen from the centre of the frame."""
+        h = self.bandwidth
+        ends = np.array([[[1, 1], [-1, 1]], [[-1, -1], [-1, 1]], [[-1, 1], [1, 1]], [[-1, 1], [-1, -1]]])
+        for side in 0.5 * self.side * ends:
+            places, log_weights = _seen_from(side, self.references - self.centre[:, None], self.log_weights, h)
+            if len(log_weights) > _MANY:
+                places, log_weights = self.thin(side, places, log_weights, 0.125 * h)
+            rim = _along(side, _CONES + 1)
+            for part in range(_CONES):
+                segment = rim[:, part : part + 2]
+                near, weights = _seen_from(segment, places, log_weights, h)
+                if len(weights) > 4 * _LONG:
+                    near, weights = self.thin(segment, near, weights, 0.5 * h)
+                anchor = near[:, np.argmax(segment.mean(axis=1) @ near)]
+                alpha = weights + (float(anchor @ anchor) - _square(near)) / (2.0 * h**2) - self.log_norm
+                self.add_list(self.centre + anchor, alpha, (near - anchor[:, None]) * (self.side / h**2))
+
+    def thin(self, segment: Floats, places: Floats, log_weights: Floats, widest: float) -> tuple[Floats, Floats]:
+        """Fewer references for a cone, if they give the same density out to a thousand frames or are too many.
+
+        From afar only the outermost references count, and moving one by e moves log p by e d / h². Those that outweigh
+        all others somewhere stay as they are. The others are merged in squares that grow with the distance from them, up
+        to `widest`: where log p changes by one nat over a length, the squares that matter are a fraction of that length.
+        """
+        many = len(log_weights) > _MANY
+        rim = _along(segment, 9 if many else 33).T
+        points = np.concatenate([rim * reach for reach in np.geomspace(1.0, 1000.0, 5 if many else 12)])
+
+        def score(places: Floats, log_weights: Floats) -> Floats:
+            # Without |y|², which is the same for all and would swallow the differences.
+            scores: Floats = (points @ places - 0.5 * _square(places)) / self.bandwidth**2 + log_weights
+            return scores
+
+        scores = score(places, log_weights)
+        exact = logsumexp(scores)
+        outermost = np.unique(scores.argmax(axis=1)[scores.max(axis=1) - exact > math.log(0.5)])
+        apart = np.full(len(log_weights), math.inf)
+        for place in places[:, outermost].T:
+            np.minimum(apart, _square(places - place[:, None]), out=apart)
+        # Powers of two as sides, so that neighbours share a square. The octave is part of its name, and 40 are enough.
+        octave = np.floor(0.5 * np.log2(np.maximum(apart, 2.0**-90 * widest**2)) - 3.0)
+        octave = np.clip(octave, math.floor(math.log2(widest)) - 40, math.floor(math.log2(widest)))
+        column, row = np.floor(places / 2.0**octave)
+        index = np.unique(64.0 * column + octave % 64.0 + 1j * row, return_inverse=True)[1]
+        weights = np.exp(log_weights)
+        total = np.bincount(index, weights)
+        merged = np.stack([np.bincount(index, weights * axis) for axis in places]) / total
+        if not many and np.abs(logsumexp(score(merged, np.log(total))) - exact).max() > 0.2 * TAIL_ERROR:
+            return places, log_weights
+        return merged, np.log(total)
+
+    def add_tile(self, anchor: Floats, tile: NDArray[np.float32]) -> None:
+        self.anchors.append(anchor)
+        self.starts.append(len(self.tiles))
+        self.counts.append(0)
+        self.tiles.append(tile)
+        self.check_budget()
+
+    def add_list(self, anchor: Floats, alpha: Floats, slopes: Floats) -> None:
+        self.anchors.append(anchor)
+        self.starts.append(self.n_terms)
+        self.counts.append(len(alpha))
+        self.terms.append(np.column_stack([alpha, *slopes]))
+        self.n_terms += len(alpha)
+        self.check_budget()
+
+    def check_budget(self) -> None:
+        if 40 * len(self.starts) + 4 * (_SQUARES + 3) ** 2 * len(self.tiles) + 24 * self.n_terms > self.budget:
+            raise _OverBudget((self.keys[-1] + 1.0) / 4.0**_LEVELS)
+
+
+def _along(segment: Floats, count: int) -> Floats:
+    """Evenly spaced places on a segment with its ends in columns, (2, count)."""
+    return segment[:, :1] + (segment[:, 1:] - segment[:, :1]) * np.linspace(0.0, 1.0, count)
+
+
+def _seen_from(segment: Floats, places: Floats, log_weights: Floats, bandwidth: float) -> tuple[Floats, Floats]:
+    """Those references (2, k) and weights (k,) that matter in the cone over a segment of the frame.
+
+    A reference is out if one other beats it by enough on the segment and does not lose ground outwards. Both are
+    affine along the segment, so its ends decide.
+    """
+    scale = 1.0 / bandwidth**2
+    bias = log_weights - 0.5 * scale * _square(places)
+    for towards in (segment.mean(axis=1), *segment.T):
+        for near in (1.0, 0.0):
+            rival = int(np.argmax(scale * (towards @ places) + near * bias))
+            lead = scale * (segment.T @ (places - places[:, [rival]])).max(axis=0)
+            kept = np.flatnonzero((lead > 0.0) | (lead + bias - bias[rival] > math.log(_DROPPED / len(bias))))
+            places, log_weights, bias = places.take(kept, axis=1), log_weights[kept], bias[kept]
+    return places, log_weights
+
+
+def _bin(log_shares: Floats, slopes: Floats, width: float) -> tuple[Floats, Floats]:
+    """Terms merged in squares of slopes: share and mean slope by share, as (b,) and (2, b).
+
+    A term e^{γ·u}, |u| <= 1/√2, replaced by one at the mean of its square errs by var(γ·u)/2 <= width²/8 of itself,
+    and by a third of that when the square is evenly filled.
+    """
+    cell = ((slopes - slopes.min(axis=1, keepdims=True)) / width).astype(np.int64)
+    columns = int(cell[1].max()) + 1
+    shares = np.exp(log_shares)
+    index = cell[0] * columns + cell[1]
+    total = np.bincount(index, shares)
+    used = np.flatnonzero(total)
+    mean = np.stack([np.bincount(index, shares * slope)[used] for slope in slopes]) / total[used]
+    return np.log(total[used]), mean
+
+
+def _matter(log_shares: Floats, slopes: Floats) -> Ints:
+    """Indices of the terms of a list that matter somewhere in the cell.
+
+    The rule by which a cell drops terms, applied to each of 9 x 9 parts of it with the tangent of r in its middle.
+    """
+    ticks = np.linspace(-4.0, 4.0, 9) / 9.0
+    rise = np.multiply.outer(slopes[0], ticks) + log_shares[:, None]
+    scores = (rise[:, :, None] + np.multiply.outer(slopes[1], ticks)[:, None, :]).reshape(len(log_shares), -1)
+    scores -= logsumexp(scores.T)
+    tangent = slopes @ np.exp(scores)
+    top = scores + np.abs(slopes[:, :, None] - tangent[:, None, :]).sum(axis=0) / 18.0
+    return np.flatnonzero(top.max(axis=1) > math.log(10.0 * _DROPPED / len(log_shares)))
+
+
+def _square(places: Floats) -> Floats:
+    """|y|² of places (2, k), as (k,)."""
+    square: Floats = places[0] ** 2 + places[1] ** 2
+    return square
+
+
+def _check_references(points: Floats) -> Floats:
+    points = np.asarray(points, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) == 0:
+        raise ConfigError(f"reference points must have shape (n, 2) with n >= 1, not {points.shape}")
+    if not np.isfinite(points).all():
+        raise ConfigError("reference points must be finite")
+    return points
+
+
+def _log_norm(count: float, bandwidth: float) -> float:
+    return math.log(count) + math.log(2.0 * math.pi) + 2.0 * math.log(bandwidth)
+
+
+def _b_spline(offset: Floats) -> Floats:
+    """Weights of the four cubic B-splines over a unit interval, stacked in front."""
+    rest = 1.0 - offset
+    square, rest_square = offset * offset, rest * rest
+    return np.stack(
+        [
+            rest_square * rest / 6.0,
+            (4.0 - (6.0 - 3.0 * offset) * square) / 6.0,
+            (4.0 - (6.0 - 3.0 * rest) * rest_square) / 6.0,
+            square * offset / 6.0,
+        ]
+    )
+
+
+def _design() -> Floats:
+    """Value of each B-spline at each sample along one side of a tile, (25, 11)."""
+    knots = np.linspace(0.0, _SQUARES, _SAMPLES)
+    square = np.minimum(knots.astype(np.int64), _SQUARES - 1)
+    design = np.zeros((_SAMPLES, _SQUARES + 3))
+    for shift, weight in enumerate(_b_spline(knots - square)):
+        design[np.arange(_SAMPLES), square + shift] = weight
+    return design
+
+
+def _morton(x: int, y: int) -> int:
+    spread = [int(_SPREAD[value & 4095]) | int(_SPREAD[value >> 12]) << 24 for value in (x, y)]
+    return spread[0] | spread[1] << 1
+
+
+_DESIGN = _design()
+_FIT = np.linalg.pinv(_DESIGN)
+_NEIGHBOURS = np.add.outer(np.arange(4) * (_SQUARES + 3), np.arange(4)).ravel()
+_SPREAD: Ints = sum(((np.arange(4096) >> bit) & 1) << (2 * bit) for bit in range(12))

@@ -1,0 +1,245 @@
+"""Rows out of `.npy` and `.npz` files, and out of arrays in memory.
+
+`numpy.load` would hold a whole member, and a second time as float32. Here the bytes are streamed: an npy header is
+parsed by numpy, then rows are read, and decompressed, a chunk at a time. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from darksight_core.errors import PredictionsError
+from darksight_core.predictions.checks import Kind, Layout, RawRows, plain_text
+from darksight_core.predictions.defects import (
+    ClassNamesError,
+    DamagedFileError,
+    IdLengthError,
+    IdValueError,
+    LabelLengthError,
+    LabelValueError,
+    MissingDataError,
+    NotNumericError,
+    PickledArrayError,
+    ShapeError,
+    damage,
+    defect,
+)
+
+__all__ = ["array_rows", "npy_rows", "npz_rows"]
+
+_HINT_KIND = 'If these are logits, say so with kind="logits" (--logits on the command line).'
+_HINT_ARRAY = "If these are logits, name the array logits."
+
+# A text this long is no name, and an array of fixed-width texts would allocate this much for every row.
+_MAX_TEXT_BYTES = 4096
+
+_VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] = {
+    "labels": (LabelLengthError, LabelValueError, "biufUS"),
+    "ids": (IdLengthError, IdValueError, "iuUS"),
+    "class_names": (ClassNamesError, ClassNamesError, "iuUS"),
+}
+
+
+class _NpyStream:
+    """One npy array read from its start to its end, some rows at a time."""
+
+    def __init__(self, stream: IO[bytes], n_bytes: int, *, source: str, name: str) -> None:
+        self._stream, self._source, self._row = stream, source, 0
+        with damage(source):
+            version = np.lib.format.read_magic(stream)
+            # Version 3 differs only for structured arrays with non-latin field names, which are no predictions.
+            parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+            shape, fortran, dtype = parse(stream)
+            self._start = stream.tell()
+        self.shape: tuple[int, ...] = shape
+        self.dtype: np.dtype[Any] = dtype
+        if dtype.hasobject:
+            text = "the array holds Python objects, which are never unpickled. Save it with a numeric or text dtype."
+            raise defect(PickledArrayError, source, text, column=f"array {name}")
+        needed = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or n_bytes - self._start != needed:
+            text = f"{n_bytes - self._start} bytes of data where shape {shape} of {dtype} needs {needed}; "
+            raise defect(DamagedFileError, source, text + "the file is damaged or cut short.", column=f"array {name}")
+        self._by_columns = fortran and len(shape) == 2
+
+    def spool(self, stack: ExitStack) -> None:
+        """Copy a column-major array to a temporary file, because a compressed stream cannot seek cheaply."""
+        if self._by_columns:
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            with damage(self._source):
+                shutil.copyfileobj(self._stream, copy)
+            self._stream, self._start = copy, 0
+
+    def read(self, rows: int) -> NDArray[Any]:
+        """The next rows, at most this many, none at the end."""
+        rows = min(rows, self.shape[0] - self._row)
+        with damage(self._source):
+            array = self._read_columns(rows) if self._by_columns else self._read_rows(rows)
+            self._row += rows
+            if self._row == self.shape[0] and not self._by_columns and self._stream.read(1):
+                # Reading past the end also makes a zip member verify its checksum.
+                raise ValueError("more data than the header promises")
+        return array
+
+    def _read_rows(self, rows: int) -> NDArray[Any]:
+        shape = (rows, *self.shape[1:])
+        return np.frombuffer(self._exactly(math.prod(shape) * self.dtype.itemsize), dtype=self.dtype).reshape(shape)
+
+    def _read_columns(self, rows: int) -> NDArray[Any]:
+        n_rows, n_columns = self.shape
+        array = np.empty((rows, n_columns), dtype=self.dtype)
+        for column in range(n_columns):
+            self._stream.seek(self._start + (column * n_rows + self._row) * self.dtype.itemsize)
+            array[:, column] = np.frombuffer(self._exactly(rows * self.dtype.itemsize), dtype=self.dtype)
+        return array
+
+    def _exactly(self, n_bytes: int) -> bytes:
+        data = self._stream.read(n_bytes)
+        if len(data) != n_bytes:
+            raise EOFError(f"{n_bytes - len(data)} bytes are missing")
+        return data
+
+
+def _layout(
+    array: _NpyStream | NDArray[Any], *, source: str, name: str, is_logits: bool, names: Sequence[str] | None, hint: str
+) -> Layout:
+    """Layout of a matrix (n, K) called `name`, with class names if it has any."""
+    shape, dtype = array.shape, array.dtype
+    if len(shape) != 2:
+        text = f"the array has shape {shape}; predictions must have shape (n, K), one row per prediction."
+        raise defect(ShapeError, source, text, column=f"array {name}")
+    if dtype.kind not in "biuf":
+        text = f"the array has dtype {dtype}; predictions must be real numbers."
+        raise defect(NotNumericError, source, text, column=f"array {name}")
+    titles = names if names is not None and len(names) == shape[1] else range(shape[1])
+    return Layout(
+        source=source,
+        is_logits=is_logits,
+        class_names=tuple(map(str, range(shape[1]))) if names is None else tuple(names),
+        columns=tuple(f"class {title}" for title in titles),
+        label_column="array labels",
+        id_column="array ids",
+        logits_hint=hint,
+        n_rows=shape[0],
+    )
+
+
+def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, source: str, name: str) -> None:
+    """Refuse labels, ids or class names that are not n_rows numbers or texts; None leaves the length open."""
+    wrong_length, wrong_value, kinds = _VECTORS[name]
+    column = f"array {name}"
+    if len(array.shape) != 1:
+        text = f"the array has shape {array.shape}; {name} must have one dimension."
+        raise defect(ShapeError, source, text, column=column)
+    if n_rows is not None and array.shape[0] != n_rows:
+        text = f"{array.shape[0]} {name} for {n_rows} rows; give one for each row."
+        raise defect(wrong_length, source, text, column=column)
+    if array.dtype.kind not in kinds:
+        text = f"the array has dtype {array.dtype}; {name} must be integers or texts."
+        raise defect(wrong_value, source, text, column=column)
+    if array.dtype.kind in "US" and array.dtype.itemsize > _MAX_TEXT_BYTES:
+        text = f"the texts take {array.dtype.itemsize} bytes each; the limit is {_MAX_TEXT_BYTES}."
+        raise defect(wrong_value, source, text, column=column)
+
+
+def _texts(values: NDArray[Any]) -> list[str]:
+    return [item.decode() if isinstance(item, bytes) else str(item) for item in values.tolist()]
+
+
+def _named(labels: NDArray[Any]) -> NDArray[Any] | list[str]:
+    return _texts(labels) if labels.dtype.kind in "US" else labels
+
+
+def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    """Rows of a file that is one array (n, K): probabilities, unless `kind` says logits."""
+    n_bytes = file.seek(0, 2)
+    file.seek(0)
+    name = kind or "probs"
+    values = _NpyStream(file, n_bytes, source=source, name=name)
+    is_logits = kind == "logits"
+    layout = _layout(values, source=source, name=name, is_logits=is_logits, names=None, hint=_HINT_KIND)
+    for start in range(0, values.shape[0], chunk_rows):
+        yield RawRows(layout, start, values.read(chunk_rows))
+
+
+def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    """Rows of an archive with `logits` or `probs` (n, K), and maybe `labels`, `ids` (n,) and `class_names` (K,)."""
+    with ExitStack() as stack:
+        with damage(source):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+
+        def stream(name: str) -> _NpyStream | None:
+            if name not in members:
+                return None
+            with damage(source):
+                member = stack.enter_context(archive.open(members[name]))
+            return _NpyStream(member, members[name].file_size, source=source, name=name)
+
+        name = next((name for name in ((kind,) if kind else ("logits", "probs")) if name in members), "")
+        values = stream(name)
+        if values is None:
+            wanted = kind or "probs or logits"
+            text = f"no array {wanted}; found {', '.join(sorted(members)) or 'nothing'}. Name the predictions {wanted}."
+            raise defect(MissingDataError, source, text)
+        labels, ids, titles = stream("labels"), stream("ids"), stream("class_names")
+        names = None
+        if titles is not None:
+            _check_vector(titles, None, source=source, name="class_names")
+            with damage(source):
+                names = _texts(titles.read(titles.shape[0]))
+        is_logits = name == "logits"
+        layout = _layout(values, source=source, name=name, is_logits=is_logits, names=names, hint=_HINT_ARRAY)
+        values.spool(stack)
+        for vector, title in ((labels, "labels"), (ids, "ids")):
+            if vector is not None:
+                _check_vector(vector, layout.n_rows, source=source, name=title)
+        for start in range(0, values.shape[0], chunk_rows):
+            with damage(source):
+                named = None if labels is None else _named(labels.read(chunk_rows))
+                raw_ids = None if ids is None else _texts(ids.read(chunk_rows))
+            yield RawRows(layout, start, values.read(chunk_rows), named, raw_ids)
+
+
+def array_rows(
+    values: ArrayLike,
+    *,
+    source: str,
+    kind: Kind,
+    labels: ArrayLike | None,
+    ids: ArrayLike | None,
+    class_names: Sequence[str] | None,
+    chunk_rows: int,
+) -> Iterator[RawRows]:
+    """Rows of arrays in memory, as views of them where possible."""
+
+    def vector(entries: ArrayLike | None, name: str) -> NDArray[Any] | None:
+        if entries is None:
+            return None
+        array = np.asarray(entries)
+        if array.dtype.hasobject and array.ndim == 1:
+            array = np.array(list(map(plain_text, array.tolist())), dtype=np.str_)
+        _check_vector(array, layout.n_rows, source=source, name=name)
+        return array
+
+    try:
+        matrix = np.asarray(values)
+    except ValueError as error:
+        text = "the rows differ in length; predictions must have shape (n, K)."
+        raise defect(ShapeError, source, text, column=f"array {kind}") from error
+    is_logits = kind == "logits"
+    layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=_HINT_KIND)
+    raw_labels, raw_ids = vector(labels, "labels"), vector(ids, "ids")
+    for start in range(0, len(matrix), chunk_rows):
+        chunk = slice(start, start + chunk_rows)
+        named = None if raw_labels is None else _named(raw_labels[chunk])
+        yield RawRows(layout, start, matrix[chunk], named, None if raw_ids is None else _texts(raw_ids[chunk]))

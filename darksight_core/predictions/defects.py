@@ -1,0 +1,221 @@
+"""Everything that can be wrong with predictions: one exception, with one stable code, for each defect.
+
+A message is one place and one clear sentence or two: file, row (counted from 0; csv adds the line of the file, counted
+from 1), column or class, what was found and what to do. `details` holds the same facts under `source`, `row`, `line`
+and `column`, as far as they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from darksight_core.errors import PredictionsError
+
+__all__ = [
+    "ClassNamesError",
+    "DamagedFileError",
+    "DirectoryError",
+    "DuplicateIdError",
+    "EmptyPredictionsError",
+    "FewClassesError",
+    "FileMissingError",
+    "FileUnreadableError",
+    "IdLengthError",
+    "IdValueError",
+    "LabelLengthError",
+    "LabelRangeError",
+    "LabelValueError",
+    "MissingDataError",
+    "MissingExtraError",
+    "NegativeProbabilityError",
+    "NotFiniteError",
+    "NotNumericError",
+    "PickledArrayError",
+    "RaggedRowError",
+    "RowSumError",
+    "ShapeError",
+    "UnknownFormatError",
+]
+
+
+class FileMissingError(PredictionsError):
+    """There is no such file."""
+
+    code = "predictions_file_missing"
+
+
+class DirectoryError(PredictionsError):
+    """The path names a directory."""
+
+    code = "predictions_directory"
+
+
+class FileUnreadableError(PredictionsError):
+    """The operating system does not let us open the file."""
+
+    code = "predictions_file_unreadable"
+
+
+class UnknownFormatError(PredictionsError):
+    """The extension is none that we read."""
+
+    code = "predictions_unknown_format"
+
+
+class MissingExtraError(PredictionsError):
+    """The format needs a package that is not installed."""
+
+    code = "predictions_missing_extra"
+
+
+class DamagedFileError(PredictionsError):
+    """The file is cut short, altered, or not of the format its extension promises."""
+
+    code = "predictions_damaged"
+
+
+class PickledArrayError(PredictionsError):
+    """The array holds Python objects, which could only be read by running code from the file."""
+
+    code = "predictions_pickled"
+
+
+class EmptyPredictionsError(PredictionsError):
+    """There is no row."""
+
+    code = "predictions_empty"
+
+
+class MissingDataError(PredictionsError):
+    """The array or the columns with the predictions are missing."""
+
+    code = "predictions_missing_data"
+
+
+class ShapeError(PredictionsError):
+    """An array has the wrong number of dimensions."""
+
+    code = "predictions_shape"
+
+
+class RaggedRowError(PredictionsError):
+    """A csv row has more or fewer cells than the header."""
+
+    code = "predictions_ragged_row"
+
+
+class FewClassesError(PredictionsError):
+    """There are fewer than two classes."""
+
+    code = "predictions_few_classes"
+
+
+class ClassNamesError(PredictionsError):
+    """The class names do not fit the classes, or are not unique."""
+
+    code = "predictions_class_names"
+
+
+class NotNumericError(PredictionsError):
+    """A prediction is not a real number."""
+
+    code = "predictions_not_numeric"
+
+
+class NotFiniteError(PredictionsError):
+    """A prediction is NaN, infinite, or too large for float32."""
+
+    code = "predictions_not_finite"
+
+
+class NegativeProbabilityError(PredictionsError):
+    """A probability is below zero by more than rounding."""
+
+    code = "predictions_negative"
+
+
+class RowSumError(PredictionsError):
+    """The probabilities of a row do not sum to one."""
+
+    code = "predictions_row_sum"
+
+
+class LabelLengthError(PredictionsError):
+    """There are more or fewer labels than rows."""
+
+    code = "predictions_label_length"
+
+
+class LabelValueError(PredictionsError):
+    """A label is neither a class index nor a class name."""
+
+    code = "predictions_label_value"
+
+
+class LabelRangeError(PredictionsError):
+    """A label is an integer that is no class index."""
+
+    code = "predictions_label_range"
+
+
+class IdLengthError(PredictionsError):
+    """There are more or fewer ids than rows."""
+
+    code = "predictions_id_length"
+
+
+class IdValueError(PredictionsError):
+    """An id is empty or not a text."""
+
+    code = "predictions_id_value"
+
+
+class DuplicateIdError(PredictionsError):
+    """Two rows have the same id."""
+
+    code = "predictions_id_duplicate"
+
+
+Defect = TypeVar("Defect", bound=PredictionsError)
+
+
+def defect(
+    kind: type[Defect],
+    source: str,
+    text: str,
+    *,
+    row: int | None = None,
+    line: int | None = None,
+    column: str | None = None,
+    **details: object,
+) -> Defect:
+    """An exception of this kind that names its place.
+
+    >>> print(defect(RowSumError, "a.csv", "the sum is 2.", row=0, line=2))
+    a.csv, row 0 (line 2): the sum is 2.
+    """
+    place = source
+    if row is not None:
+        place += f", row {row}" + (f" (line {line})" if line is not None else "")
+    if column is not None:
+        place += f", {column}"
+    known = {name: value for name, value in (("row", row), ("line", line), ("column", column)) if value is not None}
+    return kind(f"{place}: {text}", source=source, **known, **details)
+
+
+@contextmanager
+def damage(source: str) -> Iterator[None]:
+    """Report whatever a parser raises on foreign bytes as `DamagedFileError`.
+
+    The parsers of zip, deflate, npy and parquet document no closed set of exceptions, so the set here is open too. Wrap
+    only calls into them, never our own checks.
+    """
+    try:
+        yield
+    except PredictionsError:
+        raise
+    except Exception as error:
+        text = f"the file is damaged, cut short or not what its extension says ({type(error).__name__}: {error})."
+        raise defect(DamagedFileError, source, f"{text} Write it again.") from error

@@ -1,0 +1,160 @@
+"""The way in: read predictions from a file or from arrays, whole or in chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+from numpy.typing import ArrayLike
+
+from darksight_core.errors import ConfigError
+from darksight_core.predictions.arrays import array_rows, npy_rows, npz_rows
+from darksight_core.predictions.checks import Kind, Progress, RawRows, check, gather
+from darksight_core.predictions.defects import (
+    DirectoryError,
+    EmptyPredictionsError,
+    FileMissingError,
+    FileUnreadableError,
+    UnknownFormatError,
+    defect,
+)
+from darksight_core.predictions.rows import Predictions
+from darksight_core.predictions.tables import csv_rows, parquet_rows
+
+__all__ = ["from_arrays", "iter_predictions", "read_predictions"]
+
+_FORMATS = {".npz": npz_rows, ".npy": npy_rows, ".csv": csv_rows, ".parquet": parquet_rows}
+
+# Cells of 8,192 csv rows of ten classes take some 7 MB as Python objects; larger chunks leave the cache and are slower.
+_READ_ROWS = 8_192
+
+
+def read_predictions(
+    path: str | os.PathLike[str],
+    *,
+    kind: Kind | None = None,
+    keep_logits: bool = False,
+    progress: Progress | None = None,
+) -> Predictions:
+    """Read and check a predictions file; beside the result only a chunk of it is held in memory.
+
+    Parameters
+    ----------
+    path
+        `.npz` with arrays `probs` or `logits` (n, K) and maybe `labels` (n,), `ids` (n,), `class_names` (K,); `.npy`,
+        one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or `logit_<class>` and maybe `label`, `id`.
+        Integer labels of arrays are class indices. Labels written as text, and all labels of tables, are class names,
+        or class indices unless classes are themselves named by other integers.
+    kind
+        What to read, "probs" or "logits". None takes what the file names, logits if it has both, and takes a `.npy`
+        file, which names nothing, for probabilities.
+    keep_logits
+        Keep the logits beside their probabilities.
+    progress
+        Called after each chunk with the rows read so far and the rows in all, None if not known (csv).
+    """
+    return gather(_rows(path, kind, _READ_ROWS), keep_logits=keep_logits, progress=progress)
+
+
+def iter_predictions(
+    path: str | os.PathLike[str],
+    *,
+    kind: Kind | None = None,
+    chunk_rows: int = 65_536,
+    keep_logits: bool = False,
+) -> Iterator[Predictions]:
+    """Read and check a predictions file chunk by chunk, in memory that does not grow with the file.
+
+    Chunks before a defect are delivered, then it is raised. Ids are compared within a chunk only, since remembering all
+    of them would not be constant memory.
+
+    Parameters
+    ----------
+    path, kind, keep_logits
+        As for `read_predictions`.
+    chunk_rows
+        Largest number of rows of a chunk.
+    """
+    if chunk_rows < 1:
+        raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
+    return (check(raw, keep_logits=keep_logits, seen={}) for raw in _rows(path, kind, chunk_rows))
+
+
+def from_arrays(
+    values: ArrayLike,
+    *,
+    kind: Kind = "probs",
+    labels: ArrayLike | None = None,
+    ids: ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+    source: str = "array",
+    keep_logits: bool = False,
+) -> Predictions:
+    """Check arrays in memory by the rules for files; the result shares no memory with them.
+
+    Parameters
+    ----------
+    values
+        Probabilities or logits, (n, K).
+    kind
+        Which of the two.
+    labels
+        (n,) class indices or class names.
+    ids
+        (n,) unique texts or integers.
+    class_names
+        K names; "0".."K-1" by default.
+    source
+        What to call the arrays in messages.
+    keep_logits
+        Keep the logits beside their probabilities.
+
+    >>> from_arrays([[0.0, 0.0]], kind="logits").probs
+    array([[0.5, 0.5]], dtype=float32)
+    """
+    _check_kind(kind)
+    rows = array_rows(
+        values, source=source, kind=kind, labels=labels, ids=ids, class_names=class_names, chunk_rows=_READ_ROWS
+    )
+    return gather(_not_empty(rows, source), keep_logits=keep_logits, progress=None)
+
+
+def _check_kind(kind: Kind | None) -> None:
+    if kind is not None and kind not in get_args(Kind):
+        raise ConfigError(f"kind must be 'probs' or 'logits', not {kind!r}")
+
+
+def _not_empty(rows: Iterator[RawRows], source: str) -> Iterator[RawRows]:
+    first = next(rows, None)
+    if first is None:
+        raise defect(EmptyPredictionsError, source, "there are no rows; give at least one prediction.")
+    return chain([first], rows)
+
+
+def _rows(path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    """Rows of a file; a wrong path is refused at once, everything else when the rows are asked for."""
+    source = os.fspath(path)
+    _check_kind(kind)
+    if Path(source).is_dir():
+        raise defect(DirectoryError, source, "this is a directory; name one predictions file in it.")
+    suffix = Path(source).suffix
+    if suffix.lower() not in _FORMATS:
+        found = f"extension {suffix!r}" if suffix else "no extension"
+        raise defect(UnknownFormatError, source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
+    if not Path(source).exists():
+        raise defect(FileMissingError, source, "there is no such file.")
+    return _open_rows(source, kind, chunk_rows)
+
+
+def _open_rows(source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    read = _FORMATS[Path(source).suffix.lower()]
+    try:
+        with open(source, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise defect(EmptyPredictionsError, source, "the file has no content; give at least one prediction.")
+            yield from _not_empty(read(file, source=source, kind=kind, chunk_rows=chunk_rows), source)
+    except OSError as error:
+        raise defect(FileUnreadableError, source, f"the file cannot be read ({error.strerror}).") from error

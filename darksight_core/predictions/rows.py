@@ -1,0 +1,80 @@
+"""Rows of predictions that have been checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Predictions"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Checked predictions of a classifier, made by `read_predictions`, `iter_predictions` or `from_arrays`.
+
+    Parameters
+    ----------
+    probs
+        π, (n, K) float32, C-contiguous; each row is on the simplex.
+    labels
+        True class of each row, (n,) int64 in 0..K-1, or None.
+    ids
+        Name of each row, n unique non-empty texts, or None.
+    logits
+        (n, K) float32 if asked for and given, else None.
+    class_names
+        K unique names; "0".."K-1" where the source has none.
+    source
+        Where the rows come from, for messages.
+    n_renormalised
+        How many rows of the source had a sum off one by more than 1e-6 and were repaired; `take` keeps it.
+    """
+
+    probs: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+    ids: tuple[str, ...] | None
+    logits: NDArray[np.float32] | None
+    class_names: tuple[str, ...]
+    source: str
+    n_renormalised: int = 0
+
+    def __len__(self) -> int:
+        return int(self.probs.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return int(self.probs.shape[1])
+
+    def take(self, indices: ArrayLike) -> Predictions:
+        """The rows at these places, in this order, as copies.
+
+        Parameters
+        ----------
+        indices
+            (m,) integers, or a mask of (n,) booleans.
+        """
+        picked = np.asarray(indices)
+        places = np.arange(len(self))[picked if picked.size else picked.astype(np.int64)]
+        return replace(
+            self,
+            probs=self.probs[places],
+            labels=None if self.labels is None else self.labels[places],
+            ids=None if self.ids is None else tuple(self.ids[place] for place in places.tolist()),
+            logits=None if self.logits is None else self.logits[places],
+        )
+
+    def row_hashes(self) -> NDArray[np.bytes_]:
+        """BLAKE2b of the bytes of each row of `probs`, (n,) of 16 bytes.
+
+        Equal rows have equal hashes on every machine; unequal rows do not, for all practical purposes. Labels and ids
+        are left out. A classifier that saturates gives many equal rows, so compare sets of rows with that in mind.
+        """
+        width = 4 * self.n_classes
+        data = np.ascontiguousarray(self.probs, dtype="<f4").data.cast("B")
+        starts = range(0, len(self) * width, width)
+        digests = b"".join(blake2b(data[start : start + width], digest_size=16).digest() for start in starts)
+        return np.frombuffer(digests, dtype="S16")

@@ -1,0 +1,149 @@
+"""Rows out of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, and maybe `label` and `id`.
+
+Classes are named by the ends of the column names, in the order of the file; other columns are ignored. Where both kinds
+of columns exist, logits win, because probabilities follow from them and not the other way round.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.predictions.checks import Kind, Layout, RawRows, plain_text
+from darksight_core.predictions.defects import (
+    ClassNamesError,
+    MissingDataError,
+    MissingExtraError,
+    NotNumericError,
+    RaggedRowError,
+    damage,
+    defect,
+)
+
+__all__ = ["csv_rows", "parquet_rows"]
+
+_PREFIXES: dict[Kind, str] = {"logits": "logit_", "probs": "prob_"}
+
+
+def _columns(header: Sequence[str], kind: Kind | None, source: str) -> tuple[list[str], bool]:
+    """Names of the columns with predictions, and whether they are logits."""
+    for wanted in (kind,) if kind else _PREFIXES:
+        columns = [name for name in header if name.startswith(_PREFIXES[wanted])]
+        if columns:
+            return columns, wanted == "logits"
+    names = f"{_PREFIXES[kind]}<class>" if kind else "prob_<class> or logit_<class>"
+    found = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
+    text = f"no columns {names}; found {found or 'nothing'}. Name the columns of predictions {names}."
+    raise defect(MissingDataError, source, text)
+
+
+def _layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None) -> Layout:
+    columns, is_logits = _columns(header, kind, source)
+    for name in ("label", "id"):
+        if list(header).count(name) > 1:
+            raise defect(ClassNamesError, source, "the column occurs twice; keep one.", column=f"column {name}")
+    return Layout(
+        source=source,
+        is_logits=is_logits,
+        class_names=tuple(name.split("_", 1)[1] for name in columns),
+        columns=tuple(f"column {name}" for name in columns),
+        label_column="column label",
+        id_column="column id",
+        logits_hint="If these are logits, name the columns logit_<class>.",
+        n_rows=n_rows,
+    )
+
+
+def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    """Rows of a csv file in UTF-8 with a header and commas; blank lines are skipped."""
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text)
+        with damage(source):
+            header = [name.strip() for name in next(reader, [])]
+        layout = _layout(header, kind, source, None)
+        records = ((reader.line_num, cells) for cells in reader if cells)
+        first_row = 0
+        while True:
+            with damage(source):
+                chunk = list(islice(records, chunk_rows))
+            if not chunk:
+                return
+            yield _csv_chunk(layout, header, first_row, chunk)
+            first_row += len(chunk)
+
+
+def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tuple[int, list[str]]]) -> RawRows:
+    for row, (line, cells) in enumerate(chunk):
+        if len(cells) != len(header):
+            text = f"{len(cells)} cells where the header has {len(header)}; quote commas and write every cell."
+            raise defect(RaggedRowError, layout.source, text, row=first_row + row, line=line)
+    lines = [line for line, _ in chunk]
+    by_name = dict(zip(header, zip(*(cells for _, cells in chunk), strict=True), strict=True))
+    values = np.empty((len(chunk), len(layout.columns)))
+    for index, column in enumerate(layout.columns):
+        cells_of = by_name[column.removeprefix("column ")]
+        try:
+            values[:, index] = np.fromiter(map(float, cells_of), dtype=np.float64, count=len(chunk))
+        except ValueError:
+            row, cell = next((row, cell) for row, cell in enumerate(cells_of) if not _is_number(cell))
+            text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
+            place = {"row": first_row + row, "line": lines[row]}
+            raise defect(NotNumericError, layout.source, text, column=column, **place) from None
+    return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def parquet_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+    """Rows of a parquet file, batch by batch."""
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        text = "parquet files need pyarrow, which is not installed. Run: pip install 'darksight[parquet]'"
+        raise defect(MissingExtraError, source, text) from error
+    with damage(source):
+        # pre_buffer would hold all the compressed columns of the file at once.
+        table = parquet.ParquetFile(file, pre_buffer=False)
+        header = list(table.schema_arrow.names)
+        n_rows = table.metadata.num_rows
+    layout = _layout(header, kind, source, n_rows)
+    columns = [column.removeprefix("column ") for column in layout.columns]
+    extra = [name for name in ("label", "id") if name in header]
+    with damage(source):
+        batches = table.iter_batches(batch_size=chunk_rows, columns=columns + extra)
+    first_row = 0
+    while True:
+        with damage(source):
+            batch = next(batches, None)
+            if batch is None:
+                if first_row != n_rows:
+                    raise EOFError(f"{first_row} rows where {n_rows} are promised")
+                return
+            vectors = [batch.column(name).to_numpy(zero_copy_only=False) for name in columns]
+            texts = {name: list(map(plain_text, batch.column(name).to_pylist())) for name in extra}
+        if len(batch):
+            values = np.stack(
+                [_numbers(vector, name, source) for vector, name in zip(vectors, columns, strict=True)], 1
+            )
+            yield RawRows(layout, first_row, values, texts.get("label"), texts.get("id"))
+        first_row += len(batch)
+
+
+def _numbers(vector: NDArray[Any], name: str, source: str) -> NDArray[Any]:
+    if vector.dtype.kind not in "biuf":
+        text = f"the column does not hold numbers but {vector.dtype}; predictions must be real numbers."
+        raise defect(NotNumericError, source, text, column=f"column {name}")
+    return vector

@@ -1,0 +1,252 @@
+"""The online scorer: rows of probabilities in, columns of scores out.
+
+    probs -> check -> place on the map (`embed`) -> log P(y; θ), log KDE(y) -> p-value among the calibration scores
+
+What is wrong with the shape fails the call; what is wrong with the values of a row is a result for that row, and no
+other row notices. A `Scorer` never changes after it is made, so any number of threads may share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from darksight_core.embed import Embedder
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.kde import Kde
+from darksight_core.simplex import Floats, log_probs
+
+if TYPE_CHECKING:
+    from darksight_core.kernel import Kernel
+
+__all__ = ["OUTLIER_SCORES", "Calibration", "Scorer", "Scores", "ShapeError"]
+
+OUTLIER_SCORES = ("log_density", "log_kde")
+"""Scores that a p-value can be made from."""
+
+# From here on the matrix products are worth a call of BLAS.
+_BATCH = 16
+_NEGATIVE, _SUM = 1e-6, 1e-3
+
+
+class ShapeError(DarkSightError, ValueError):
+    """The rows to score are not an array of numbers of the right shape."""
+
+    code = "shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Results for n rows, as columns.
+
+    Parameters
+    ----------
+    points
+        Place on the map, (n, 2).
+    log_density
+        log P(y; θ), the student's density, (n,).
+    log_kde
+        log density of the reference points, (n,).
+    fidelity
+        KL_sym between the row and the student's classes at its place, (n,).
+    p_value
+        Conformal rank of the chosen score, (n,).
+    valid
+        Whether the row could be scored, (n,); where not, all else is NaN.
+    """
+
+    points: Floats
+    log_density: Floats
+    log_kde: Floats
+    fidelity: Floats
+    p_value: Floats
+    valid: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Scores of rows that no other step has seen, which give a new score its rank.
+
+    p_value = (1 + #{calibration score <= score}) / (n + 1)
+
+    Parameters
+    ----------
+    scores
+        Scores of the n calibration rows under each name in `OUTLIER_SCORES`, (n,); sorted here.
+    outlier_score
+        Which of them p-values are made from.
+
+    >>> scores = np.array([2.0, 1.0])
+    >>> Calibration({"log_density": scores, "log_kde": scores}).p_value(np.array([0.0, 2.0]))
+    array([0.33333333, 1.        ])
+    """
+
+    scores: dict[str, Floats]
+    outlier_score: str = "log_kde"
+
+    def __post_init__(self) -> None:
+        scores = {name: np.sort(np.array(score, dtype=np.float64)) for name, score in self.scores.items()}
+        if set(scores) != set(OUTLIER_SCORES) or self.outlier_score not in OUTLIER_SCORES:
+            raise ConfigError(f"calibration needs {' and '.join(OUTLIER_SCORES)}, and one of them as outlier score")
+        shapes = {score.shape for score in scores.values()}
+        if len(shapes) != 1 or len(shapes.pop()) != 1 or not all(np.isfinite(score).all() for score in scores.values()):
+            raise ConfigError("calibration scores must be finite, one of each kind for every row")
+        for score in scores.values():
+            score.flags.writeable = False
+        object.__setattr__(self, "scores", scores)
+
+    def __len__(self) -> int:
+        return len(self.scores[self.outlier_score])
+
+    def p_value(self, scores: Floats) -> Floats:
+        """p-values of scores of the chosen kind, (n,)."""
+        rank = np.searchsorted(self.scores[self.outlier_score], scores, side="right")
+        p_value: Floats = (1.0 + rank) / (1.0 + len(self))
+        return p_value
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name."""
+        return dict(self.scores)
+
+    def settings(self) -> dict[str, Any]:
+        """All that is not an array, as JSON knows it."""
+        return {"outlier_score": self.outlier_score}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Calibration:
+        """Inverse of `tensors` and `settings`; ConfigError if something is missing."""
+        try:
+            return cls({name: tensors[name] for name in OUTLIER_SCORES}, settings["outlier_score"])
+        except KeyError as missing:
+            raise ConfigError(f"the calibration lacks {missing}") from None
+
+
+class Scorer:
+    """Scores rows of probabilities.
+
+    Parameters
+    ----------
+    embedder, kde, calibration
+        The parts of a bundle.
+    class_names
+        Names of the n_inputs classes; by default their numbers.
+    version
+        Version of the bundle.
+    compiled
+        Whether to use the compiled kernel. By default, if numba is installed; it is compiled or fetched from its cache
+        here, not in the first call.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        kde: Kde,
+        calibration: Calibration,
+        *,
+        class_names: tuple[str, ...] | None = None,
+        version: str = "",
+        compiled: bool | None = None,
+    ) -> None:
+        self.embedder = embedder
+        self.kde = kde
+        self.calibration = calibration
+        self.class_names = tuple(str(k) for k in range(embedder.n_inputs)) if class_names is None else class_names
+        self.version = version
+        if len(self.class_names) != embedder.n_inputs:
+            raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
+        self._kernel = None if compiled is False else _make_kernel(embedder, kde, calibration)
+        if compiled and self._kernel is None:
+            raise ConfigError("the compiled scorer needs numba, which is not installed")
+        for rows in (1, _BATCH):
+            self.score(np.full((rows, embedder.n_inputs), 1.0 / embedder.n_inputs))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scorer:
+        """The scorer of a bundle file, ready for its first call."""
+        from darksight_core.bundle import read_bundle
+
+        bundle = read_bundle(path, verify=True)
+        names = bundle.manifest.get("class_names")
+        return cls(
+            bundle.embedder,
+            bundle.kde,
+            bundle.calibration,
+            class_names=None if names is None else tuple(names),
+            version=bundle.version,
+        )
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of probabilities in a row."""
+        return self.embedder.n_inputs
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled kernel is in use."""
+        return self._kernel is not None
+
+    def score(self, probs: ArrayLike) -> Scores:
+        """Score rows.
+
+        Parameters
+        ----------
+        probs
+            Probabilities, (n, n_inputs), of any real dtype. A row is bad if it has a value that is not finite or below
+            -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away.
+        """
+        rows = self._read(probs)
+        points, results = np.empty((len(rows), 2)), np.empty((4, len(rows)))
+        if self._kernel is not None and len(rows) < _BATCH:
+            self._kernel.score(rows, points, results)
+            valid = results[0] == results[0]
+        else:
+            valid = self._score_batch(rows, points, results)
+        return Scores(points, results[0], results[1], results[2], results[3], valid)
+
+    def _read(self, probs: ArrayLike) -> Floats:
+        """A private float64 copy of the rows, in C order."""
+        array = np.asarray(probs)
+        if array.ndim != 2 or array.shape[1] != self.n_inputs or array.dtype.kind not in "fiub":
+            raise ShapeError(
+                f"expected an array of numbers of shape (n, {self.n_inputs}), not {array.dtype} of shape {array.shape}",
+                expected=self.n_inputs,
+                shape=array.shape,
+            )
+        return array.astype(np.float64, order="C")
+
+    def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> NDArray[np.bool_]:
+        """Fill points (n, 2) and log density, log KDE, KL_sym, p-value (4, n); whether each row is valid, (n,)."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            valid: NDArray[np.bool_] = (np.abs(rows.sum(axis=1) - 1.0) <= _SUM) & ~(rows < -_NEGATIVE).any(axis=1)
+        bad = np.flatnonzero(~valid)
+        rows[bad] = 1.0 / self.n_inputs
+        log_pi = log_probs(rows)
+        if self._kernel is not None:
+            prepared = self.embedder.prepare(log_pi)
+            self._kernel.finish(prepared, *self.embedder.guess(prepared), points, results)
+        else:
+            points[:], results[2] = self.embedder.embed(log_pi)
+            results[0] = self.embedder.student.log_density(points)
+            results[1] = self.kde.log_density(points)
+            results[3] = self.calibration.p_value(results[OUTLIER_SCORES.index(self.calibration.outlier_score)])
+        points[bad] = np.nan
+        results[:, bad] = np.nan
+        return valid
+
+
+def _make_kernel(embedder: Embedder, kde: Kde, calibration: Calibration) -> Kernel | None:
+    """The compiled kernel, or nothing without numba; imported here because numba takes long to import."""
+    from darksight_core.kernel import COMPILED, Kernel
+
+    if not COMPILED:
+        return None
+    score = calibration.outlier_score
+    return Kernel(embedder, kde, calibration.scores[score], OUTLIER_SCORES.index(score))

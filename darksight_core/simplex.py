@@ -1,0 +1,100 @@
+"""Rows on the probability simplex, always handled through their logarithms.
+
+A row π of class probabilities comes from a softmax, so its small entries carry information over many orders of
+magnitude. Everything here works in log space and in float64. Exact zeros, which text and tree classifiers produce,
+have no logarithm: `log_probs` raises them to `FLOOR`. The floor is so low that it changes no figure of a softmax
+classifier, and it is the one place where a zero is interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "FLOOR",
+    "Floats",
+    "entropy",
+    "js_distance",
+    "kl",
+    "kl_sym",
+    "log_probs",
+    "log_softmax",
+    "logsumexp",
+    "temper",
+]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+FLOOR = 1e-30
+"""Smallest probability told apart from zero."""
+
+
+def logsumexp(scores: Floats) -> Floats:
+    """log Σ_k exp(scores_k) along the last axis, without overflow.
+
+    Parameters
+    ----------
+    scores
+        (n, K), finite.
+    """
+    top = scores.max(axis=-1, keepdims=True)
+    total: Floats = np.log(np.exp(scores - top).sum(axis=-1)) + top[..., 0]
+    return total
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """log π for logits (n, K).
+
+    >>> np.exp(log_softmax(np.array([[0.0, 0.0]])))
+    array([[0.5, 0.5]])
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    shifted: Floats = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - logsumexp(shifted)[..., None]
+
+
+def log_probs(probs: NDArray[np.floating]) -> Floats:
+    """log π for probabilities (n, K), with zeros raised to `FLOOR` and rows renormalised.
+
+    >>> log_probs(np.array([[1.0, 0.0]]))
+    array([[  0.        , -69.07755279]])
+    """
+    probs = np.maximum(np.asarray(probs, dtype=np.float64), FLOOR)
+    logs: Floats = np.log(probs) - np.log(probs.sum(axis=-1, keepdims=True))
+    return logs
+
+
+def temper(log_pi: Floats, temperature: float) -> Floats:
+    """log softmax(log π / T): T > 1 flattens rows and spreads the points of a map.
+
+    Exact on logits too, because the softmax does not see a shift of its row.
+    """
+    return log_pi if temperature == 1.0 else log_softmax(log_pi / temperature)
+
+
+def entropy(log_pi: Floats) -> Floats:
+    """H(π) = -Σ_k π_k log π_k in nats, (n,)."""
+    total: Floats = -(np.exp(log_pi) * log_pi).sum(axis=-1)
+    return total
+
+
+def kl(log_p: Floats, log_q: Floats) -> Floats:
+    """KL(p, q) = Σ_k p_k (log p_k - log q_k) for each row, (n,)."""
+    total: Floats = (np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
+    return total
+
+
+def kl_sym(log_p: Floats, log_q: Floats) -> Floats:
+    """KL_sym(p, q) = (KL(p, q) + KL(q, p)) / 2 = Σ_k (p_k - q_k)(log p_k - log q_k) / 2 for each row, (n,)."""
+    total: Floats = 0.5 * ((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)).sum(axis=-1)
+    return total
+
+
+def js_distance(log_p: Floats, log_q: Floats) -> Floats:
+    """Jensen-Shannon distance √JS(p, q), JS(p, q) = (KL(p, m) + KL(q, m)) / 2 with m = (p + q) / 2, (n,)."""
+    log_m = np.logaddexp(log_p, log_q) - np.log(2.0)
+    divergence = 0.5 * (kl(log_p, log_m) + kl(log_q, log_m))
+    return np.sqrt(np.maximum(divergence, 0.0))

@@ -1,0 +1,168 @@
+"""The student: a naive-Bayes classifier over the plane with one Student-t density per class.
+
+    P(y | k) = t_ν(y; μ_k, s_k² I) = 1 / (2π s_k²) · (1 + |y - μ_k|² / (ν s_k²))^(-(ν + 2) / 2)
+    P(k)     = softmax(log_prior)_k
+    P(k | y) ∝ P(y | k) P(k),        P(y; θ) = Σ_k P(y | k) P(k)
+
+It reads a place y on the map and nothing else. `log_posterior` is what a fit compares with the watched classifier;
+`log_density` is the confidence log P(y; θ), which has polynomial tails and so is finite at any distance.
+`darksight_core.fit` has the same formulas in torch; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.errors import ConfigError
+from darksight_core.simplex import Floats, log_probs, log_softmax, logsumexp
+
+__all__ = ["SoftmaxStudent", "Student", "centred_logits", "default_scale"]
+
+_CHUNK_ROWS = 1 << 14
+
+
+def default_scale(n_classes: int) -> float:
+    """The paper's fixed scale: covariance √(log K) I, so s = (log K)^(1/4)."""
+    return math.pow(math.log(n_classes), 0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """θ of the student.
+
+    Parameters
+    ----------
+    means
+        Class centres μ, (K, 2).
+    scales
+        Scale s of each class, (K,).
+    log_prior
+        Log prior of each class, (K,); normalised here.
+    dof
+        Degrees of freedom ν > 0.
+    """
+
+    means: Floats
+    scales: Floats
+    log_prior: Floats
+    dof: float = 2.0
+
+    def __post_init__(self) -> None:
+        means = np.array(self.means, dtype=np.float64)
+        scales = np.array(self.scales, dtype=np.float64)
+        log_prior = np.array(self.log_prior, dtype=np.float64)
+        classes = means.shape[0] if means.ndim == 2 else 0
+        if means.shape != (classes, 2) or classes < 2:
+            raise ConfigError(f"means must have shape (K, 2) with K >= 2, not {means.shape}")
+        if scales.shape != (classes,) or log_prior.shape != (classes,):
+            raise ConfigError(
+                f"scales and log_prior must have shape ({classes},), not {scales.shape} and {log_prior.shape}"
+            )
+        if not (np.isfinite(means).all() and np.isfinite(log_prior).all() and np.isfinite(scales).all()):
+            raise ConfigError("means, scales and log_prior must be finite")
+        if not (scales > 0).all() or not self.dof > 0:
+            raise ConfigError("scales and dof must be positive")
+        object.__setattr__(self, "means", means)
+        object.__setattr__(self, "scales", scales)
+        # Normalising twice may move the last bit; a student that was stored must come back the same.
+        if abs(float(logsumexp(log_prior))) > 1e-12:
+            log_prior = log_softmax(log_prior)
+        object.__setattr__(self, "log_prior", log_prior)
+        for array in (self.means, self.scales, self.log_prior):
+            array.flags.writeable = False
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return int(self.means.shape[0])
+
+    def log_joint(self, points: Floats) -> Floats:
+        """log P(y, k) for points (n, 2), as (n, K)."""
+        power = 0.5 * (self.dof + 2.0)
+        spread = self.dof * self.scales**2
+        offset = self.log_prior - np.log(2.0 * np.pi * self.scales**2)
+        gap = points[:, None, :] - self.means
+        log_joint: Floats = offset - power * np.log1p((gap**2).sum(axis=-1) / spread)
+        return log_joint
+
+    def log_posterior(self, points: Floats) -> Floats:
+        """log P(k | y) for points (n, 2), as (n, K)."""
+        joint = self.log_joint(points)
+        return joint - logsumexp(joint)[:, None]
+
+    def log_density(self, points: Floats) -> Floats:
+        """log P(y; θ) for points (n, 2), as (n,)."""
+        return logsumexp(self.log_joint(points))
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxStudent:
+    """The softmax student of the paper's appendix A, P(k | y) = softmax(y W + offset)_k.
+
+    It makes a picture in closed form, but it is no density: there is no P(y; θ) to ask for.
+
+    Parameters
+    ----------
+    weights
+        W, (2, K).
+    offset
+        Mean of the centred log-probabilities, (K,).
+    """
+
+    weights: Floats
+    offset: Floats
+
+    def __post_init__(self) -> None:
+        weights = np.array(self.weights, dtype=np.float64)
+        offset = np.array(self.offset, dtype=np.float64)
+        classes = weights.shape[1] if weights.ndim == 2 else 0
+        if weights.shape != (2, classes) or classes < 2:
+            raise ConfigError(f"weights must have shape (2, K) with K >= 2, not {weights.shape}")
+        if offset.shape != (classes,):
+            raise ConfigError(f"offset must have shape ({classes},), not {offset.shape}")
+        if not (np.isfinite(weights).all() and np.isfinite(offset).all()):
+            raise ConfigError("weights and offset must be finite")
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "offset", offset)
+        for array in (self.weights, self.offset):
+            array.flags.writeable = False
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return int(self.weights.shape[1])
+
+    def log_posterior(self, points: Floats) -> Floats:
+        """log P(k | y) for points (n, 2), as (n, K)."""
+        return log_softmax(points @ self.weights + self.offset)
+
+    def place(self, probs: NDArray[np.floating], temperature: float = 1.0) -> Floats:
+        """Points (n, 2) whose logits are nearest to those of the rows: Y = (L - offset) Wᵀ (W Wᵀ)⁻¹.
+
+        An axis without weights gets coordinate 0.
+
+        Parameters
+        ----------
+        probs
+            Class probabilities, (n, K).
+        temperature
+            The T of the fit.
+        """
+        offset = self.offset - self.offset.mean()
+        inverse = np.linalg.pinv(self.weights - self.weights.mean(axis=1, keepdims=True), rcond=1e-10)
+        points = np.empty((len(probs), 2))
+        for start in range(0, len(probs), _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            points[part] = (centred_logits(probs[part], temperature) - offset) @ inverse
+        return points
+
+
+def centred_logits(probs: NDArray[np.floating], temperature: float) -> Floats:
+    """log π / T with the mean of each row taken off, which a softmax does not see, (n, K)."""
+    logits = log_probs(probs) / temperature
+    logits -= logits.mean(axis=1, keepdims=True)
+    return logits

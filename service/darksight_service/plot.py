@@ -1,0 +1,103 @@
+"""The map as a picture: points by predicted class, crosses where it was wrong, stars at the centres, contours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from darksight_core.simplex import Floats
+from darksight_core.student import Student
+
+__all__ = ["class_colours", "draw_map", "save_map"]
+
+# Okabe and Ito's palette, which people with colour blindness tell apart, then Paul Tol's muted colours.
+_COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#999933", "#332288", "#44AA99",
+    "#AA4499", "#117733", "#DDCC77", "#661100", "#6699CC", "#888888",
+)  # fmt: skip
+_LEGEND_CLASSES = 20
+
+
+def class_colours(classes: int) -> list[str]:
+    """A colour for each class; beyond sixteen they come from around the colour wheel."""
+    if classes <= len(_COLOURS):
+        return list(_COLOURS[:classes])
+    wheel = mpl.colormaps["turbo"](np.linspace(0.03, 0.97, classes))
+    return [mpl.colors.to_hex(colour) for colour in wheel[np.random.default_rng(0).permutation(classes)]]
+
+
+def draw_map(
+    student: Student,
+    points: NDArray[np.floating],
+    predicted: NDArray[np.integer],
+    labels: NDArray[np.integer] | None,
+    class_names: Sequence[str],
+    *,
+    title: str,
+) -> Figure:
+    """Draw the map of `points` (n, 2) with their predicted classes (n,) and, if known, true labels (n,)."""
+    figure = Figure(figsize=(9.0, 7.0), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    colours = class_colours(student.n_classes)
+    low, high = _view(student, points)
+    _draw_contours(axes, student, low, high)
+    wrong = np.zeros(len(points), dtype=bool) if labels is None else predicted != labels
+    size = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0))
+    paint = np.asarray(colours)[predicted]
+    axes.scatter(
+        points[~wrong, 0], points[~wrong, 1], s=size, c=paint[~wrong], linewidths=0, alpha=0.75, rasterized=True
+    )
+    if wrong.any():
+        axes.scatter(points[wrong, 0], points[wrong, 1], s=34, c=paint[wrong], marker="x", linewidths=1.3)
+    axes.scatter(
+        student.means[:, 0],
+        student.means[:, 1],
+        s=230,
+        c=colours,
+        marker="*",
+        edgecolors="black",
+        linewidths=0.9,
+        zorder=5,
+    )
+    if student.n_classes <= _LEGEND_CLASSES:
+        handles = [
+            axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)
+        ]
+        if wrong.any():
+            handles.append(axes.scatter([], [], s=34, c="black", marker="x", linewidths=1.3, label="wrong"))
+        handles.append(
+            axes.scatter([], [], s=110, c="white", marker="*", edgecolors="black", linewidths=0.9, label="class centre")
+        )
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+    outside = int(((points < low) | (points > high)).any(axis=1).sum())
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
+    axes.set_title(title, fontsize=11, loc="left")
+    note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
+    axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
+    return figure
+
+
+def save_map(figure: Figure, path: Path) -> None:
+    """Write the picture; the ending of `path` (.png, .svg, .pdf) decides the format."""
+    figure.savefig(path)
+
+
+def _view(student: Student, points: NDArray[np.floating]) -> tuple[Floats, Floats]:
+    """Corners that show all centres and all but a few far points."""
+    shown = np.concatenate([np.quantile(points, [0.002, 0.998], axis=0), student.means])
+    low, high = shown.min(axis=0), shown.max(axis=0)
+    margin = 0.06 * float((high - low).max()) + 1e-9
+    return low - margin, high + margin
+
+
+def _draw_contours(axes: mpl.axes.Axes, student: Student, low: Floats, high: Floats) -> None:
+    ticks = [np.linspace(low[i], high[i], 220) for i in range(2)]
+    grid = np.stack(np.meshgrid(*ticks), axis=-1)
+    density = student.log_density(grid.reshape(-1, 2)).reshape(grid.shape[:2]) / np.log(10.0)
+    levels = np.arange(np.floor(density.min()), np.ceil(density.max()) + 1)
+    axes.contour(*ticks, density, levels=levels, colors="#bbbbbb", linewidths=0.7, zorder=0)

@@ -1,0 +1,20 @@
+"""Builders that several test folders share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.simplex import log_softmax
+
+__all__ = ["make_probs"]
+
+
+def make_probs(n: int = 400, classes: int = 5, *, seed: int = 0, sharpness: float = 6.0) -> NDArray[np.float32]:
+    """Softmax rows around `classes` corners with confusions between neighbours, float32 (n, K)."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(classes, size=n)
+    logits = rng.normal(size=(n, classes))
+    logits[np.arange(n), label] += sharpness * rng.beta(2.0, 1.0, size=n)
+    logits[np.arange(n), (label + 1) % classes] += 0.5 * sharpness * rng.beta(1.0, 2.0, size=n)
+    return np.exp(log_softmax(logits)).astype(np.float32)

@@ -1,0 +1,83 @@
+"""A small bundle, built without a fit, for whoever needs one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
+from darksight_core.embed import Embedder, Network
+from darksight_core.kde import Kde
+from darksight_core.predictions import from_arrays
+from darksight_core.scorer import Calibration
+from darksight_core.simplex import Floats, log_probs
+from darksight_core.split import RowSketch, make_split
+from darksight_core.student import Student
+
+__all__ = ["make_bundle", "make_embedder"]
+
+
+def make_embedder(classes: int = 3, *, seed: int = 0, log_prior: Floats | None = None) -> Embedder:
+    """Centres on a circle, a network of random weights and an anchor at each centre and between."""
+    rng = np.random.default_rng(seed)
+    angles = 2.0 * np.pi * np.arange(classes) / classes
+    means = 6.0 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return Embedder(
+        student=Student(means, np.full(classes, 1.1), np.zeros(classes) if log_prior is None else log_prior),
+        network=Network(
+            weights=tuple(rng.normal(size=shape).astype(np.float32) for shape in ((classes, 8), (8, 2))),
+            biases=(np.zeros(8, dtype=np.float32), np.zeros(2, dtype=np.float32)),
+        ),
+        anchors=np.concatenate([means, 1.5 * means, 0.5 * means, np.zeros((1, 2))]),
+        bound=60.0,
+        n_inputs=classes,
+    )
+
+
+def make_bundle(
+    rows: int = 120,
+    classes: int = 3,
+    *,
+    seed: int = 0,
+    log_prior: Floats | None = None,
+    shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
+    labelled: bool = True,
+) -> Bundle:
+    """A bundle of random rows.
+
+    Parameters
+    ----------
+    rows, classes, seed
+        How many rows of how many classes, and which.
+    log_prior
+        Of the student; uniform by default.
+    shares
+        Of rows to fit, calibrate and test.
+    labelled
+        Whether reference points have labels.
+    """
+    embedder = make_embedder(classes, seed=seed, log_prior=log_prior)
+    student = embedder.student
+    rng = np.random.default_rng(seed)
+    predictions = from_arrays(rng.dirichlet(np.full(classes, 0.4), rows).astype(np.float32))
+    split = make_split(rows, seed, shares)
+    points, _ = embedder.embed(log_probs(predictions.probs))
+    kde = Kde.fit(points[split.fit], bandwidth=1.0)
+    held_out = points[split.calibrate]
+    calibration = Calibration({"log_density": student.log_density(held_out), "log_kde": kde.log_density(held_out)})
+    places = points[:32]
+    probes = Probes.of(predictions.probs[:32], places, student.log_density(places), kde.log_density(places))
+    predicted = predictions.probs[split.fit].argmax(axis=1)
+    hashes = predictions.row_hashes()
+    return Bundle(
+        embedder=embedder,
+        kde=kde,
+        calibration=calibration,
+        reference=Reference.of(points[split.fit], predicted, predicted if labelled else None),
+        probes=probes.ranked(calibration),
+        splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
+        manifest=make_manifest(
+            class_names=tuple(f"class {k}" for k in range(classes)),
+            fit_config={"method": "fast", "seed": seed, "dof": 2.0},
+            fidelity={"kl_sym": 0.05, "acc_teacher": 1.0, "heldout": {"kl_sym": 0.0625, "acc_teacher": 0.99}},
+        ),
+    )

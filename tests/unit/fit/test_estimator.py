@@ -1,0 +1,70 @@
+"""The estimator keeps scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from darksight_core import DarkSight
+from darksight_core.simplex import log_probs
+
+
+def test_scikit_learns_own_checks_pass() -> None:
+    """Every check of scikit-learn's suite passes on logits; none is exempted."""
+    results = check_estimator(DarkSight(input="logits"), on_skip=None, on_fail=None)
+
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    assert failed == {}
+    assert sum(result["status"] == "passed" for result in results) > 30
+
+
+def test_posterior_and_density_follow_the_points(probs: NDArray[np.float32]) -> None:
+    """predict_proba and score_samples are the student's answers at the points of transform."""
+    estimator = DarkSight().fit(probs)
+
+    points = estimator.transform(probs)
+    student = estimator.student_
+
+    np.testing.assert_allclose(estimator.predict_proba(probs), np.exp(student.log_posterior(points)))
+    np.testing.assert_allclose(estimator.score_samples(probs), student.log_density(points))  # type: ignore[union-attr]
+    assert (estimator.predict_proba(probs).argmax(axis=1) == probs.argmax(axis=1)).all()
+
+
+def test_logits_and_probabilities_say_the_same(probs: NDArray[np.float32]) -> None:
+    """A map fitted to probabilities places the logits of the same rows at the same points."""
+    estimator = DarkSight().fit(probs)
+    points = estimator.transform(probs)
+
+    estimator.set_params(input="logits")
+
+    np.testing.assert_allclose(estimator.transform(log_probs(probs) + 3.0), points, atol=1e-3)
+
+
+def test_clone_and_pipeline(probs: NDArray[np.float32]) -> None:
+    """Parameters survive a clone, and output columns have names."""
+    estimator = DarkSight(dof=3.0, temperature=2.0)
+
+    assert clone(estimator).get_params() == estimator.get_params()
+    assert list(make_pipeline(estimator).fit(probs)[-1].get_feature_names_out()) == ["darksight0", "darksight1"]
+
+
+def test_rows_off_the_simplex_are_refused(probs: NDArray[np.float32]) -> None:
+    """A defective row is named."""
+    bad = probs.copy()
+    bad[7, 2] = -0.5
+
+    with pytest.raises(ValueError, match="row 7"):
+        DarkSight().fit(bad)
+
+
+def test_svd_has_points_but_no_density(probs: NDArray[np.float32]) -> None:
+    """The closed form places rows and says why it cannot score them."""
+    estimator = DarkSight(method="svd").fit(probs)
+
+    np.testing.assert_allclose(estimator.transform(probs), estimator.embedding_, atol=1e-6)
+    with pytest.raises(ValueError, match="no density"):
+        estimator.score_samples(probs)
