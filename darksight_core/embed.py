@@ -31,7 +31,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, log_softmax, temper
 from darksight_core.student import Student
 
-__all__ = ["BISECTIONS", "FEATURES", "MARGIN", "SLACK", "Embedder", "Network"]
+__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "MARGIN", "SLACK", "Embedder", "Network"]
 
 FEATURES = ("probs", "log_probs", "both")
 """What a network may read: π, log max(π, 1e-8) / 8, or one after the other."""
@@ -42,13 +42,14 @@ MARGIN = 1e-4
 SLACK = 1e-13
 """Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
 
+CHUNK = 256
+"""Rows that are worked on at a time, so that their arrays stay in cache."""
+
 BISECTIONS = 12
 """Halvings of the segment on which a row is led back to the region of its class."""
 
 # Exact ties between anchors, as on symmetric maps, go to the first; rounding is far below this, differences above it.
 _TIE = 1e-11
-# Rows of one pass: a few of its arrays stay in cache.
-_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Network:
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "biases", biases)
         object.__setattr__(self, "layers", layers)
-        for array in (*weights, *biases, *(array for layer in layers for array in layer)):
+        for array in (*weights, *biases):
             array.flags.writeable = False
 
     @property
@@ -218,8 +219,8 @@ class Embedder:
             Logarithms of the rows that came in, (n, n_inputs), finite.
         """
         points, losses = np.empty((len(log_pi), 2)), np.empty(len(log_pi))
-        for start in range(0, len(log_pi), _ROWS):
-            part = slice(start, start + _ROWS)
+        for start in range(0, len(log_pi), CHUNK):
+            part = slice(start, start + CHUNK)
             rows = self.prepare(log_pi[part])
             points[part], losses[part] = self._place(rows)
         return points, losses
@@ -234,16 +235,11 @@ class Embedder:
     def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
         """Where f_p sends prepared rows, (n, 2), the best anchor of each, (n,), and KL_sym there, (n,)."""
         classes = self.student.n_classes
-        guesses, best, losses = np.empty((len(rows), 2)), np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
-        for start in range(0, len(rows), _ROWS):
-            part = slice(start, start + _ROWS)
-            guesses[part] = self.network(rows[part, :classes])
-            costs = rows[part] @ self.anchor_weights
-            best[part] = costs.argmin(axis=1)
-            losses[part] = costs[np.arange(len(costs)), best[part]]
+        guesses = np.clip(self.network(rows[:, :classes]), -self.bound, self.bound)
+        costs = rows @ self.anchor_weights
+        best = costs.argmin(axis=1)
         negative_entropy = np.einsum("nk,nk->n", rows[:, :classes], rows[:, classes : 2 * classes])
-        np.clip(guesses, -self.bound, self.bound, out=guesses)
-        return guesses, best, 0.5 * (losses + negative_entropy)
+        return guesses, best, 0.5 * (costs[np.arange(len(rows)), best] + negative_entropy)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -298,7 +294,8 @@ class Embedder:
     def _place(self, rows: Floats) -> tuple[Floats, Floats]:
         """Points (n, 2) and KL_sym (n,) of prepared rows (n, 2K + 1)."""
         classes = self.student.n_classes
-        theta = _Theta(*self.theta()[:, :, None], 0.5 * (self.student.dof + 2.0))
+        x, y, offset, spread = self.theta()[:, :, None]
+        theta = _Theta(x, y, offset, spread, 0.5 * (self.student.dof + 2.0))
         guesses, best, at_best = self.guess(rows)
         pi, log_pi = np.ascontiguousarray(rows[:, :classes].T), np.ascontiguousarray(rows[:, classes : 2 * classes].T)
         points = guesses.T

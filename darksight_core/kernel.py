@@ -27,7 +27,7 @@ from darksight_core.simplex import FLOOR, Floats
 try:
     from numba import njit
 except ImportError:
-    njit = None
+    njit = None  # type: ignore[assignment]  # numba is optional
 
 __all__ = ["COMPILED", "Density", "Kernel", "Plane"]
 
@@ -35,8 +35,11 @@ COMPILED = njit is not None
 """Whether numba is there."""
 
 Ints: TypeAlias = NDArray[np.int64]
-Local: TypeAlias = tuple[float, float, float, float, float, float, float]
+Local: TypeAlias = tuple[float, float, float, float, float, float, float, float]
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# A product and a sum may be rounded once instead of twice; nothing is reordered, and NaN stays NaN.
+_FASTMATH = {"contract"}
 
 
 def _compiled(function: Function) -> Function:
@@ -44,14 +47,14 @@ def _compiled(function: Function) -> Function:
     if njit is None:
         return function
     try:
-        compiled: Any = njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function)
+        compiled: Any = njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
     except RuntimeError:  # there is no place to keep compiled code
-        compiled = njit(nogil=True, fastmath=False, error_model="numpy")(function)
+        compiled = njit(nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
     return compiled  # type: ignore[no-any-return]  # numba's dispatcher is called like the function
 
 
 class Plane(NamedTuple):
-    """Arrays of an `Embedder`: `theta` (4, K), anchors, and the numbers listed at `_POWER` and `_STEPS`."""
+    """Arrays of an `Embedder`; `theta` has μ_x, μ_y, b, v and exp(b) / 4c² of its scores, (5, K)."""
 
     theta: Floats
     anchors: Floats
@@ -90,16 +93,16 @@ class Kernel:
         As for `Scorer`.
     calibration
         Calibration scores in ascending order, (n,).
-    outlier_row
+    outlier_column
         Which result the calibration scores belong to: 0 for the log density, 1 for the log KDE.
     """
 
-    def __init__(self, embedder: Embedder, kde: Kde, calibration: Floats, outlier_row: int) -> None:
+    def __init__(self, embedder: Embedder, kde: Kde, calibration: Floats, outlier_column: int) -> None:
         student, network = embedder.student, embedder.network
-        power = 0.5 * (student.dof + 2.0)
+        theta, power = embedder.theta(), 0.5 * (student.dof + 2.0)
         # Copies, because numba compiles once more for arrays that cannot be written to.
         self._plane = Plane(
-            theta=embedder.theta(),
+            theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
             anchors=embedder.anchors.copy(),
             anchor_weights=embedder.anchor_weights.copy(),
             anchor_class=embedder.anchor_class.copy(),
@@ -110,7 +113,7 @@ class Kernel:
             **{name: array.copy() for name, array in kde.tensors().items()},
             constants=np.array([kde_module._LEVELS, kde_module._SQUARES, kde_module._CONES]),
         )
-        self._ranking = (np.array(calibration), outlier_row, math.log(student.dof / (2.0 * math.pi)))
+        self._ranking = (np.array(calibration), outlier_column, math.log(student.dof / (2.0 * math.pi)))
         self._inputs = (
             np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
             embedder.temperature,
@@ -130,7 +133,7 @@ class Kernel:
         points
             Where the points go, (n, 2).
         results
-            Where log density, log KDE, KL_sym and p-value go, (4, n); a bad row is NaN throughout.
+            Where log density, log KDE, KL_sym and p-value go, (n, 4); a bad row is NaN throughout.
         """
         _score_rows(probs, points, results, *self._inputs, *self._ranking, *self._plane, *self._density)
 
@@ -153,7 +156,7 @@ def _score_rows(
     sizes: Ints,
     features: int,
     calibration: Floats,
-    outlier_row: int,
+    outlier_column: int,
     log_norm: float,
     *arrays: Any,
 ) -> None:
@@ -167,7 +170,7 @@ def _score_rows(
         if _prepare(probs[i], columns, temperature, floor, rows[i]):
             _guess(rows[i], network, sizes, features, plane.numbers[_BOUND], values, guesses[i])
             best[i], losses[i] = _best_anchor(rows[i], plane.anchor_weights, costs)
-    _finish(rows, guesses, best, losses, points, results, calibration, outlier_row, log_norm, plane, density)
+    _finish(rows, guesses, best, losses, points, results, calibration, outlier_column, log_norm, plane, density)
 
 
 @_compiled
@@ -179,12 +182,12 @@ def _finish_rows(
     points: Floats,
     results: Floats,
     calibration: Floats,
-    outlier_row: int,
+    outlier_column: int,
     log_norm: float,
     *arrays: Any,
 ) -> None:
     plane, density = Plane(*arrays[:6]), Density(*arrays[6:])
-    _finish(rows, guesses, best, losses, points, results, calibration, outlier_row, log_norm, plane, density)
+    _finish(rows, guesses, best, losses, points, results, calibration, outlier_column, log_norm, plane, density)
 
 
 @_compiled
@@ -196,7 +199,7 @@ def _finish(
     points: Floats,
     results: Floats,
     calibration: Floats,
-    outlier_row: int,
+    outlier_column: int,
     log_norm: float,
     plane: Plane,
     density: Density,
@@ -207,14 +210,14 @@ def _finish(
         if best[i] < 0:
             points[i, 0] = points[i, 1] = np.nan
             for j in range(4):
-                results[j, i] = np.nan
+                results[i, j] = np.nan
             continue
         x, y, loss, log_total = _place(guesses[i], best[i], losses[i], rows[i], plane, work)
         points[i, 0], points[i, 1] = x, y
-        results[0, i] = log_total + log_norm
-        results[1, i] = _log_kde(x, y, density)
-        results[2, i] = loss
-        results[3, i] = (1.0 + _rank(results[outlier_row, i], calibration)) / (1.0 + len(calibration))
+        results[i, 0] = log_total + log_norm
+        results[i, 1] = _log_kde(x, y, density)
+        results[i, 2] = loss
+        results[i, 3] = (1.0 + _rank(results[i, outlier_column], calibration)) / (1.0 + len(calibration))
 
 
 @_compiled
@@ -292,40 +295,49 @@ def _best_anchor(row: Floats, weights: Floats, costs: Floats) -> tuple[int, floa
 
 
 @_compiled
-def _look(x: float, y: float, row: Floats, theta: Floats, power: float, work: Floats) -> Local:
-    """KL_sym, log Σ exp s, gradient x, y and Hessian xx, yy, xy at a point; see `embed._look`."""
+def _look(x: float, y: float, row: Floats, label: int, theta: Floats, power: float, work: Floats) -> Local:
+    """KL_sym, log Σ exp s, gradient x, y, Hessian xx, yy, xy and the label's lead at a point; see `embed._look`."""
     classes = theta.shape[1]
-    top = -np.inf
+    top, other = -np.inf, -np.inf
     for k in range(classes):
         gap_x, gap_y = x - theta[0, k], y - theta[1, k]
         distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
         slope = -2.0 * power / distance
-        work[0, k], work[1, k], work[2, k] = slope * gap_x, slope * gap_y, slope
-        work[3, k] = theta[2, k] - power * math.log(distance)
-        top = max(top, work[3, k])
+        score = theta[2, k] - power * math.log(distance)
+        work[0, k], work[1, k], work[2, k], work[3, k] = slope * gap_x, slope * gap_y, slope, score
+        if k != label:
+            other = max(other, score)
+    top = max(other, work[3, label])
     total = 0.0
-    for k in range(classes):
-        work[4, k] = math.exp(work[3, k] - top)
-        total += work[4, k]
-    log_total = top + math.log(total)
+    if power == 2.0:
+        # ν = 2 is the default, and there exp(s) takes no exponential.
+        top = 0.0
+        for k in range(classes):
+            work[4, k] = theta[4, k] * work[2, k] * work[2, k]
+            total += work[4, k]
+    else:
+        for k in range(classes):
+            work[4, k] = math.exp(work[3, k] - top)
+            total += work[4, k]
+    log_total, scale = top + math.log(total), 1.0 / total
     loss, mean = 0.0, 0.0
     for k in range(classes):
-        q, surprise = work[4, k] / total, row[classes + k] - work[3, k] + log_total
+        q, surprise = work[4, k] * scale, row[classes + k] - work[3, k] + log_total
         loss += (row[k] - q) * surprise
         mean += q * surprise
         work[4, k], work[5, k] = q, surprise
     g_x, g_y, mean_x, mean_y, tilt_x, tilt_y = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     h_xx, h_yy, h_xy, bend = 0.0, 0.0, 0.0, 0.0
+    share = 1.0 / power
     for k in range(classes):
         along_x, along_y, slope, q = work[0, k], work[1, k], work[2, k], work[4, k]
-        surprise = work[5, k] - mean
-        pull = 0.5 * (q - row[k] - q * surprise)
-        weight = q - 0.5 * q * surprise + pull / power
-        q_x, q_y = q * along_x, q * along_y
-        mean_x += q_x
-        mean_y += q_y
-        tilt_x += surprise * q_x
-        tilt_y += surprise * q_y
+        tilt = q * (work[5, k] - mean)
+        pull = 0.5 * (q - row[k] - tilt)
+        weight = q - 0.5 * tilt + share * pull
+        mean_x += q * along_x
+        mean_y += q * along_y
+        tilt_x += tilt * along_x
+        tilt_y += tilt * along_y
         g_x += pull * along_x
         g_y += pull * along_y
         bend += pull * slope
@@ -335,18 +347,27 @@ def _look(x: float, y: float, row: Floats, theta: Floats, power: float, work: Fl
     h_xx += bend - mean_x * (mean_x - tilt_x)
     h_yy += bend - mean_y * (mean_y - tilt_y)
     h_xy += 0.5 * (tilt_x * mean_y + tilt_y * mean_x) - mean_x * mean_y
-    return 0.5 * loss, log_total, g_x, g_y, h_xx, h_yy, h_xy
+    return 0.5 * loss, log_total, g_x, g_y, h_xx, h_yy, h_xy, work[3, label] - other
 
 
 @_compiled
 def _newton(
-    x: float, y: float, local: Local, row: Floats, steps: int, label: int, theta: Floats, numbers: Floats, work: Floats
+    x: float,
+    y: float,
+    local: Local,
+    row: Floats,
+    label: int,
+    least_lead: float,
+    steps: int,
+    theta: Floats,
+    numbers: Floats,
+    work: Floats,
 ) -> tuple[float, float, Local]:
-    """Point and what is known there after damped Newton steps; see `Embedder._newton`. No label is -1."""
-    power, bound, margin, slack = numbers[_POWER], numbers[_BOUND], numbers[_MARGIN], numbers[_SLACK]
+    """Point and what is known there after damped Newton steps that keep this lead; see `Embedder._newton`."""
+    power, bound, slack = numbers[_POWER], numbers[_BOUND], numbers[_SLACK]
     damping = 1e-3
     for _ in range(steps):
-        _, _, g_x, g_y, h_xx, h_yy, h_xy = local
+        _, _, g_x, g_y, h_xx, h_yy, h_xy, _ = local
         shift = damping + 1e-6
         middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
         split = max(math.sqrt(half * half + h_xy * h_xy), 1e-20)
@@ -355,34 +376,17 @@ def _newton(
         even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
         step_x = -(even * g_x + odd * (half * g_x + h_xy * g_y))
         step_y = -(even * g_y + odd * (h_xy * g_x - half * g_y))
-        length = math.sqrt(step_x * step_x + step_y * step_y)
-        # What could follow is below rounding.
-        if length < 1e-12 * bound:
-            break
+        length = max(math.sqrt(step_x * step_x + step_y * step_y), 1e-20)
         factor = min(0.1 * bound / length, 1.0)
         trial_x = min(max(x + factor * step_x, -bound), bound)
         trial_y = min(max(y + factor * step_y, -bound), bound)
-        there = _look(trial_x, trial_y, row, theta, power, work)
-        if there[0] < local[0] + slack and (label < 0 or _lead(trial_x, trial_y, label, theta, power) > margin):
+        there = _look(trial_x, trial_y, row, label, theta, power, work)
+        if there[0] < local[0] + slack and there[7] > least_lead:
             x, y, local = trial_x, trial_y, there
             damping = max(0.2 * damping, 1e-6)
         else:
             damping = min(10.0 * damping, 1e4)
     return x, y, local
-
-
-@_compiled
-def _lead(x: float, y: float, label: int, theta: Floats, power: float) -> float:
-    """Log-odds of a class against the best other one at a point."""
-    own, other = 0.0, -np.inf
-    for k in range(theta.shape[1]):
-        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        score = theta[2, k] - power * math.log(gap_x * gap_x + gap_y * gap_y + theta[3, k])
-        if k == label:
-            own = score
-        else:
-            other = max(other, score)
-    return own - other
 
 
 @_compiled
@@ -392,17 +396,16 @@ def _place(
     """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
     theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
     power, margin = numbers[_POWER], numbers[_MARGIN]
-    # As np.int64, or numba would compile everything below once for each of these constants.
-    label, anywhere = np.int64(np.argmax(row[classes : 2 * classes])), np.int64(-1)
+    label, inside = int(np.argmax(row[classes : 2 * classes])), -1
     x, y = guess[0], guess[1]
-    local = _look(x, y, row, theta, power, work)
+    local = _look(x, y, row, label, theta, power, work)
     if not local[0] <= loss:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-        local = _look(x, y, row, theta, power, work)
-    x, y, local = _newton(x, y, local, row, plane.counts[_STEPS], anywhere, theta, numbers, work)
-    if _lead(x, y, label, theta, power) > margin:
+        local = _look(x, y, row, label, theta, power, work)
+    x, y, local = _newton(x, y, local, row, label, -np.inf, plane.counts[_STEPS], theta, numbers, work)
+    if local[7] > margin:
         return x, y, local[0], local[1]
-    inside, least = anywhere, np.inf
+    least = np.inf
     for m in range(len(plane.anchors)):
         if plane.anchor_class[m] == label:
             cost = 0.0
@@ -416,16 +419,17 @@ def _place(
     low, high = 0.0, 1.0
     for _ in range(plane.counts[_BISECTIONS]):
         middle = 0.5 * (low + high)
-        if _lead(from_x + middle * (x - from_x), from_y + middle * (y - from_y), label, theta, power) > margin:
+        x_there, y_there = from_x + middle * (x - from_x), from_y + middle * (y - from_y)
+        if _look(x_there, y_there, row, label, theta, power, work)[7] > margin:
             low = middle
         else:
             high = middle
-    edge_x, edge_y = from_x + low * (x - from_x), from_y + low * (y - from_y)
-    x, y, local = from_x, from_y, _look(from_x, from_y, row, theta, power, work)
-    at_edge = _look(edge_x, edge_y, row, theta, power, work)
-    if at_edge[0] < local[0]:
-        x, y, local = edge_x, edge_y, at_edge
-    x, y, local = _newton(x, y, local, row, plane.counts[_INSIDE_STEPS], label, theta, numbers, work)
+    x, y = from_x + low * (x - from_x), from_y + low * (y - from_y)
+    local = _look(x, y, row, label, theta, power, work)
+    at_anchor = _look(from_x, from_y, row, label, theta, power, work)
+    if not local[0] < at_anchor[0]:
+        x, y, local = from_x, from_y, at_anchor
+    x, y, local = _newton(x, y, local, row, label, margin, plane.counts[_INSIDE_STEPS], theta, numbers, work)
     return x, y, local[0], local[1]
 
 
@@ -454,8 +458,10 @@ def _log_kde(x: float, y: float, density: Density) -> float:
     square = (gap_x * gap_x + gap_y * gap_y) / (2.0 * density.bandwidth[0] * density.bandwidth[0])
     first, count = density.starts[leaf], density.counts[leaf]
     if count > 0:
-        return _read_list(place_x, place_y, density.terms, first, count) - square
-    return _read_tile(place_x, place_y, density.tiles, first, squares) - square
+        log_sum = _read_list(place_x, place_y, density.terms, first, count)
+    else:
+        log_sum = _read_tile(place_x, place_y, density.tiles, first, squares)
+    return log_sum - float(square)
 
 
 @_compiled

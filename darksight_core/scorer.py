@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.embed import Embedder
+from darksight_core.embed import CHUNK, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.kde import Kde
 from darksight_core.simplex import Floats, log_probs
@@ -31,7 +31,7 @@ OUTLIER_SCORES = ("log_density", "log_kde")
 
 # From here on the matrix products are worth a call of BLAS.
 _BATCH = 16
-_NEGATIVE, _SUM = 1e-6, 1e-3
+_RESULTS = ("log_density", "log_kde", "fidelity", "p_value")
 
 
 class ShapeError(DarkSightError, ValueError):
@@ -109,8 +109,7 @@ class Calibration:
     def p_value(self, scores: Floats) -> Floats:
         """p-values of scores of the chosen kind, (n,)."""
         rank = np.searchsorted(self.scores[self.outlier_score], scores, side="right")
-        p_value: Floats = (1.0 + rank) / (1.0 + len(self))
-        return p_value
+        return np.asarray((1.0 + rank) / (1.0 + len(self)), dtype=np.float64)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -203,13 +202,15 @@ class Scorer:
             -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away.
         """
         rows = self._read(probs)
-        points, results = np.empty((len(rows), 2)), np.empty((4, len(rows)))
+        points, results = np.empty((len(rows), 2)), np.empty((len(rows), len(_RESULTS)))
         if self._kernel is not None and len(rows) < _BATCH:
             self._kernel.score(rows, points, results)
-            valid = results[0] == results[0]
         else:
-            valid = self._score_batch(rows, points, results)
-        return Scores(points, results[0], results[1], results[2], results[3], valid)
+            for start in range(0, len(rows), CHUNK):
+                part = slice(start, start + CHUNK)
+                self._score_batch(rows[part], points[part], results[part])
+        log_density, log_kde, fidelity, p_value = results.T.copy()
+        return Scores(points, log_density, log_kde, fidelity, p_value, np.isfinite(log_density))
 
     def _read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order."""
@@ -222,24 +223,22 @@ class Scorer:
             )
         return array.astype(np.float64, order="C")
 
-    def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> NDArray[np.bool_]:
-        """Fill points (n, 2) and log density, log KDE, KL_sym, p-value (4, n); whether each row is valid, (n,)."""
+    def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
+        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (n, 4)."""
         with np.errstate(invalid="ignore", over="ignore"):
-            valid: NDArray[np.bool_] = (np.abs(rows.sum(axis=1) - 1.0) <= _SUM) & ~(rows < -_NEGATIVE).any(axis=1)
-        bad = np.flatnonzero(~valid)
+            bad = np.flatnonzero(~(np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) | (rows < -1e-6).any(axis=1))
         rows[bad] = 1.0 / self.n_inputs
         log_pi = log_probs(rows)
         if self._kernel is not None:
             prepared = self.embedder.prepare(log_pi)
             self._kernel.finish(prepared, *self.embedder.guess(prepared), points, results)
         else:
-            points[:], results[2] = self.embedder.embed(log_pi)
-            results[0] = self.embedder.student.log_density(points)
-            results[1] = self.kde.log_density(points)
-            results[3] = self.calibration.p_value(results[OUTLIER_SCORES.index(self.calibration.outlier_score)])
+            points[:], results[:, 2] = self.embedder.embed(log_pi)
+            results[:, 0] = self.embedder.student.log_density(points)
+            results[:, 1] = self.kde.log_density(points)
+            results[:, 3] = self.calibration.p_value(results[:, _RESULTS.index(self.calibration.outlier_score)])
         points[bad] = np.nan
-        results[:, bad] = np.nan
-        return valid
+        results[bad] = np.nan
 
 
 def _make_kernel(embedder: Embedder, kde: Kde, calibration: Calibration) -> Kernel | None:
@@ -249,4 +248,4 @@ def _make_kernel(embedder: Embedder, kde: Kde, calibration: Calibration) -> Kern
     if not COMPILED:
         return None
     score = calibration.outlier_score
-    return Kernel(embedder, kde, calibration.scores[score], OUTLIER_SCORES.index(score))
+    return Kernel(embedder, kde, calibration.scores[score], _RESULTS.index(score))

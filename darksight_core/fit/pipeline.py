@@ -65,6 +65,7 @@ class StageFigures:
 class FitReport:
     """What a fit found.
 
+    `class_names` and `reference` are of the classes that come in, `student` of `columns` among them.
     `kl_sym`, `acc_teacher` and `acc_ground` are of the map on its fit rows; `heldout` of the served scorer on rows
     that no step has fitted; `refinement` lists their KL_sym after each Newton step.
     """
@@ -81,6 +82,7 @@ class FitReport:
     bundle: Path
     version: str
     class_names: tuple[str, ...]
+    columns: tuple[int, ...] | None
     student: Student
     reference: Reference
 
@@ -190,7 +192,8 @@ def fit_bundle(
             "map": map_figures.as_dict(),
             "stages": [asdict(stage) for stage in figures.stages],
             "refinement": list(figures.refinement),
-            "distillation": [stage.as_dict() for stage in f_p.stages],
+            # How long a stage took is no property of the map: without it the same fit gives the same file.
+            "distillation": [{k: v for k, v in stage.as_dict().items() if k != "seconds"} for stage in f_p.stages],
         },
     )
     bundle = Bundle(
@@ -219,6 +222,7 @@ def fit_bundle(
         bundle=out,
         version=version,
         class_names=predictions.class_names,
+        columns=embedder.columns,
         student=f_p.student,
         reference=reference,
     )

@@ -5,8 +5,8 @@ because a softmax does not see it, and then the mean of each column, which becom
 approximation L ≈ Y W + offset of rank 2 comes from L = V Σ Uᵀ: Y = Ṽ, whose two columns have length one, and
 W = (Ũ Σ̃)ᵀ. Only the K x K matrix LᵀL is decomposed, so the cost is O(n K²) and memory does not grow with n.
 
-The error is that of logits, not of probabilities: rows with tiny probabilities weigh most, and a row with exact zeros is
-mostly the `FLOOR` that stands for them.
+The error is that of logits, not of probabilities: rows with tiny probabilities weigh most, and a row with exact zeros
+is mostly the `FLOOR` that stands for them.
 """
 
 from __future__ import annotations
@@ -61,4 +61,5 @@ def _oriented(axes: Floats) -> Floats:
     """Axes (2, K) with the first of their largest entries positive; entries that tie but for rounding are equal."""
     height = np.abs(axes)
     first = (height > (1.0 - 1e-6) * height.max(axis=1, keepdims=True)).argmax(axis=1)
-    return axes * np.sign(axes[np.arange(len(axes)), first])[:, None]
+    oriented: Floats = axes * np.sign(axes[np.arange(len(axes)), first])[:, None]
+    return oriented

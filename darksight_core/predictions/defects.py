@@ -37,6 +37,8 @@ __all__ = [
     "RowSumError",
     "ShapeError",
     "UnknownFormatError",
+    "damage",
+    "defect",
 ]
 
 

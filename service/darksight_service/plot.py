@@ -39,14 +39,32 @@ def draw_map(
     class_names: Sequence[str],
     *,
     title: str,
+    columns: Sequence[int] | None = None,
 ) -> Figure:
-    """Draw the map of `points` (n, 2) with their predicted classes (n,) and, if known, true labels (n,)."""
+    """Draw the map of points.
+
+    Parameters
+    ----------
+    student
+        θ of the map.
+    points
+        Places, (n, 2).
+    predicted, labels
+        Predicted and true class, (n,); -1 or None where the true class is not known.
+    class_names
+        Names of all classes.
+    title
+        Heading.
+    columns
+        Which of the classes the student knows; None for all.
+    """
     figure = Figure(figsize=(9.0, 7.0), dpi=130, layout="constrained")
     axes = figure.subplots()
-    colours = class_colours(student.n_classes)
+    colours = class_colours(len(class_names))
+    centres = [colours[k] for k in (range(student.n_classes) if columns is None else columns)]
     low, high = _view(student, points)
     _draw_contours(axes, student, low, high)
-    wrong = np.zeros(len(points), dtype=bool) if labels is None else predicted != labels
+    wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
     size = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0))
     paint = np.asarray(colours)[predicted]
     axes.scatter(
@@ -64,7 +82,7 @@ def draw_map(
         linewidths=0.9,
         zorder=5,
     )
-    if student.n_classes <= _LEGEND_CLASSES:
+    if len(class_names) <= _LEGEND_CLASSES:
         handles = [
             axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)
         ]

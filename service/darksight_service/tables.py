@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.scorer import Scores
 
-__all__ = ["SCORE_COLUMNS", "ScoreSink", "open_scores"]
+__all__ = ["SCORE_COLUMNS", "ScoreSink", "atomic", "open_scores"]
 
 SCORE_COLUMNS = ("x", "y", "log_density", "log_kde", "fidelity", "p_value")
 
@@ -43,11 +43,16 @@ def open_scores(path: Path, *, overwrite: bool = False) -> Iterator[ScoreSink]:
         raise ConfigError(f"{path} is there already; use --overwrite or another name")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent} is no folder; make it first")
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")))
-        partial = folder / path.name
-        with sinks[path.suffix](partial, folder) as sink:
-            yield sink
+    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent) as sink:
+        yield sink
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A place to write to, in a folder of its own; what is there at the end of the block becomes `path`."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        partial = Path(folder, path.name)
+        yield partial
         os.replace(partial, path)
 
 

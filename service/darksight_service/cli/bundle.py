@@ -9,7 +9,7 @@ from typing import Any
 from darksight_core.bundle import Bundle, describe, diff, read_bundle
 from darksight_service.cli.console import print_json
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "run_diff", "run_show", "run_verify"]
 
 
 def add_parser(commands: Any) -> None:

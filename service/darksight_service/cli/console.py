@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["Bars", "print_json", "print_table", "require", "shares", "table"]
+__all__ = ["Bars", "print_json", "print_table", "require", "say", "shares"]
 
 
 class _Progress(Protocol):
@@ -72,11 +72,16 @@ class Bars:
             self.close()
             self._stage = progress.stage
             name = _STAGES.get(progress.stage, progress.stage)
-            bar = self._bar = tqdm[None](
+            bar = self._bar = tqdm(
                 total=progress.total, desc=f"{name:<15}", file=sys.stderr, leave=True, dynamic_ncols=True
             )
         bar.set_postfix_str(f"KL_sym {progress.loss:.4f}" if progress.loss == progress.loss else "", refresh=False)
         bar.update(progress.done - bar.n)
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(f"darksight: {text}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:
@@ -84,23 +89,16 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
-    """A plain text table, first column left, others right."""
+def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
+    """A plain text table on stdout, first column left, others right."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
-    lines = []
     for line in [list(header), ["-" * width for width in widths], *cells]:
         first, *rest = (
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
-        lines.append("  ".join([first, *rest]).rstrip())
-    return "\n".join(lines)
-
-
-def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """Print `table` on stdout."""
-    sys.stdout.write(table(rows, header) + "\n")
+        print("  ".join([first, *rest]).rstrip())
 
 
 def _cell(value: object) -> str:

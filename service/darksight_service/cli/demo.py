@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
-from darksight_service.cli.console import Bars, print_table, require
+from darksight_service.cli.console import Bars, print_table, require, say
 
 __all__ = ["add_parser", "digits_predictions", "run"]
 
@@ -106,8 +105,3 @@ def run(args: argparse.Namespace) -> int:
     )
     say(f"wrote {bundle}, {args.out / 'map.png'} and {args.out / 'predictions.npz'}")
     return 0
-
-
-def say(text: str) -> None:
-    """A line for people, on stderr."""
-    print(f"darksight: {text}", file=sys.stderr)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
-from darksight_service.cli.console import Bars, print_json, print_table, require, shares
+from darksight_service.cli.console import Bars, print_json, print_table, require, say, shares
+from darksight_service.tables import atomic
 
 if TYPE_CHECKING:
+    from darksight_core.fit import FitConfig
     from darksight_core.fit.pipeline import FitReport
 
 __all__ = ["add_parser", "picture", "run", "summary"]
@@ -81,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         anneal=args.anneal,
         init=args.init,
     )
+    if args.method == "svd":
+        return _run_svd(args, config)
     refuse_existing(out, overwrite=args.overwrite)
     predictions = read_predictions(args.predictions, kind="logits" if args.logits else None)
     columns = None if args.classes is None else _columns(args.classes, predictions)
@@ -101,7 +104,36 @@ def run(args: argparse.Namespace) -> int:
         print_json(report.as_dict())
     else:
         print_table(*summary(report))
-        print(f"darksight: wrote {report.bundle} (version {report.version[:12]})", file=sys.stderr)
+        say(f"wrote {report.bundle} (version {report.version[:12]})")
+    return 0
+
+
+def _run_svd(args: argparse.Namespace, config: FitConfig) -> int:
+    """The closed form: points in a .npz, because without a density there is nothing to serve."""
+    import numpy as np
+
+    from darksight_core.fit import fit_map
+    from darksight_core.fit.pipeline import refuse_existing
+    from darksight_core.measures import fidelity
+    from darksight_core.simplex import log_probs, temper
+
+    out = args.out or args.predictions.with_suffix(".points.npz")
+    if out.suffix != ".npz":
+        raise ConfigError(f"method svd has no density, so it makes no bundle; let --out end in .npz, not {out.name}")
+    refuse_existing(out, overwrite=args.overwrite)
+    predictions = read_predictions(args.predictions, kind="logits" if args.logits else None)
+    fitted = fit_map(predictions.probs, config)
+    log_pi = temper(log_probs(predictions.probs), config.temperature)
+    figures = fidelity(log_pi, fitted.student.log_posterior(fitted.points), predictions.labels)
+    with atomic(out) as partial:
+        np.savez(partial, points=fitted.points)
+    if args.json:
+        print_json(
+            {**figures.as_dict(), "seconds": fitted.seconds, "bundle": None, "version": None, "points": str(out)}
+        )
+    else:
+        print_table(list(figures.as_dict().items()), ("measure", "value"))
+        say(f"wrote {out}")
     return 0
 
 
@@ -145,6 +177,7 @@ def picture(report: FitReport, path: Path) -> None:
         reference.predicted,
         reference.labels,
         report.class_names,
+        columns=report.columns,
         title=title,
     )
     save_map(figure, path)

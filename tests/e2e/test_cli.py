@@ -1,0 +1,247 @@
+"""The command line as people use it: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from darksight_core.bundle import read_bundle
+from darksight_core.scorer import Scorer
+from tests.builders import make_probs
+
+DARKSIGHT = (sys.executable, "-m", "darksight_service")
+
+
+def darksight(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [*DARKSIGHT, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labelled predictions and the bundle fitted to them."""
+    folder = tmp_path_factory.mktemp("cli")
+    probs = make_probs(1_200, 4)
+    labels = np.array([np.random.default_rng(i).choice(4, p=row / row.sum()) for i, row in enumerate(probs)])
+    np.savez(folder / "predictions.npz", probs=probs, labels=labels)
+    done = darksight("fit", folder / "predictions.npz", "--out", folder / "model.safetensors", "--json", "--plot",
+                     folder / "map.png")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder / "fit.json").write_text(done.stdout, encoding="utf-8")
+    (folder / "fit.err").write_text(done.stderr, encoding="utf-8")
+    return folder
+
+
+def test_fit_prints_json_on_stdout_and_progress_on_stderr(folder: Path) -> None:
+    """The keys that others rely on are there, the figures are good, and bars go to stderr."""
+    found = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
+
+    assert {"kl_sym", "acc_teacher", "acc_ground", "heldout", "seconds", "bundle", "version"} <= found.keys()
+    assert found["heldout"].keys() == {"kl_sym", "acc_teacher"}
+    assert found["kl_sym"] < 0.1
+    assert found["acc_teacher"] == 1.0
+    assert found["heldout"]["kl_sym"] < 1.5 * found["kl_sym"]
+    assert found["rows"] == {"fit": 781, "calibrate": 299, "test": 120}
+    assert found["version"] == read_bundle(found["bundle"]).version
+    assert "KL_sym" in (folder / "fit.err").read_text(encoding="utf-8")
+
+
+def test_fit_draws_a_picture(folder: Path) -> None:
+    """--plot leaves a PNG."""
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_same_seed_gives_the_same_bundle(folder: Path) -> None:
+    """A second fit of the same file has the same version, another seed another."""
+    for name, seed in (("again", 0), ("other", 1)):
+        done = darksight("fit", folder / "predictions.npz", "--out", folder / f"{name}.safetensors", "--seed", seed)
+        assert done.returncode == 0, done.stderr
+
+    first, again, other = (read_bundle(folder / f"{name}.safetensors") for name in ("model", "again", "other"))
+
+    assert again.version == first.version
+    assert other.version != first.version
+
+
+def test_evaluate_measures_the_map(folder: Path) -> None:
+    """evaluate gives fidelity, neighbours and clusters, as text and as JSON."""
+    text = darksight("evaluate", folder / "model.safetensors", folder / "predictions.npz")
+    done = darksight("evaluate", folder / "model.safetensors", folder / "predictions.npz", "--json")
+
+    found = json.loads(done.stdout)
+    assert found["fidelity"]["acc_teacher"] == 1.0
+    assert 0.5 < found["fidelity"]["acc_ground"] < 1.0
+    assert (
+        found["local_fidelity"]["teacher"]["5"] < 0.3 if isinstance(found["local_fidelity"]["teacher"], dict) else True
+    )
+    assert "KL_sym" in text.stdout
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_score_writes_every_format(folder: Path, ending: str) -> None:
+    """Scores in any format equal the scorer's own, whatever the chunk size."""
+    out = folder / f"scores.{ending}"
+    done = darksight("score", folder / "model.safetensors", folder / "predictions.npz", "--out", out, "--chunk-rows", 500,
+                     "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = Scorer.load(folder / "model.safetensors").score(np.load(folder / "predictions.npz")["probs"])
+
+    if ending == "npz":
+        table = np.load(out)
+    elif ending == "csv":
+        table = np.genfromtxt(out, delimiter=",", names=True)
+    else:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(out).to_pydict()
+
+    np.testing.assert_allclose(table["x"], expected.points[:, 0], atol=1e-6)
+    np.testing.assert_allclose(table["p_value"], expected.p_value, atol=1e-9)
+    summary = json.loads(done.stdout)
+    assert summary["rows"] == 1_200
+    assert summary["outliers"] == int((expected.p_value <= 0.01).sum())
+
+
+def test_a_bad_row_late_in_the_file_leaves_no_scores(folder: Path) -> None:
+    """When a later chunk is defective, the error names its row and no file is left behind."""
+    probs = np.load(folder / "predictions.npz")["probs"]
+    probs[1_100, 2] = np.nan
+    np.savez(folder / "bad.npz", probs=probs)
+
+    done = darksight(
+        "score", folder / "model.safetensors", folder / "bad.npz", "--out", folder / "bad.csv", "--chunk-rows", 500
+    )
+
+    assert done.returncode == 2
+    assert "bad.npz, row 1100" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in folder.iterdir() if "bad.csv" in path.name]
+
+
+def test_bundle_show_verify_diff(folder: Path) -> None:
+    """A bundle can be read by people, proven sound, and compared."""
+    model = folder / "model.safetensors"
+    shown, proven, same = (
+        darksight("bundle", *args) for args in (("show", model), ("verify", model), ("diff", model, model))
+    )
+
+    assert shown.returncode == proven.returncode == same.returncode == 0
+    assert "classes" in shown.stdout
+    assert "sound" in proven.stdout
+    assert same.stdout.strip() == "no difference"
+
+
+def test_a_damaged_bundle_is_refused(folder: Path) -> None:
+    """One flipped byte and every command says so in one sentence."""
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-100] ^= 1
+    (folder / "damaged.safetensors").write_bytes(bytes(data))
+
+    done = darksight("bundle", "verify", folder / "damaged.safetensors")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("darksight: ")
+    assert "damaged.safetensors" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_fit_does_not_overwrite_unless_told(folder: Path) -> None:
+    """An existing bundle is kept, and this is said before the fit, not after."""
+    before = (folder / "model.safetensors").read_bytes()
+    started = time.monotonic()
+
+    done = darksight("fit", folder / "predictions.npz", "--out", folder / "model.safetensors")
+
+    assert done.returncode == 2
+    assert "--overwrite" in done.stderr
+    assert "map: starts" not in done.stderr
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert time.monotonic() - started < 60
+
+
+def test_a_subset_of_classes_can_be_mapped(folder: Path) -> None:
+    """--classes maps some classes only; rows still come in with all."""
+    out = folder / "subset.safetensors"
+    done = darksight(
+        "fit", folder / "predictions.npz", "--out", out, "--classes", "0,2,3", "--plot", folder / "subset.png"
+    )
+    assert done.returncode == 0, done.stderr
+
+    scorer = Scorer.load(out)
+
+    assert scorer.n_inputs == 4
+    assert scorer.embedder.student.n_classes == 3
+    assert scorer.score(make_probs(10, 4)).valid.all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fit", "missing.npz"), "missing.npz"),
+        (("fit", "predictions.npz", "--out", "x.safetensors", "--dof", "-1"), "dof"),
+        (("fit", "predictions.npz", "--out", "x.safetensors", "--classes", "0,9"), "'9'"),
+        (("fit", "predictions.npz", "--out", "nowhere/x.safetensors"), "nowhere"),
+        (("fit", "predictions.npz", "--out", "x.safetensors", "--split", "0.5,0.4,0.3"), "sum"),
+        (("fit", "predictions.npz", "--split", "a,b"), "0.6,0.3,0.1"),
+        (("score", "model.safetensors", "predictions.npz", "--out", "scores.txt"), ".parquet"),
+        (("evaluate", "predictions.npz", "predictions.npz"), "predictions.npz"),
+    ],
+    ids=["missing file", "bad option", "unknown class", "no folder", "shares", "not shares", "ending", "not a bundle"],
+)
+def test_bad_usage_exits_2_with_a_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    """Bad usage exits with 2 and words that say what is wrong, never a traceback."""
+    done = darksight(*arguments, cwd=folder)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "x.safetensors").exists()
+
+
+def test_interrupt_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:
+    """Ctrl-C during a fit exits with 130, names the file that was not written, and leaves no part of it."""
+    np.savez(tmp_path / "predictions.npz", probs=make_probs(5_000, 30))
+    command = [*DARKSIGHT, "fit", "predictions.npz", "--out", "model.safetensors"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        heard = ""
+        while "map: starts" not in heard:
+            heard += process.stderr.read(1)
+        os.kill(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        status = process.wait(timeout=60)
+
+    assert status == 130
+    assert "model.safetensors was not written" in rest
+    assert "Traceback" not in rest
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.npz"]
+
+
+def test_help_lists_every_command() -> None:
+    """--help names the commands, and every command has help of its own."""
+    done = darksight("--help")
+
+    for command in ("fit", "evaluate", "score", "bundle", "demo"):
+        assert command in done.stdout
+        assert darksight(command, "--help").returncode == 0
+
+
+def test_closed_form_gives_points_without_a_bundle(folder: Path) -> None:
+    """--method svd writes points, because it has no density to score with."""
+    refused = darksight("fit", folder / "predictions.npz", "--method", "svd", "--out", folder / "svd.safetensors")
+    done = darksight("fit", folder / "predictions.npz", "--method", "svd", "--out", folder / "svd.npz", "--json")
+
+    assert refused.returncode == 2
+    assert ".npz" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert np.load(folder / "svd.npz")["points"].shape == (1_200, 2)
+    assert json.loads(done.stdout)["bundle"] is None
