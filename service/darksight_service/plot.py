@@ -76,7 +76,7 @@ def draw_map(
         student.means[:, 0],
         student.means[:, 1],
         s=230,
-        c=colours,
+        c=centres,
         marker="*",
         edgecolors="black",
         linewidths=0.9,

@@ -171,7 +171,7 @@ def test_loss_is_that_of_the_plane() -> None:
 def test_printed_rates_stall() -> None:
     """With the rates of points and prior as the paper prints them, most of the loss is still there."""
     rows = make_rows(classes=10)
-    config = replace(CONFIG, epochs=200)
+    config = replace(CONFIG, epochs=120)
 
     printed = fit(rows, config, rates=Rates(means=0.001, prior=0.005, points=1e-6))[2][-1]
     ours = fit(rows, config)[2][-1]
