@@ -5,9 +5,10 @@ kinds of question are asked of them, and they deserve different trust.
 
 **How far is this window from normal?** `psi` on counts of p-values, `ks_distance` and `wasserstein` on scores,
 `mmd_test` on points of the map, `occupancy_test` on predicted classes. Each error rate holds for one look; whoever
-looks every minute will be alarmed every day. Critical values shrink like 1/n: the customary PSI limit of 0.1 fires on
-40 % of undisturbed windows of 100 rows and is blind in windows of 100,000. `psi_verdict` therefore asks for
-significance, for a practical effect and for enough rows, all three.
+looks every minute will be alarmed every day. Critical values shrink like 1/n, so no fixed limit suits all windows: the
+customary PSI of 0.1 is passed by 40 % of undisturbed windows of 100 rows. `psi_verdict` therefore asks for
+significance, for a practical effect and for enough rows, all three. What stays below its floor, such as twice as many
+rows in the lowest tenth of p-values (PSI 0.08), is left to the evidence below.
 
 **Has the outlier rate ever left its calibrated value?** A non-negative martingale M that starts at 1 reaches 1/a with
 probability at most a, over all time and however often it is read (Ville). The trap is the null hypothesis. A threshold
@@ -16,14 +17,14 @@ a test that takes π = α for granted gives 44 % false alarms over 50,000 rows w
 α = 0.01). `OutlierRateTest` runs two honest tests and alarms when either does:
 
     Polya     averages over π: P(next is an outlier | S of t were) = (k + S) / (n + 1 + t), against a Beta(1, 20)
-              mixture. The likelihood ratio is exact and quick for large jumps, but it takes a small steady excess for
-              a property of the calibration set. It also notices a rate that falls.
-    PAC       takes π <= p0, a bound that fails for one calibration set in 1/δ, and bets on rates above it. Slower,
+              mixture. The likelihood ratio is exact and quick for large jumps, but in a long stream it takes a small
+              excess for a property of the calibration set. It also notices a rate that falls.
+    PAC       takes π <= p0, a bound that fails for a share δ of calibration sets, and bets on rates above it. Slower,
               but its power against a small excess keeps growing.
 
 Both read nothing but the two counts S and t, so the counts of replicas are added and give the evidence one server would
 have. `ChangeDetector` answers a third question, when did it change, with a bound on how often it cries wolf per row
-instead of ever; its values add up across replicas, too.
+instead of ever; its values add up across replicas, too, because M minus the rows seen has mean at most 0 on each.
 
 What the guarantees do not cover: rows that are not exchangeable (retries, one user sending one row a thousand times);
 tied scores, which make p-values conservative and the rate lower than k / (n + 1); a change of bundle, which starts new
@@ -41,6 +42,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.binomial import upper_bound
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
@@ -79,7 +81,11 @@ Detector: TypeAlias = Literal["sr", "cusum"]
 # Rates of a few per cent are the alternative of interest: Beta(1, 20) has mean 0.048 and reaches from 0 to about 0.2.
 _PRIOR_OUTLIER, _PRIOR_USUAL = 1.0, 20.0
 
-# Bets of the PAC test. Twice as many cost ln 2 more evidence and shortened no measured delay.
+# ln of the smallest positive float: as good as M = 0 and, unlike -inf, a number that JSON and SQL can hold.
+_LN_NOTHING = -745.0
+
+# Bets of the PAC test. Against a rate of 0.02 (n = 2,000, α = 0.01) 8 bets take half as long again as 16, and 32 are no
+# quicker.
 _BETS = 16
 
 
@@ -138,8 +144,8 @@ def psi(counts: ArrayLike) -> Floats:
 def psi_critical(rows: float, calibration_rows: float, *, bins: int = 10, level: float = 0.01) -> float:
     """χ²_{B-1, 1-level} (1/n + 1/m): exceeded by PSI in a share `level` of windows without drift.
 
-    The term 1/m is the noise of the calibration set, which no window length removes. Good from n = 50 B on; for fewer
-    rows the true quantile is higher (0.247 instead of 0.219 for B = 10, n = 100).
+    The term 1/m is the noise of the calibration set, which no window length removes. Measured false alarms at level 1 %
+    with B = 10 are between 0.9 and 1.1 % from n = 100 on. That is owed to the half counts: without them 2 % at n = 100.
 
     Parameters
     ----------
@@ -168,7 +174,7 @@ class PsiVerdict:
     rows
         Rows in the window.
     is_enough
-        Whether there are 50 rows per bin, below which the critical value is too low.
+        Whether there are 50 rows per bin; with fewer, chance alone comes close to the floor.
     """
 
     psi: float
@@ -463,19 +469,9 @@ def pac_rate(calibration_rows: int, rank: int, delta: float) -> float:
     delta
         δ.
     """
-    n, _ = calibration_rows, _level(delta)
-    if not 1 <= rank <= n:
-        raise ConfigError(f"rank must be between 1 and {n}, not {rank}")
-    j = np.arange(1, rank)
-    ln_choose = np.concatenate([[0.0], np.cumsum(np.log((n + 1.0 - j) / j))])
-    j = np.arange(rank)
-
-    def is_below(rate: float) -> bool:
-        """P(Beta(k, n+1-k) > rate) = P(Bin(n, rate) < k) > δ."""
-        tail = np.exp(ln_choose + j * math.log(rate) + (n - j) * math.log1p(-rate)).sum()
-        return bool(tail > delta)
-
-    return _bisect(is_below, 0.0, 1.0)
+    if not 1 <= rank <= calibration_rows:
+        raise ConfigError(f"rank must be between 1 and {calibration_rows}, not {rank}")
+    return float(upper_bound(rank - 1, calibration_rows, delta))
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,7 +598,7 @@ class OutlierRateTest:
 
 
 def detector_path(
-    flags: NDArray[np.bool_], p0: float, p1: float, *, kind: Detector = "sr", start: float = -math.inf
+    flags: NDArray[np.bool_], p0: float, p1: float, *, kind: Detector = "sr", start: float = _LN_NOTHING
 ) -> Floats:
     """ln M after each row of a detector for a change of the outlier rate from at most p0 to p1.
 
@@ -660,7 +656,7 @@ class ChangeDetector:
     run_length: float = 1e6
     kind: Detector = "sr"
     rows: int = 0
-    log_value: float = -math.inf
+    log_value: float = _LN_NOTHING
     alarm_row: int | None = None
 
     def __post_init__(self) -> None:
@@ -684,10 +680,10 @@ class ChangeDetector:
             alarm_row = self.rows + 1 + int(np.argmax(path >= math.log(self.run_length)))
         return replace(self, rows=self.rows + flags.size, log_value=float(path[-1]), alarm_row=alarm_row)
 
-    def merged(self, other: ChangeDetector) -> ChangeDetector:
-        """Two replicas as one: values and rows add up, and so the bound holds for rows counted over all replicas."""
+    def __add__(self, other: ChangeDetector) -> ChangeDetector:
+        # M - t is a supermartingale on each replica, hence the sum of M minus the sum of rows is one, too.
         if (self.p0, self.p1, self.run_length, self.kind) != (other.p0, other.p1, other.run_length, other.kind):
-            raise ConfigError("detectors of different rates, run length or kind cannot be merged")
+            raise ConfigError("detectors of different rates, run length or kind cannot be added")
         rows, log_value = self.rows + other.rows, float(np.logaddexp(self.log_value, other.log_value))
         is_alarm = self.is_alarm or other.is_alarm or log_value >= math.log(self.run_length)
         return replace(self, rows=rows, log_value=log_value, alarm_row=rows if is_alarm else None)
@@ -765,10 +761,13 @@ def chi2_quantile(q: float, dof: int) -> float:
         lower, upper = _gamma_tails(0.5 * dof, 0.5 * x)
         return lower < q if q < 0.5 else upper > 1.0 - q
 
-    high = float(dof)
+    low, high = 0.0, float(dof)
     while is_below(high):
         high *= 2.0
-    return _bisect(is_below, 0.0, high)
+    # To the last bit: the middle of two neighbouring floats is one of them.
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return high
 
 
 def chi2_tail(x: float, dof: int) -> float:
@@ -801,16 +800,6 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
         factor = c * d
         total *= factor
     return 1.0 - front * total, front * total
-
-
-def _bisect(is_below: Callable[[float], bool], low: float, high: float) -> float:
-    """The point where `is_below` turns false, to the last bit that bisection can tell."""
-    while low < (middle := 0.5 * (low + high)) < high:
-        if is_below(middle):
-            low = middle
-        else:
-            high = middle
-    return middle
 
 
 def _ln_beta(a: Floats | float, b: Floats | float) -> Floats:

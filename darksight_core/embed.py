@@ -52,7 +52,7 @@ BISECTIONS = 12
 _TIE = 1e-11
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Network:
     """f_p: a multilayer perceptron with ReLU that guesses the point of a row.
 
@@ -72,7 +72,7 @@ class Network:
     weights: tuple[NDArray[np.float32], ...]
     biases: tuple[NDArray[np.float32], ...]
     features: str = "probs"
-    layers: tuple[tuple[Floats, Floats], ...] = field(init=False, repr=False, compare=False)
+    layers: tuple[tuple[Floats, Floats], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.features not in FEATURES:
@@ -139,7 +139,7 @@ class _Local(NamedTuple):
     hessian: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Embedder:
     """Everything needed to place new rows on a map.
 
@@ -172,8 +172,8 @@ class Embedder:
     refine_steps: int = 5
     temperature: float = 1.0
     columns: tuple[int, ...] | None = None
-    anchor_weights: Floats = field(init=False, repr=False, compare=False)
-    anchor_class: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    anchor_weights: Floats = field(init=False, repr=False)
+    anchor_class: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         anchors = np.array(self.anchors, dtype=np.float64)
@@ -230,7 +230,13 @@ class Embedder:
         if self.columns is not None:
             log_pi = log_softmax(log_pi[:, self.columns])
         log_pi = temper(log_pi, self.temperature)
-        return np.concatenate([np.exp(log_pi), log_pi, np.ones((len(log_pi), 1))], axis=1)
+        classes = log_pi.shape[1]
+        # Not a concatenation: choosing columns gives Fortran order, for which the kernel would be compiled once more.
+        rows = np.empty((len(log_pi), 2 * classes + 1))
+        np.exp(log_pi, out=rows[:, :classes])
+        rows[:, classes:-1] = log_pi
+        rows[:, -1] = 1.0
+        return rows
 
     def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
         """Where f_p sends prepared rows, (n, 2), the best anchor of each, (n,), and KL_sym there, (n,)."""

@@ -53,6 +53,7 @@ TAIL_ERROR = 0.1
 _BUDGET = 1_200_000
 """Bytes that a chosen bandwidth may cost; a smaller one is raised until its tree fits."""
 
+_DRAWN = 20_000
 _LEVELS = 24
 _SQUARES = 8
 _SAMPLES = 4 * _SQUARES + 1
@@ -110,8 +111,8 @@ def choose_bandwidth(points: Floats, seed: int = 0) -> float:
     """
     points = _check_references(points)
     rng = np.random.default_rng(seed)
-    if len(points) > 20_000:
-        points = points[rng.choice(len(points), 20_000, replace=False)]
+    if len(points) > _DRAWN:
+        points = points[rng.choice(len(points), _DRAWN, replace=False)]
     queries = points if len(points) <= 2_000 else points[rng.choice(len(points), 2_000, replace=False)]
     distance = np.hypot(*(points - np.median(points, axis=0)).T)
     radius = float(np.quantile(distance, 0.9)) or float(distance.max())
@@ -246,10 +247,12 @@ class Kde:
         if bandwidth is not None:
             return _Build(references, log_weights, bandwidth, math.inf).run()
         bandwidth = choose_bandwidth(points, seed)
-        if len(counts) > 100_000:
-            # Most of the raising is done on a draw, whose tree is smaller by about a quarter.
-            some = np.random.default_rng(seed).choice(len(counts), 100_000, replace=False)
-            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, 0.75 * _BUDGET).bandwidth
+        if len(counts) > _DRAWN:
+            # The raising is done on a draw, where it is cheap. More references at the same h make creases sharper:
+            # the tree of clusters grew by 1.7 from 20,000 to 100,000 and by 4 to 1,000,000.
+            some = np.random.default_rng(seed).choice(len(counts), _DRAWN, replace=False)
+            budget = _BUDGET * (_DRAWN / len(counts)) ** (1.0 / 3.0)
+            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget).bandwidth
         return _fit_budget(references, log_weights, bandwidth, _BUDGET)
 
     def log_density(self, points: Floats) -> Floats:

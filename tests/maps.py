@@ -26,7 +26,7 @@ def random_embedder(
     columns: tuple[int, ...] | None = None,
     n_inputs: int | None = None,
 ) -> Embedder:
-    """Centres at random, a network of random weights, anchors at the centres and at random."""
+    """Centres at random, a network of random weights, anchors at centres and at random."""
     rng = np.random.default_rng(seed)
     bound = 8.0 * np.sqrt(classes)
     means = rng.uniform(-0.5 * bound, 0.5 * bound, size=(classes, 2))
@@ -39,7 +39,7 @@ def random_embedder(
             biases=tuple(rng.normal(size=shape[1]) for shape in shapes),
             features=features,
         ),
-        anchors=np.concatenate([means, rng.uniform(-0.7 * bound, 0.7 * bound, size=(anchors, 2))]),
+        anchors=np.concatenate([means[:anchors], rng.uniform(-0.7 * bound, 0.7 * bound, size=(anchors, 2))]),
         bound=bound,
         n_inputs=classes if n_inputs is None else n_inputs,
         refine_steps=refine_steps,

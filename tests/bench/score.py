@@ -24,8 +24,9 @@ ready = time.perf_counter() - started
 for _ in range(3):
     scorer.score(probs)
     scorer.score(probs[:1])
-pages = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-print(imported, ready, pages / 1e6)
+_, resident, shared, *_ = map(int, open("/proc/self/statm").read().split())
+megabytes = resource.getpagesize() / 1e6
+print(imported, ready, resident * megabytes, (resident - shared) * megabytes)
 """
 
 
@@ -64,15 +65,15 @@ def make_parts(classes: int, anchors: int, rows: int = 4096):  # type: ignore[no
 
 
 def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Least seconds of each call, measured in turns so that all see the same machine."""
+    """Least CPU seconds of each call, measured in turns so that all see the same machine."""
     best = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         call()
     for _ in range(rounds):
         for name, call in calls.items():
-            started = time.perf_counter()
+            started = time.process_time()
             call()
-            best[name] = min(best[name], time.perf_counter() - started)
+            best[name] = min(best[name], time.process_time() - started)
     return best
 
 
@@ -120,13 +121,13 @@ def main(argv: list[str]) -> int:
         command = [sys.executable, "-m", "tests.bench", "score", *argv]
         return subprocess.run(command, env={**os.environ, **threads}, check=False).returncode
 
-    print("microseconds per call, best of rounds, BLAS at one thread")
+    print("CPU microseconds per call, best of rounds, BLAS at one thread")
     print("classes anchors   rows    forward      score      numpy   ratio     rows/s")
     for classes in args.classes:
         measure(classes, args.anchors, args.rounds)
-    print("\nengine     import s    ready s    resident MB")
+    print("\nengine     import s    ready s    resident MB    of it not file-backed")
     for engine in ("compiled", "numpy"):
         done = subprocess.run([sys.executable, "-c", PROBE, engine], capture_output=True, text=True, check=True)
-        imported, ready, memory = map(float, done.stdout.split())
-        print(f"{engine:<9} {imported:>9.2f} {ready:>10.2f} {memory:>14.0f}")
+        imported, ready, resident, private = map(float, done.stdout.split())
+        print(f"{engine:<9} {imported:>9.2f} {ready:>10.2f} {resident:>14.0f} {private:>24.0f}")
     return 0

@@ -126,15 +126,15 @@ def test_student_predicts_the_rows_class(classes: int) -> None:
 
     labels = log_pi.argmax(axis=1)
     can = np.isin(labels, embedder.anchor_class)
-    assert can.mean() > 0.5
+    assert can.mean() > 0.1
     np.testing.assert_array_equal(embedder.student.log_posterior(points).argmax(axis=1)[can], labels[can])
 
 
 def test_class_that_wins_nowhere_keeps_the_unconstrained_point() -> None:
     """A row whose class the student predicts at no anchor is placed by KL_sym alone."""
     student = Student(np.array([[0.0, 0.0], [0.0, 0.0], [6.0, 0.0]]), np.ones(3), np.array([0.0, -2.0, 0.0]))
-    embedder = Embedder(student, Network((np.zeros((3, 2)),), (np.zeros(2),)), student.means, bound=20.0, n_inputs=3)
-
+    network = Network((np.zeros((3, 2)),), (np.zeros(2),))
+    embedder = Embedder(student, network, student.means, bound=20.0, n_inputs=3, refine_steps=30)
     log_pi = log_probs(np.array([[0.4, 0.5, 0.1]]))
 
     points, losses = embedder.embed(log_pi)
