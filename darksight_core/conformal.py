@@ -266,7 +266,7 @@ def benjamini_hochberg(p_values: Floats, level: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmpiricalRank:
-    """The distribution function of a score, as a table: maps a score to its rank in (0, 1), strictly increasing.
+    """The distribution function of a score, as a table: maps a score to its rank from 0 to 1, strictly increasing.
 
     Straight lines between the points of the table. Beyond its ends the distance from the table shrinks as 1 / (1 + z),
     z being the distance beyond the end over that of the median from the lowest value, so that an outlier further out
@@ -323,11 +323,16 @@ class EmpiricalRank:
         """Rank of each score, same shape; NaN for NaN."""
         scores = np.asarray(scores, dtype=np.float64)
         first, last = self.values[0], self.values[-1]
-        scale = float(np.interp(0.5, self.levels, self.values)) - float(first) or 1.0
-        rank = np.interp(scores, self.values, self.levels)
-        rank = np.where(scores < first, self.levels[0] / (1.0 + np.maximum(first - scores, 0.0) / scale), rank)
-        above: Floats = 1.0 - (1.0 - self.levels[-1]) / (1.0 + np.maximum(scores - last, 0.0) / scale)
-        return np.where(scores > last, above, rank)
+        scale = float(np.interp(0.5, self.levels, self.values) - first)
+        # A constant score has no scale of its own, and one of the smallest floats would overflow below.
+        scale = scale if scale > 1e-100 else 1.0
+        below = self.levels[0] / (1.0 + np.maximum(first - scores, 0.0) / scale)
+        above = 1.0 - (1.0 - self.levels[-1]) / (1.0 + np.maximum(scores - last, 0.0) / scale)
+        # 1 - (1 - level) may round to less than the level.
+        above = np.maximum(above, self.levels[-1])
+        inside: Floats = np.interp(scores, self.values, self.levels)
+        rank: Floats = np.where(scores < first, below, np.where(scores > last, above, inside))
+        return rank
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""

@@ -552,29 +552,33 @@ class OutlierRateTest:
         Rows with p-value at most α are outliers.
     level
         Bound on the probability of a false alarm.
+    rank
+        k where the gate has another than ⌊α (n + 1)⌋, such as a PAC cutoff, which is lower.
     """
 
     calibration_rows: int
     alpha: float
     level: float = 0.01
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         _level(self.level)
-        conformal_rank(self.calibration_rows, self.alpha)
+        if not 1 <= self.k <= self.calibration_rows:
+            raise ConfigError(f"rank must be between 1 and {self.calibration_rows}, not {self.k}")
 
     @property
-    def rank(self) -> int:
-        """k = ⌊α (n + 1)⌋."""
-        return conformal_rank(self.calibration_rows, self.alpha)
+    def k(self) -> int:
+        """Rows with p-value at most k / (n + 1) are outliers."""
+        return conformal_rank(self.calibration_rows, self.alpha) if self.rank is None else self.rank
 
     @property
     def p0(self) -> float:
         """Highest outlier rate that is put down to calibration."""
-        return pac_rate(self.calibration_rows, self.rank, 0.25 * self.level)
+        return pac_rate(self.calibration_rows, self.k, 0.25 * self.level)
 
     def log_polya(self, outliers: ArrayLike, rows: ArrayLike) -> Floats:
         """ln M of the Polya test, of the shape of the counts."""
-        return polya_log_evidence(outliers, rows, calibration_rows=self.calibration_rows, rank=self.rank)
+        return polya_log_evidence(outliers, rows, calibration_rows=self.calibration_rows, rank=self.k)
 
     def log_pac(self, outliers: ArrayLike, rows: ArrayLike) -> Floats:
         """ln M of the PAC test, of the shape of the counts."""
@@ -582,19 +586,24 @@ class OutlierRateTest:
 
     def log_evidence(self, outliers: ArrayLike, rows: ArrayLike) -> Floats:
         """Combined evidence, of the shape of the counts: alarm where it reaches `ville_threshold(level)`."""
-        return np.maximum(self.log_polya(outliers, rows) - math.log(2.0), self.log_pac(outliers, rows) - math.log(4.0))
+        return _combined(self.log_polya(outliers, rows), self.log_pac(outliers, rows))
 
     def evidence(self, counts: OutlierCounts) -> Evidence:
         """What these counts say; may be asked at any time and any number of times."""
-        pair = counts.outliers, counts.rows
+        log_polya, log_pac = self.log_polya(counts.outliers, counts.rows), self.log_pac(counts.outliers, counts.rows)
         return Evidence(
             rate=counts.outliers / counts.rows if counts.rows else None,
-            expected_rate=self.rank / (self.calibration_rows + 1),
-            log_polya=float(self.log_polya(*pair)),
-            log_pac=float(self.log_pac(*pair)),
-            log_evidence=float(self.log_evidence(*pair)),
+            expected_rate=self.k / (self.calibration_rows + 1),
+            log_polya=float(log_polya),
+            log_pac=float(log_pac),
+            log_evidence=float(_combined(log_polya, log_pac)),
             threshold=ville_threshold(self.level),
         )
+
+
+def _combined(log_polya: Floats, log_pac: Floats) -> Floats:
+    # Polya may reach 2/level, PAC 4/level: it has spent half of its half on p0.
+    return np.maximum(log_polya - math.log(2.0), log_pac - math.log(4.0))
 
 
 def detector_path(

@@ -41,7 +41,7 @@ _FOLDS = 5
 _CV_ROWS = 20_000
 _NONE = math.inf
 # Precision of the weights on scores of unit spread, and of the class offsets; infinite means that there are none.
-_RIDGES = tuple((weight, offset) for weight in (_NONE, 100.0, 10.0, 1.0) for offset in (_NONE, 30.0, 3.0))
+_RIDGES = tuple((weight, offset) for weight in (_NONE, 100.0, 10.0) for offset in (_NONE, 30.0, 3.0))
 # Of a, b and c: what they are before any label, how firmly, and the least they may be. b keeps the order.
 _MEANS = (0.0, 1.0, 0.0)
 _PRECISIONS = (0.25, 4.0, 4.0)
@@ -235,9 +235,15 @@ def _folds(correct: Floats, rng: np.random.Generator) -> Iterator[Ints]:
 
 
 def _choose_ridges(labelled: _Labelled, rng: np.random.Generator) -> tuple[float, float]:
-    """The ridges with the highest cross-validated likelihood, or none freed if that gains within its noise."""
+    """The ridges with the highest cross-validated likelihood, or the firmest if that gains within its noise.
+
+    So too if some fold would have no error, or nothing else: such labels say nothing about the order of rows.
+    """
     rows = rng.permutation(len(labelled.correct))[:_CV_ROWS]
     labelled = labelled.take(rows)
+    right = int(labelled.correct.sum())
+    if min(right, len(rows) - right) < _FOLDS:
+        return _RIDGES[0]
     losses = np.empty((len(_RIDGES), len(rows)))
     for fold in _folds(labelled.correct, rng):
         seen, unseen = labelled.take(np.delete(np.arange(len(rows)), fold)), labelled.take(fold)
@@ -259,7 +265,8 @@ def _solve(labelled: _Labelled, ridges: tuple[float, float]) -> tuple[Floats, Fl
     weight_ridge, offset_ridge = ridges
     total = labelled.design.shape[1]
     columns = 3 if math.isinf(weight_ridge) else total
-    design, predicted, correct, classes = labelled.design[:, :columns], *labelled[1:]
+    design = labelled.design[:, :columns]
+    predicted, correct, classes = labelled[1:]
     mean, least = (np.array([*first, *[0.0] * (columns - 3)]) for first in (_MEANS, _LEAST))
     precision = np.array([*_PRECISIONS, *[weight_ridge] * (columns - 3)])
     has_offsets = math.isfinite(offset_ridge)
@@ -276,13 +283,15 @@ def _solve(labelled: _Labelled, ridges: tuple[float, float]) -> tuple[Floats, Fl
         bent = design * curvature[:, None]
         slope: Floats = design.T @ excess + precision * (beta - mean)
         hessian: Floats = bent.T @ design + np.diag(precision)
-        pull, own, cross = np.zeros(classes), np.ones(classes), np.zeros((columns, classes))
+        pull: Floats = np.zeros(classes)
+        own: Floats = np.ones(classes)
+        cross: Floats = np.zeros((columns, classes))
         if has_offsets:
             pull = np.bincount(predicted, excess, classes) + offset_ridge * offsets
             own = np.bincount(predicted, curvature, classes) + offset_ridge
             cross = np.stack([np.bincount(predicted, column, classes) for column in bent.T])
-            slope = slope - cross @ (pull / own)
-            hessian = hessian - (cross / own) @ cross.T
+            slope -= cross @ (pull / own)
+            hessian -= (cross / own) @ cross.T
         free = (beta > least) | (slope < 0.0)
         step = np.zeros(columns)
         step[free] = -np.linalg.solve(hessian[np.ix_(free, free)], slope[free])

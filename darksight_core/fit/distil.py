@@ -327,8 +327,7 @@ class _Training:
         guess = self.network(self._inputs(rows))
         with torch.no_grad():
             local = Local.at(self.theta, rows, self._places(guess))
-            slope = local.pull * local.slope
-            gradient = torch.cat([(slope * gap).sum(dim=1) for gap in (local.gap_x, local.gap_y)])
+            gradient = (local.pull[:, None] * local.along).sum(dim=2)[0]
         guess.backward((gradient * weights).T * self.scale)
         weights[len(some) :] = 0.0
         return local, 2.0 * weights
@@ -439,9 +438,7 @@ def _rate(done: float) -> float:
 def _theta_gradient(local: Local, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient of the weighted sum of KL_sym in the centres (S, 2, K) and in the offsets (S, K)."""
     pull = local.pull * weights
-    slope = pull * local.slope
-    along = torch.stack([(slope * gap).sum(dim=2) for gap in (local.gap_x, local.gap_y)], dim=1)
-    return -along, pull.sum(dim=2)
+    return -(pull[:, None] * local.along).sum(dim=3), pull.sum(dim=2)
 
 
 def _copies(parameters: list[Tensor]) -> list[Tensor]:

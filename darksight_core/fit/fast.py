@@ -314,35 +314,34 @@ def _joint_step(state: _State, problem: _Problem) -> _State:
     starts, classes, _ = local.q.shape
 
     # ∂s_k/∂(μ_x, μ_y, b, log v) of each class, and that times the Fisher information diag(q) - q q' of the scores.
-    along_x, along_y = local.slope * local.gap_x, local.slope * local.gap_y
-    groups = [-along_x, -along_y, torch.ones_like(along_x)]
+    groups = [-local.along, torch.ones_like(local.along[:, :1])]
     if problem.config.scale != "fixed":
-        groups.append(0.5 * local.slope * theta.log_spread.exp()[..., None])
-    jacobian = torch.stack(groups, dim=1)
+        groups.append((0.5 * local.slope * theta.log_spread.exp()[..., None])[:, None])
+    jacobian = torch.cat(groups, dim=1)
     fisher = jacobian * local.q[:, None]
     size = jacobian.shape[1] * classes
 
     # The 2x2 block of each point, damped and inverted, and its border with θ.
-    q_x, q_y = local.q * along_x, local.q * along_y
-    mean_x, mean_y = q_x.sum(dim=1), q_y.sum(dim=1)
-    a = (q_x * along_x).sum(dim=1) - mean_x.square()
-    d = (q_y * along_y).sum(dim=1) - mean_y.square()
-    b = (q_x * along_y).sum(dim=1) - mean_x * mean_y
+    weighted = local.q[:, None] * local.along
+    mean = weighted.sum(dim=2)
+    b = (weighted[:, 0] * local.along[:, 1]).sum(dim=1) - mean[:, 0] * mean[:, 1]
+    a, d = (weighted.mul_(local.along).sum(dim=2) - mean.square()).unbind(dim=1)
     damp = 0.5 * state.damping[:, None] * (a + d) + 1e-6
     a, d = a + damp, d + damp
     det = a * d - b * b
     i_xx, i_xy, i_yy = d / det, -b / det, a / det
-    grad_x, grad_y = (local.pull * along_x).sum(dim=1), (local.pull * along_y).sum(dim=1)
-    border_x = (fisher * (along_x - mean_x[:, None])[:, None]).flatten(1, 2)
-    border_y = (fisher * (along_y - mean_y[:, None])[:, None]).flatten(1, 2)
+    grad_x, grad_y = (local.pull[:, None] * local.along).sum(dim=2).unbind(dim=1)
+    border_x = (fisher * (local.along[:, :1] - mean[:, :1, None])).flatten(1, 2)
+    border_y = (fisher * (local.along[:, 1:] - mean[:, 1:, None])).flatten(1, 2)
     solved_x = border_x * (i_xx * weights)[:, None] + border_y * (i_xy * weights)[:, None]
     solved_y = border_x * (i_xy * weights)[:, None] + border_y * (i_yy * weights)[:, None]
 
     # θ's own block, then the Schur complement: what is left of it once the points follow.
     flat = fisher.flatten(1, 2)
-    own = torch.einsum("sgkn,shkn->sghk", fisher * weights, jacobian)
+    heavy = fisher * weights
+    own = torch.stack([(heavy * jacobian[:, g : g + 1]).sum(dim=3) for g in range(jacobian.shape[1])], dim=2)
     matrix = torch.diag_embed(own).permute(0, 1, 3, 2, 4).reshape(starts, size, size)
-    matrix = torch.baddbmm(matrix, flat * weights, flat.transpose(1, 2), alpha=-1.0)
+    matrix = torch.baddbmm(matrix, heavy.flatten(1, 2), flat.transpose(1, 2), alpha=-1.0)
     diagonal = matrix.diagonal(dim1=1, dim2=2).abs()
     matrix = torch.baddbmm(matrix, solved_x, border_x.transpose(1, 2), alpha=-1.0)
     matrix = torch.baddbmm(matrix, solved_y, border_y.transpose(1, 2), alpha=-1.0)
@@ -362,8 +361,8 @@ def _joint_step(state: _State, problem: _Problem) -> _State:
     bound = map_bound(trial)
     edge = bound[:, None, None]
     start = torch.clamp(state.points + move, -edge, edge)
-    points, there = newton(trial, problem.rows, start, steps=_INNER_STEPS, bound=bound)
-    return _accept(state, problem, trial, points, there)
+    points, _ = newton(trial, problem.rows, start, steps=_INNER_STEPS, bound=bound)
+    return _accept(state, problem, trial, points, Local.at(trial, problem.rows, points))
 
 
 def _solve(matrix: Tensor, right: Tensor, tie_scales: bool, classes: int) -> Tensor:
@@ -397,7 +396,7 @@ def _accept(state: _State, problem: _Problem, theta: Theta, points: Tensor, loca
     return _State(
         state.theta.merged(theta, better),
         torch.where(better[:, None, None], points, state.points),
-        state.local.merged(local, better[:, None].expand_as(local.loss)),
+        state.local.merged(local, better),
         torch.where(better, objective, state.objective),
         damping,
     )

@@ -157,9 +157,9 @@ def _student(values: Tensor, power: float) -> Theta:
 def _gradients(theta: Theta, rows: Rows, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum of the losses, and gradients of their mean by the rows of θ (4, K) and by the points (2, n)."""
     local = Local.at(theta, rows, points[None])
-    weight = (local.pull * local.slope)[0]
-    along_x, along_y, by_prior = weight * local.gap_x[0], weight * local.gap_y[0], local.pull[0].sum(dim=1)
-    by_spread = 0.5 * theta.log_spread[0].exp() * weight.sum(dim=1) + (theta.power - 1.0) * by_prior
-    by_theta = torch.stack((-along_x.sum(dim=1), -along_y.sum(dim=1), by_prior, by_spread))
-    by_points = torch.stack((along_x.sum(dim=0), along_y.sum(dim=0)))
+    along, by_prior = local.pull[0] * local.along[0], local.pull[0].sum(dim=1)
+    steep = (local.pull * local.slope)[0].sum(dim=1)
+    by_spread = 0.5 * theta.log_spread[0].exp() * steep + (theta.power - 1.0) * by_prior
+    by_theta = torch.cat((-along.sum(dim=2), torch.stack((by_prior, by_spread))))
+    by_points = along.sum(dim=1)
     return local.loss.sum(), by_theta / len(rows), by_points / len(rows)

@@ -392,7 +392,7 @@ def _probes(embedder: Embedder, kde: Kde, probs: NDArray[np.float32]) -> Probes:
         values = values.relu() if i + 1 < len(embedder.network.layers) else values
     guess = values.T[None].clamp(-embedder.bound, embedder.bound)
     anchor = nearest_candidate(theta, torch_rows, torch.tensor(embedder.anchors.T[None]))
-    starts = [newton(theta, torch_rows, start, steps=0, bound=bound)[1].loss for start in (guess, anchor)]
+    starts = [newton(theta, torch_rows, start, steps=0, bound=bound)[1] for start in (guess, anchor)]
     start = torch.where((starts[0] <= starts[1])[:, None, :], guess, anchor)
     points = newton(theta, torch_rows, start, steps=embedder.refine_steps, bound=bound)[0][0].T.numpy()
     numpy_points = embedder.embed(log_pi[picked])[0]

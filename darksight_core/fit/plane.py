@@ -156,12 +156,11 @@ def rows_of(scores: Tensor) -> Rows:
 class Local:
     """First-order facts at the points: everything that Newton and the joint step share.
 
-    `gap_x`, `gap_y` y - μ_k, `slope` u = -2c / (|y - μ|² + v) so that ∂s/∂y = u (y - μ), `q` the student's posterior,
+    `along` ∂s/∂y = u (y - μ), (S, 2, K, n), with `slope` u = -2c / (|y - μ|² + v); `q` the student's posterior,
     `surprise` ρ = r - Σ q r with r = log π - log q, `pull` ∂KL_sym/∂s, all (S, K, n); `loss` KL_sym (S, n).
     """
 
-    gap_x: Tensor
-    gap_y: Tensor
+    along: Tensor
     slope: Tensor
     q: Tensor
     surprise: Tensor
@@ -171,60 +170,58 @@ class Local:
     @classmethod
     def at(cls, theta: Theta, rows: Rows, points: Tensor) -> Local:
         """Evaluate at points (S, 2, n)."""
-        gap_x = points[:, 0, None, :] - theta.means[:, 0, :, None]
-        gap_y = points[:, 1, None, :] - theta.means[:, 1, :, None]
-        distance = torch.addcmul(gap_x.square(), gap_y, gap_y).add_(theta.log_spread.exp()[..., None])
-        log_q = torch.log_softmax(theta.offset[..., None] - theta.power * distance.log(), dim=1)
+        along = points[:, :, None, :] - theta.means[..., None]
+        distance = along.square().sum(dim=1).add_(theta.log_spread.exp()[..., None])
+        log_q = torch.log_softmax(torch.sub(theta.offset[..., None], distance.log(), alpha=theta.power), dim=1)
         q = log_q.exp()
         surprise = rows.log_pi - log_q
         excess = q - rows.pi
         loss = (excess * surprise).sum(dim=1).mul_(-0.5)
         surprise.sub_((q * surprise).sum(dim=1, keepdim=True))
         pull = torch.addcmul(excess, q, surprise, value=-1.0).mul_(0.5)
-        return cls(gap_x, gap_y, distance.reciprocal_().mul_(-2.0 * theta.power), q, surprise, pull, loss)
+        slope = distance.reciprocal_().mul_(-2.0 * theta.power)
+        return cls(along.mul_(slope[:, None]), slope, q, surprise, pull, loss)
 
     def merged(self, other: Local, take: Tensor) -> Local:
-        """`other` where `take` (S, n), self elsewhere."""
-        wide = take[:, None, :]
+        """`other` where `take` (S,), self elsewhere."""
+        wide = take[:, None, None]
         return Local(
-            torch.where(wide, other.gap_x, self.gap_x),
-            torch.where(wide, other.gap_y, self.gap_y),
+            torch.where(wide[..., None], other.along, self.along),
             torch.where(wide, other.slope, self.slope),
             torch.where(wide, other.q, self.q),
             torch.where(wide, other.surprise, self.surprise),
             torch.where(wide, other.pull, self.pull),
-            torch.where(take, other.loss, self.loss),
+            torch.where(take[:, None], other.loss, self.loss),
         )
 
+    def quadratic(self, power: float) -> Tensor:
+        """Gradient (g_x, g_y) and Hessian (h_xx, h_yy, h_xy) of every row's loss, (S, 5, n)."""
+        weighted = self.q[:, None] * self.along
+        mean = weighted.sum(dim=2)
+        tilt = weighted.mul_(self.surprise[:, None]).sum(dim=2)
+        gradient = (self.pull[:, None] * self.along).sum(dim=2)
+        # J'diag(q(1 - ρ/2))J from the divergence, plus Σ pull_k ∇²s_k = Σ pull_k (u I + J_k J_k' / c).
+        weight = torch.addcmul(self.q, self.q, self.surprise, value=-0.5).add_(self.pull, alpha=1.0 / power)
+        bend = (self.pull * self.slope).sum(dim=1, keepdim=True)
+        curved = weight[:, None] * self.along
+        off = (curved[:, 0] * self.along[:, 1]).sum(dim=1) - mean[:, 0] * mean[:, 1]
+        off += 0.5 * (tilt[:, 0] * mean[:, 1] + tilt[:, 1] * mean[:, 0])
+        diagonal = curved.mul_(self.along).sum(dim=2).add_(bend).sub_(mean * (mean - tilt))
+        return torch.cat((gradient, diagonal, off[:, None]), dim=1)
 
-def _newton_direction(local: Local, power: float, damping: Tensor) -> tuple[Tensor, Tensor]:
-    """The step -|H|⁻¹ g of every row, with the exact 2x2 Hessian of KL_sym and eigenvalues made positive."""
-    along_x, along_y = local.slope * local.gap_x, local.slope * local.gap_y
-    q_x, q_y = local.q * along_x, local.q * along_y
-    mean_x, mean_y = q_x.sum(dim=1), q_y.sum(dim=1)
-    tilt_x, tilt_y = (local.surprise * q_x).sum(dim=1), (local.surprise * q_y).sum(dim=1)
-    grad_x, grad_y = (local.pull * along_x).sum(dim=1), (local.pull * along_y).sum(dim=1)
-    # J'diag(q(1 - ρ/2))J from the divergence, plus Σ pull_k ∇²s_k = Σ pull_k (u I + J_k J_k' / c).
-    weight = torch.addcmul(local.q, local.q, local.surprise, value=-0.5).add_(local.pull, alpha=1.0 / power)
-    weight_x = weight * along_x
-    bend = (local.pull * local.slope).sum(dim=1)
-    h_xx = (weight_x * along_x).sum(dim=1) - mean_x * (mean_x - tilt_x) + bend
-    h_yy = (weight * along_y * along_y).sum(dim=1) - mean_y * (mean_y - tilt_y) + bend
-    h_xy = (weight_x * along_y).sum(dim=1) - mean_x * mean_y + 0.5 * (tilt_x * mean_y + tilt_y * mean_x)
+
+def _newton_direction(quadratic: Tensor, damping: Tensor) -> Tensor:
+    """The step -|H|⁻¹ g of every row, (S, 2, n): eigenvalues are made positive and raised by `damping` (S, n)."""
+    gradient, (h_xx, h_yy, h_xy) = quadratic[:, :2], quadratic[:, 2:].unbind(dim=1)
     middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
     split = torch.hypot(half, h_xy).clamp_min_(1e-20)
-    inverse_1 = 1.0 / ((middle + split).abs() + damping)
-    inverse_2 = 1.0 / ((middle - split).abs() + damping)
+    inverse_1 = ((middle + split).abs_() + damping).reciprocal_()
+    inverse_2 = ((middle - split).abs_() + damping).reciprocal_()
     even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
-    step_x = -(even * grad_x + odd * (half * grad_x + h_xy * grad_y))
-    step_y = -(even * grad_y + odd * (h_xy * grad_x - half * grad_y))
-    return step_x, step_y
-
-
-def _shortened(step_x: Tensor, step_y: Tensor, longest: Tensor) -> Tensor:
-    """Steps as (S, 2, n), none longer than `longest` (S, 1)."""
-    factor = (longest / torch.hypot(step_x, step_y).clamp_min(1e-20)).clamp_max_(1.0)
-    return torch.stack((step_x * factor, step_y * factor), dim=1)
+    turned = torch.stack(
+        (half * gradient[:, 0] + h_xy * gradient[:, 1], h_xy * gradient[:, 0] - half * gradient[:, 1]), dim=1
+    )
+    return -(even[:, None] * gradient + odd[:, None] * turned)
 
 
 def _agrees(local: Local, labels: Tensor) -> Tensor:
@@ -236,8 +233,10 @@ def _agrees(local: Local, labels: Tensor) -> Tensor:
 
 def newton(
     theta: Theta, rows: Rows, points: Tensor, *, steps: int, bound: Tensor, labels: Tensor | None = None
-) -> tuple[Tensor, Local]:
-    """Improve points (S, 2, n) by at most `steps` damped Newton steps; a step that does not improve is not taken.
+) -> tuple[Tensor, Tensor]:
+    """Improve points (S, 2, n) by damped Newton steps; a step that does not improve is not taken.
+
+    Returns the points and their KL_sym (S, n).
 
     Parameters
     ----------
@@ -251,19 +250,25 @@ def newton(
         If given, a step that leaves the region where the student predicts this class (n,) is not taken either.
     """
     local = Local.at(theta, rows, points)
-    damping = torch.full_like(local.loss, 1e-3)
-    edge = bound[:, None, None]
-    for _ in range(steps):
-        move = _shortened(*_newton_direction(local, theta.power, damping + 1e-6), 0.1 * bound[:, None])
+    loss = local.loss
+    damping = torch.full_like(loss, 1e-3)
+    longest, edge = 0.1 * bound[:, None], bound[:, None, None]
+    quadratic, better = local.quadratic(theta.power), torch.ones_like(loss, dtype=torch.bool)
+    for step in range(steps):
+        # Only what a direction needs is kept of the rows whose last step was not taken: n numbers, not K n.
+        if step > 0:
+            quadratic = torch.where(better[:, None], local.quadratic(theta.power), quadratic)
+        move = _newton_direction(quadratic, damping + 1e-6)
+        move *= (longest / torch.hypot(move[:, 0], move[:, 1]).clamp_min_(1e-20)).clamp_max_(1.0)[:, None]
         trial = torch.clamp(points + move, -edge, edge)
-        there = Local.at(theta, rows, trial)
-        better = there.loss < local.loss
+        local = Local.at(theta, rows, trial)
+        better = local.loss < loss
         if labels is not None:
-            better &= _agrees(there, labels)
-        points = torch.where(better[:, None, :], trial, points)
-        local = local.merged(there, better)
+            better &= _agrees(local, labels)
+        points = torch.where(better[:, None], trial, points)
+        loss = torch.where(better, local.loss, loss)
         damping = torch.where(better, damping * 0.2, damping * 10.0).clamp_(1e-6, 1e4)
-    return points, local
+    return points, loss
 
 
 def map_bound(theta: Theta) -> Tensor:
@@ -307,9 +312,9 @@ def place(theta: Theta, rows: Rows, candidates: Tensor, *, steps: int, bound: Te
     points, losses = [], []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
-        placed, local = newton(theta, part, nearest_candidate(theta, part, candidates), steps=steps, bound=bound)
+        placed, loss = newton(theta, part, nearest_candidate(theta, part, candidates), steps=steps, bound=bound)
         points.append(placed)
-        losses.append(local.loss)
+        losses.append(loss)
     return torch.cat(points, dim=2), torch.cat(losses, dim=1)
 
 
@@ -335,9 +340,9 @@ def place_faithful(
     edge = inside + low * (outside - inside)
     at_edge, at_inside = Local.at(theta, part, edge), Local.at(theta, part, inside)
     start = torch.where((at_edge.loss < at_inside.loss)[:, None, :], edge, inside)
-    moved, local = newton(theta, part, start, steps=steps, bound=bound, labels=wanted)
+    moved, _ = newton(theta, part, start, steps=steps, bound=bound, labels=wanted)
     # A class that wins nowhere on the map cannot be obeyed: such rows stay at their unconstrained optimum.
-    obeyed = _agrees(local, wanted)[:, None, :]
+    obeyed = _agrees(Local.at(theta, part, moved), wanted)[:, None, :]
     result = points.clone()
     result[:, :, astray] = torch.where(obeyed, moved, outside)
     return result

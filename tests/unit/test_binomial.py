@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_rows_without_error_table(rate: float, delta: float, rows: int) -> None:
         lambda: rows_without_error(0.0, 0.05),
     ],
 )
-def test_nonsense_is_refused(call: object) -> None:
+def test_nonsense_is_refused(call: Callable[[], object]) -> None:
     """Arguments outside their range are an error, not a NaN."""
     with pytest.raises(ConfigError):
-        call()  # type: ignore[operator] # one of the functions above
+        call()

@@ -387,6 +387,17 @@ def test_the_pac_half_finds_a_small_excess_that_the_polya_half_gets_used_to() ->
     assert got.log_polya - math.log(2.0) < got.threshold <= got.log_pac - math.log(4.0)
 
 
+def test_a_gate_with_another_rank_has_another_null() -> None:
+    """A PAC cutoff flags fewer rows: what is usual at k = 20 is an alarm at k = 5, expected at 5 / 2,001."""
+    counts = OutlierCounts(5_000, 60)
+
+    usual, lower = (OutlierRateTest(CALIBRATION_ROWS, ALPHA, rank=rank).evidence(counts) for rank in (None, 5))
+
+    assert lower.expected_rate == 5 / 2_001
+    assert not usual.is_alarm
+    assert lower.is_alarm
+
+
 def test_a_vanished_outlier_rate_is_drift_too() -> None:
     """No outlier among 5,000 rows alarms, and the evidence says that the rate is not above."""
     got = OutlierRateTest(CALIBRATION_ROWS, ALPHA).evidence(OutlierCounts(5_000, 0))
@@ -539,6 +550,7 @@ def test_the_adaptive_level_follows_its_recursion_and_hides_drift() -> None:
         pytest.param(lambda: occupancy_test([1, 2], [0, 0]), id="empty window"),
         pytest.param(lambda: OutlierCounts(3, 4), id="more outliers than rows"),
         pytest.param(lambda: OutlierRateTest(2_000, 0.01, level=1.0), id="level 1"),
+        pytest.param(lambda: OutlierRateTest(2_000, 0.01, rank=0), id="rank 0 of the gate"),
         pytest.param(lambda: pac_rate(100, 0, 0.05), id="rank 0"),
         pytest.param(lambda: bet_weights(0.05, 0.01), id="p1 below p0"),
         pytest.param(lambda: ChangeDetector(0.01, 0.03, run_length=0.5), id="run length below 1"),

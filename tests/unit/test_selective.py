@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_figures_equal_the_slow_way(rows: list[tuple[int, bool]]) -> None:
     assert actual.e_aurc >= 0.0
     if 0 < k < n:
         right, wrong = scores[~errors], scores[errors]
-        level = [value for value in np.unique(scores)[::-1] if (right >= value).mean() >= 0.95 - 1e-12][0]
+        level = next(value for value in np.unique(scores)[::-1] if (right >= value).mean() >= 0.95 - 1e-12)
         auroc = roc_auc_score(~errors, scores)
         assert actual.auroc == pytest.approx(auroc, abs=1e-9)
         assert actual.augrc == pytest.approx((1 - auroc) * k / n * (1 - k / n) + (k / n) ** 2 / 2, abs=1e-9)
@@ -150,11 +151,11 @@ def test_sums_and_areas_agree_without_ties() -> None:
 
 
 @pytest.mark.parametrize("transform", [np.exp, lambda s: 7.0 * s - 3.0, lambda s: s**3], ids=["exp", "line", "cube"])
-def test_figures_know_only_the_order(transform: object) -> None:
+def test_figures_know_only_the_order(transform: Callable[[Floats], Floats]) -> None:
     """A strictly increasing transform of the scores changes no figure and no interval."""
     scores, errors = draw(np.random.default_rng(2), 300)
 
-    assert failure_figures(transform(scores), errors, resamples=20) == failure_figures(scores, errors, resamples=20)  # type: ignore[operator] # a function of the list above
+    assert failure_figures(transform(scores), errors, resamples=20) == failure_figures(scores, errors, resamples=20)
 
 
 def test_order_of_rows_is_irrelevant() -> None:
@@ -192,7 +193,7 @@ def test_bootstrap_interval_covers_the_truth() -> None:
     truth = float(np.mean((1 - 0.3 * (1 - u) ** 2) / 0.9 * (1 - (1 - u) ** 3)))
     held = 0
     for seed in range(100):
-        low, high = failure_figures(*draw(rng, 500), level=0.9, resamples=200, seed=seed).intervals["auroc"]
+        low, high = failure_figures(*draw(rng, 500), level=0.9, resamples=100, seed=seed).intervals["auroc"]
         held += low <= truth <= high
 
     assert abs(held - 90) <= 4 * math.sqrt(100 * 0.9 * 0.1)
@@ -275,7 +276,7 @@ def test_certified_accuracy_holds_where_the_naive_rule_fails(risk: float, n: int
 
 @pytest.mark.parametrize("grid", ["ranks", "reference"])
 def test_certified_accuracy_holds_at_the_edge(grid: str) -> None:
-    """A useless score on a classifier just worse than the target is certified in at most δ of 400 calibrations (+ 3 se),
+    """A useless score on a classifier just worse than the target is certified in at most δ of 400 runs (+ 3 se),
     whether the grid comes from these rows or from others.
     """
     rng = np.random.default_rng(10)
@@ -289,7 +290,7 @@ def test_certified_accuracy_holds_at_the_edge(grid: str) -> None:
 
 
 def test_certified_accuracy_holds_for_a_coarse_score() -> None:
-    """A score of ten values, of which the fourth is one too many, breaks its promise in at most δ of 300 runs (+ 3 se)."""
+    """A score of ten values, the fourth of them one too many, breaks its promise in at most δ of 300 runs (+ 3 se)."""
     rng = np.random.default_rng(11)
     violations = 0
     for _ in range(300):
@@ -329,9 +330,9 @@ def test_an_easy_target_accepts_everything() -> None:
 
 
 @pytest.mark.parametrize("by", [threshold_by_accuracy, threshold_by_sgr])
-def test_too_few_labels_are_an_answer(by: object) -> None:
+def test_too_few_labels_are_an_answer(by: Callable[..., Threshold]) -> None:
     """100 faultless rows cannot certify 99% at δ = 5%: nothing is accepted, and 299 labels are named as the least."""
-    threshold: Threshold = by(np.arange(100.0), np.zeros(100), 0.99, delta=0.05)  # type: ignore[operator] # one of the two
+    threshold = by(np.arange(100.0), np.zeros(100), 0.99, delta=0.05)
 
     assert not threshold.feasible
     assert not threshold.accepts(np.array([1e9])).any()
@@ -380,7 +381,7 @@ def test_joint_risk_is_controlled_on_average(alpha: float, n: int) -> None:
 
 
 def test_joint_risk_counts_errors() -> None:
-    """(errors accepted + 1) / (n + 1) <= α holds with the most errors it can, and with none allowed it is infeasible."""
+    """(errors accepted + 1) / (n + 1) <= α holds with the most errors it can; if zero are too many it is infeasible."""
     scores, errors = draw(np.random.default_rng(17), 999)
 
     threshold = threshold_by_joint_risk(scores, errors, 0.02)
@@ -411,7 +412,7 @@ def test_joint_risk_counts_errors() -> None:
         lambda: threshold_by_joint_risk([0.1], [0], 1.0),
     ],
 )
-def test_nonsense_is_refused(call: object) -> None:
+def test_nonsense_is_refused(call: Callable[[], object]) -> None:
     """Arguments that cannot work are named in an error."""
     with pytest.raises(ConfigError):
-        call()  # type: ignore[operator] # one of the functions above
+        call()

@@ -28,11 +28,11 @@ def test_numpy_steps_equal_torch_steps(classes: int, dof: float) -> None:
     rows = plane.Rows(torch.tensor(log_pi), torch.tensor(np.exp(log_pi)))
     bound = torch.tensor([embedder.bound], dtype=torch.float64)
 
-    expected, local = plane.newton(theta, rows, torch.tensor(start)[None], steps=5, bound=bound)
+    expected, expected_losses = plane.newton(theta, rows, torch.tensor(start)[None], steps=5, bound=bound)
 
     points, losses = embedder._newton(theta_of(embedder), np.exp(log_pi), log_pi, start, 5)
     np.testing.assert_allclose(points, expected[0].numpy(), atol=1e-5)
-    np.testing.assert_allclose(losses, local.loss[0].numpy(), atol=1e-9)
+    np.testing.assert_allclose(losses, expected_losses[0].numpy(), atol=1e-9)
 
 
 def test_faithful_placement_equals_torch() -> None:

@@ -65,9 +65,8 @@ def test_newton_direction_solves_with_autograds_hessian() -> None:
     theta = double(make_student(5))
     _, rows = make_rows(5)
     points = torch.tensor(np.random.default_rng(4).normal(size=(1, 2, len(rows))) * 4)
-    step_x, step_y = plane._newton_direction(
-        plane.Local.at(theta, rows, points), theta.power, torch.zeros(1, len(rows))
-    )
+    quadratic = plane.Local.at(theta, rows, points).quadratic(theta.power)
+    step = plane._newton_direction(quadratic, torch.zeros(1, len(rows)))
     checked = 0
     for i in range(len(rows)):
         row = rows[torch.tensor([i])]
@@ -81,7 +80,7 @@ def test_newton_direction_solves_with_autograds_hessian() -> None:
             continue
         gradient = torch.autograd.functional.jacobian(loss, y)
         expected = -torch.linalg.solve(hessian, gradient)
-        np.testing.assert_allclose([step_x[0, i], step_y[0, i]], expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(step[0, :, i], expected, rtol=1e-6, atol=1e-9)
         checked += 1
 
     assert checked > 10
@@ -96,13 +95,13 @@ def test_newton_never_makes_a_row_worse_and_converges() -> None:
     bound = plane.map_bound(theta)
 
     few, _ = plane.newton(theta, rows, start, steps=2, bound=bound)
-    points, local = plane.newton(theta, rows, start, steps=60, bound=bound)
+    points, _ = plane.newton(theta, rows, start, steps=60, bound=bound)
 
     assert (plane.Local.at(theta, rows, few).loss <= before).all()
     inside = (points[0].abs() < bound[0] - 1e-6).all(dim=0)
-    gradient = (local.pull * local.slope * local.gap_x).sum(dim=1)[0]
+    gradient = plane.Local.at(theta, rows, points).quadratic(theta.power)[0, :2]
     assert inside.sum() > 30
-    assert gradient[inside].abs().max() < 1e-6
+    assert gradient[:, inside].abs().max() < 1e-6
 
 
 def test_nearest_candidate_is_the_argmin_of_kl_sym() -> None:

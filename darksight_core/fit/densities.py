@@ -1,0 +1,232 @@
+"""Densities that the map's own is compared with in reports; none of them is served.
+
+    MapMixture         Gaussian mixture on the points of the map, as many components as BIC wants
+    RowKde             Gaussian kernels on the rows of probabilities, bandwidth by leave-one-out likelihood
+    DirichletMixture   mixture of Dirichlet densities on the simplex, by expectation maximisation
+
+Each is made by `fit` from known rows and answers `log_density`. They live in different spaces: points in the plane, the
+hyperplane Σ p = 1 in R^K, and the simplex in its first K - 1 coordinates. So their values are not to be compared with
+each other, only the order in which each puts rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, gammaln, polygamma
+from sklearn.cluster import KMeans
+from sklearn.mixture import GaussianMixture
+
+from darksight_core.errors import ConfigError
+from darksight_core.simplex import Floats, log_probs, log_softmax, logsumexp
+
+__all__ = ["DirichletMixture", "MapMixture", "RowKde"]
+
+_BLOCK = 1 << 21
+# Below this a probability says nothing that a Dirichlet density can use, and a single zero would rule its row out.
+_EDGE = 1e-6
+_ALPHA = (1e-2, 1e5)
+
+
+@dataclass(frozen=True, slots=True)
+class MapMixture:
+    """Gaussian mixture on the map; made by `fit`."""
+
+    mixture: Any
+
+    @classmethod
+    def fit(cls, points: Floats, components: tuple[int, ...] = (1, 2, 3, 5, 10, 20, 40), seed: int = 0) -> MapMixture:
+        """The mixture of lowest BIC.
+
+        Parameters
+        ----------
+        points
+            Places on the map, (n, 2).
+        components
+            Numbers of components to try, those above n / 10 excepted.
+        seed
+            Seed of the starts.
+        """
+        tried = [count for count in components if count <= max(1, len(points) // 10)]
+        if not tried:
+            raise ConfigError(f"{len(points)} points are too few for {min(components)} components")
+        # A classifier puts many rows on one place, whose component would otherwise have no width.
+        ridge = 1e-6 * float(np.var(points, axis=0).sum()) + 1e-12
+        fits = [GaussianMixture(count, random_state=seed, reg_covar=ridge).fit(points) for count in tried]
+        return cls(min(fits, key=lambda mixture: float(mixture.bic(points))))
+
+    @property
+    def components(self) -> int:
+        """Number of components chosen."""
+        return int(self.mixture.n_components)
+
+    def log_density(self, points: Floats) -> Floats:
+        """Log density at points (m, 2), as (m,)."""
+        return np.asarray(self.mixture.score_samples(points), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class RowKde:
+    """Kernel density of rows of probabilities; made by `fit`.
+
+    p(π) = 1/n (2πh²)^(-(K - 1) / 2) Σ_j exp(-|π - π_j|² / 2h²)
+
+    Parameters
+    ----------
+    references
+        Known rows, (n, K).
+    bandwidth
+        h.
+    """
+
+    references: Floats
+    bandwidth: float
+
+    @classmethod
+    def fit(cls, probs: NDArray[np.floating], *, max_rows: int = 10_000, queries: int = 1_000, seed: int = 0) -> RowKde:
+        """The density whose bandwidth maximises the leave-one-out likelihood.
+
+        Rows that coincide are left out together, or the likelihood would grow without bound as h falls.
+
+        Parameters
+        ----------
+        probs
+            Known rows, (n, K) with n >= 2.
+        max_rows, queries
+            Rows that are kept, and rows on which the likelihood is measured; drawn by seed.
+        seed
+            Seed of the draws.
+        """
+        if np.ndim(probs) != 2 or len(probs) < 2:
+            raise ConfigError("a density of rows needs at least two rows")
+        rng = np.random.default_rng(seed)
+        rows = np.asarray(probs, dtype=np.float64)[rng.permutation(len(probs))[:max_rows]]
+        squares = _squares(rows[:queries], rows)
+        # (1e-4)², far below any difference that matters between two rows.
+        squares[squares < 1e-8] = np.inf
+        squares = squares[np.isfinite(squares).any(axis=1)]
+        if len(squares) == 0:
+            return cls(rows, 1e-3)
+        dimension = int(rows.shape[1]) - 1
+
+        def likelihood(bandwidth: float) -> float:
+            # The farthest hundredth is left out: one lost row would set the bandwidth for all.
+            values: Floats = np.sort(logsumexp(squares / (-2.0 * bandwidth**2)))[len(squares) // 100 :]
+            return float(values.mean()) - dimension * math.log(bandwidth)
+
+        candidates = np.geomspace(1e-4, 1.0, 41)
+        return cls(rows, float(candidates[int(np.argmax([likelihood(h) for h in candidates]))]))
+
+    def log_density(self, probs: NDArray[np.floating]) -> Floats:
+        """Log density of rows (m, K), as (m,)."""
+        rows = np.asarray(probs, dtype=np.float64)
+        total = np.empty(len(rows))
+        step = max(1, _BLOCK // len(self.references))
+        for start in range(0, len(rows), step):
+            squares = _squares(rows[start : start + step], self.references)
+            total[start : start + step] = logsumexp(squares / (-2.0 * self.bandwidth**2))
+        dimension = int(rows.shape[1]) - 1
+        return total - math.log(len(self.references)) - 0.5 * dimension * math.log(2.0 * math.pi * self.bandwidth**2)
+
+
+def _squares(rows: Floats, references: Floats) -> Floats:
+    """Squared distances, (m, n)."""
+    lengths = (rows**2).sum(axis=1)[:, None] + (references**2).sum(axis=1)
+    squares: Floats = np.maximum(lengths - 2.0 * rows @ references.T, 0.0)
+    return squares
+
+
+@dataclass(frozen=True, slots=True)
+class DirichletMixture:
+    """Mixture of Dirichlet densities; made by `fit`.
+
+    p(π) = Σ_c w_c Γ(Σ_k α_ck) / Π_k Γ(α_ck) Π_k π_k^(α_ck - 1)
+
+    Rows are drawn in from the edge of the simplex to at least 1e-6, so that one-hot rows have a density.
+
+    Parameters
+    ----------
+    log_weights
+        log w, (C,).
+    alphas
+        α, (C, K), positive.
+    """
+
+    log_weights: Floats
+    alphas: Floats
+
+    @classmethod
+    def fit(
+        cls, probs: NDArray[np.floating], components: int | None = None, *, iterations: int = 100, seed: int = 0
+    ) -> DirichletMixture:
+        """The mixture of highest likelihood that expectation maximisation finds from k-means.
+
+        Parameters
+        ----------
+        probs
+            Known rows, (n, K).
+        components
+            C; by default the number of classes.
+        iterations
+            Most rounds; it ends sooner when the mean log-likelihood gains less than 1e-5.
+        seed
+            Seed of the start.
+        """
+        logs = _inner(probs)
+        count = logs.shape[1] if components is None else components
+        if not 1 <= count <= len(logs):
+            raise ConfigError(f"{count} components cannot be fitted to {len(logs)} rows")
+        labels = KMeans(count, n_init=3, random_state=seed).fit_predict(np.exp(logs))
+        shares = np.eye(count)[labels]
+        alphas, before = np.ones((count, logs.shape[1])), -math.inf
+        for _ in range(iterations):
+            # One row's worth of the whole sample keeps an empty component alive.
+            mass = shares.sum(axis=0) + 1.0
+            alphas = _raise_likelihood(alphas, (shares.T @ logs + logs.mean(axis=0)) / mass[:, None])
+            mixture = cls(np.log(mass / mass.sum()), alphas)
+            joint = mixture._log_joint(logs)
+            shares = np.exp(log_softmax(joint))
+            now = float(logsumexp(joint).mean())
+            if abs(now - before) < 1e-5:
+                break
+            before = now
+        return mixture
+
+    def log_density(self, probs: NDArray[np.floating]) -> Floats:
+        """Log density of rows (m, K), as (m,)."""
+        return logsumexp(self._log_joint(_inner(probs)))
+
+    def _log_joint(self, logs: Floats) -> Floats:
+        norm = gammaln(self.alphas.sum(axis=1)) - gammaln(self.alphas).sum(axis=1)
+        joint: Floats = self.log_weights + norm + logs @ (self.alphas - 1.0).T
+        return joint
+
+
+def _inner(probs: NDArray[np.floating]) -> Floats:
+    """log π away from the edge, (n, K)."""
+    return log_probs(np.maximum(np.asarray(probs, dtype=np.float64), _EDGE))
+
+
+def _raise_likelihood(alphas: Floats, mean_logs: Floats) -> Floats:
+    """α, (C, K), after Newton steps towards the Dirichlet densities of highest likelihood for mean log π, (C, K).
+
+    The Hessian is a diagonal plus a constant, which Minka's formula inverts at the cost of a vector. A step that would
+    leave the positive numbers is taken in log α instead, where it cannot.
+    """
+    for _ in range(10):
+        total = alphas.sum(axis=1, keepdims=True)
+        slope = digamma(total) - digamma(alphas) + mean_logs
+        diagonal, constant = -polygamma(1, alphas), polygamma(1, total)
+        shift = (slope / diagonal).sum(axis=1, keepdims=True)
+        shift /= 1.0 / constant + (1.0 / diagonal).sum(axis=1, keepdims=True)
+        step = (shift - slope) / diagonal
+        inside = (alphas + step > 0.1 * alphas).all(axis=1, keepdims=True) & (step < 10.0 * alphas).all(
+            axis=1, keepdims=True
+        )
+        moved = np.where(inside, alphas + step, alphas * np.exp(np.clip(step / alphas, -0.7, 0.7)))
+        alphas = np.clip(moved, *_ALPHA)
+    return alphas
