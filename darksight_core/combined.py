@@ -31,14 +31,20 @@ from darksight_core.confidence import gen
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, entropy, log_softmax
 
-__all__ = ["SOFTNESS", "Combined", "RankTransform", "SoftNeighbours"]
+__all__ = ["GAMMA", "SOFTNESS", "TOP_CLASSES", "Combined", "RankTransform", "SoftNeighbours"]
+
+GAMMA = 0.1
+"""γ of GEN."""
+
+TOP_CLASSES = 100
+"""Most probable classes that GEN looks at."""
 
 SOFTNESS = 0.7
 """Mean entropy of softened known rows, as a share of log K. 0.5 to 0.8 serve alike."""
 
 _KNOTS = 512
 _REFERENCES = 1_000
-# Above this many numbers rows are stored instead of classes: 250 rows at K = 1000, one megabyte.
+# Fewer rows are stored where they are long: 250 at K = 1000, one megabyte.
 _NUMBERS = 250_000
 _CHUNK = 4_096
 
@@ -150,14 +156,14 @@ class SoftNeighbours:
     def score(self, log_pi: Floats) -> Floats:
         """Distances of rows (n, K), negated, (n,), between -√2 and 0."""
         log_pi = np.asarray(log_pi, dtype=np.float64)
-        distance = np.empty(len(log_pi))
+        square, place = np.empty(len(log_pi)), len(self.rows) - self.neighbours
         for start in range(0, len(log_pi), _CHUNK):
             part = slice(start, start + _CHUNK)
-            # Both rows have length one, so that |a - b|² = 2 - 2 a·b is one matrix product.
-            affinity = np.exp(0.5 * log_softmax(log_pi[part] / self.temperature)) @ self.rows.T
-            place = len(self.rows) - self.neighbours
-            distance[part] = 2.0 - 2.0 * np.partition(affinity, place, axis=1)[:, place]
-        return -np.sqrt(np.maximum(distance, 0.0))
+            soft = np.exp(0.5 * log_softmax(log_pi[part] / self.temperature))
+            # Rows of length one are in the order of their products, but 2 - 2 a·b has no digits left where it is small.
+            found = np.argpartition(soft @ self.rows.T, place, axis=1)[:, place]
+            square[part] = ((soft - self.rows[found]) ** 2).sum(axis=1)
+        return -np.sqrt(square)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +203,16 @@ class Combined:
         stored = max(1, min(_REFERENCES, _NUMBERS // classes, n // 2))
         neighbours = SoftNeighbours.fit(log_pi[order[:stored]], _temperature(log_pi[order[:_CHUNK]]))
         ranked = log_pi[order[stored:]]
-        return cls(neighbours, RankTransform.fit(gen(ranked)), RankTransform.fit(neighbours.score(ranked)))
+        return cls(neighbours, RankTransform.fit(gen(ranked, GAMMA, TOP_CLASSES)), RankTransform.fit(neighbours.score(ranked)))
 
     def score(self, log_pi: Floats) -> Floats:
         """Sum of the two log ranks for rows (n, K), as (n,); negative, lower is more unusual."""
-        return self.gen_rank(gen(log_pi)) + self.soft_rank(self.neighbours.score(log_pi))
+        return self.gen_rank(gen(log_pi, GAMMA, TOP_CLASSES)) + self.soft_rank(self.neighbours.score(log_pi))
+
+    @property
+    def n_classes(self) -> int:
+        """Number of probabilities in a row."""
+        return int(self.neighbours.rows.shape[1])
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""

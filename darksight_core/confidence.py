@@ -294,7 +294,17 @@ def all_scores(
     kl_matching, combined, learned
         Scores with a memory, which were fitted on other rows.
     """
-    inputs = {name: value for name, value in locals().items() if name != "SCORES"}
+    inputs = {
+        "log_pi": log_pi,
+        "logits": logits,
+        "points": points,
+        "references": references,
+        "log_density": log_density,
+        "log_kde": log_kde,
+        "kl_matching": kl_matching,
+        "combined": combined,
+        "learned": learned,
+    }
     return {
         name: score.of(**{key: inputs[key] for key in score.needs + score.takes})
         for name, score in SCORES.items()

@@ -31,7 +31,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, log_softmax, temper
 from darksight_core.student import Student
 
-__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "MARGIN", "SLACK", "Embedder", "Network"]
+__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "MARGIN", "REST", "SLACK", "Embedder", "Network"]
 
 FEATURES = ("probs", "log_probs", "both")
 """What a network may read: π, log max(π, 1e-8) / 8, or one after the other."""
@@ -41,6 +41,9 @@ MARGIN = 1e-4
 
 SLACK = 1e-13
 """Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
+
+REST = 1e-9
+"""A step shorter than this share of the bound ends a search: Newton steps after it would be shorter still."""
 
 CHUNK = 256
 """Rows that are worked on at a time, so that their arrays stay in cache."""
@@ -238,14 +241,18 @@ class Embedder:
         rows[:, -1] = 1.0
         return rows
 
-    def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
-        """Where f_p sends prepared rows, (n, 2), the best anchor of each, (n,), and KL_sym there, (n,)."""
+    def guess(self, rows: Floats) -> Floats:
+        """Where f_p sends prepared rows, (n, 2)."""
+        guesses: Floats = np.clip(self.network(rows[:, : self.student.n_classes]), -self.bound, self.bound)
+        return guesses
+
+    def best_anchor(self, rows: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """The anchor of least KL_sym for each prepared row, (n,), and KL_sym there, (n,)."""
         classes = self.student.n_classes
-        guesses = np.clip(self.network(rows[:, :classes]), -self.bound, self.bound)
         costs = rows @ self.anchor_weights
         best = costs.argmin(axis=1)
         negative_entropy = np.einsum("nk,nk->n", rows[:, :classes], rows[:, classes : 2 * classes])
-        return guesses, best, 0.5 * (costs[np.arange(len(rows)), best] + negative_entropy)
+        return best, 0.5 * (costs[np.arange(len(rows)), best] + negative_entropy)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -302,9 +309,9 @@ class Embedder:
         classes = self.student.n_classes
         x, y, offset, spread = self.theta()[:, :, None]
         theta = _Theta(x, y, offset, spread, 0.5 * (self.student.dof + 2.0))
-        guesses, best, at_best = self.guess(rows)
+        best, at_best = self.best_anchor(rows)
         pi, log_pi = np.ascontiguousarray(rows[:, :classes].T), np.ascontiguousarray(rows[:, classes : 2 * classes].T)
-        points = guesses.T
+        points = self.guess(rows).T
         local = _look(theta, pi, log_pi, points)
         points = np.where(local.loss <= at_best, points, self.anchors[best].T)
         points, losses = self._newton(theta, pi, log_pi, points, self.refine_steps)
@@ -349,21 +356,23 @@ class Embedder:
     ) -> tuple[Floats, Floats]:
         """Points (2, n) after `steps` damped Newton steps and KL_sym there (n,).
 
-        A step that does not lower KL_sym, or leaves the region where the student predicts `labels`, is not taken.
+        A step that does not lower KL_sym, or leaves the region where the student predicts `labels`, is not taken; one
+        that is shorter than `REST` ends the search of its row.
         """
         local = _look(theta, pi, log_pi, points)
         damping = np.full(points.shape[1], 1e-3)
         for _ in range(steps):
             move = _direction(local, damping + 1e-6)
             length = np.maximum(np.hypot(*move), 1e-20)
+            moves = length >= REST * self.bound
             trial = np.clip(points + move * np.minimum(0.1 * self.bound / length, 1.0), -self.bound, self.bound)
             there = _look(theta, pi, log_pi, trial)
-            better = there.loss < local.loss + SLACK
+            better = moves & (there.loss < local.loss + SLACK)
             if labels is not None:
                 better &= _lead(theta, trial, labels) > MARGIN
             points = np.where(better, trial, points)
             local = _Local(*(np.where(better, new, old) for new, old in zip(there, local, strict=True)))
-            damping = np.clip(np.where(better, 0.2 * damping, 10.0 * damping), 1e-6, 1e4)
+            damping = np.clip(damping * np.where(better, 0.2, np.where(moves, 10.0, 1.0)), 1e-6, 1e4)
         return points, local.loss
 
 

@@ -18,7 +18,7 @@ few j matter, or r is smooth. A quadtree splits the plane until each cell is one
     tile    r as a bicubic B-spline on 8 x 8 squares, checked against the exact sum on 33 x 33 places: dense regions
 
 Outside the tree the plane is cut into cones with a list each, which hold to infinity because the references that
-matter there are those near the convex hull. Nothing is binned, so tails are exact references, not noise.
+matter there are those near the convex hull. Tails are made of references, not of noise.
 
 Promise, against `exact_log_kde`: within `CORE_ERROR` nats where log p is at most `CORE_DEPTH` nats below its maximum
 over the references, within `TAIL_ERROR` elsewhere, at any distance.
@@ -54,13 +54,22 @@ _BUDGET = 1_200_000
 """Bytes that a chosen bandwidth may cost; a smaller one is raised until its tree fits."""
 
 _DRAWN = 20_000
-_LEVELS = 24
-_SQUARES = 8
+"""References that a bandwidth is chosen on."""
+
+_LEVELS, _SQUARES, _CONES = 24, 8, 16
+"""Depth of the tree, squares along a tile, cones along a side of the frame: the format of the arrays."""
+
 _SAMPLES = 4 * _SQUARES + 1
-_CONES = 16
+"""Places along a tile where it is checked. With three to a square its corners erred by half as much again unseen."""
+
 _SHORT, _LONG, _MANY = 16, 64, 4096
+"""References that are always a list, that may be one, and that are merged before anything costly."""
+
 _DROPPED = 1e-4
+"""Nats that one cell may lose by the terms it drops."""
+
 _SAFETY = 0.5
+"""Share of the promised error that a tile may have where it is checked."""
 
 
 def exact_log_kde(points: Floats, references: Floats, bandwidth: float) -> Floats:
@@ -207,20 +216,23 @@ class Kde:
     terms: Floats
 
     def __post_init__(self) -> None:
-        leaves = len(self.starts)
-        ends = np.where(self.counts > 0, self.starts + self.counts - 1, self.starts)
-        limits = np.where(self.counts > 0, len(self.terms), len(self.tiles))
-        if (
-            self.frame.shape != (3,)
-            or self.keys.shape != self.widths.shape
-            or self.anchors.shape != (leaves, 2)
-            or leaves != len(self.keys) + 4 * _CONES
-            or self.tiles.shape[1:] != (_SQUARES + 3, _SQUARES + 3)
-            or self.terms.shape[1:] != (3,)
-            or (self.starts < 0).any()
-            or (ends >= limits).any()
-            or not self.bandwidth > 0
-        ):
+        leaves = len(self.keys) + 4 * _CONES
+        fits = (
+            self.bandwidth > 0.0
+            and self.frame.shape == (3,)
+            and self.keys.shape == self.widths.shape
+            and self.keys[:1].tolist() == [0]
+            and bool((np.diff(self.keys) > 0).all() and (self.widths > 0).all())
+            and self.anchors.shape == (leaves, 2)
+            and self.starts.shape == self.counts.shape == (leaves,)
+            and self.tiles.shape[1:] == (_SQUARES + 3, _SQUARES + 3)
+            and self.terms.shape[1:] == (3,)
+        )
+        if fits:
+            ends = self.starts + np.maximum(self.counts, 1)
+            limits = np.where(self.counts > 0, len(self.terms), len(self.tiles))
+            fits = bool((self.starts >= 0).all() and (self.counts >= 0).all() and (ends <= limits).all())
+        if not fits:
             raise ConfigError("the arrays of the density do not belong together")
         for array in self.tensors().values():
             array.flags.writeable = False
@@ -234,8 +246,8 @@ class Kde:
         points
             Reference points, (n, 2), finite.
         bandwidth
-            Standard deviation h of the kernel. By default `choose_bandwidth`, raised in steps of a fifth until the
-            arrays take at most 1.2 MB; a given value is kept, whatever it takes.
+            Standard deviation h of the kernel. By default `choose_bandwidth`, raised by a fifth or more at a time
+            until the arrays take at most 1.2 MB; a given value is kept, whatever it takes.
         seed
             Seed of `choose_bandwidth`.
         """
@@ -251,7 +263,7 @@ class Kde:
             # The raising is done on a draw, where it is cheap. More references leave fewer cells to short lists: from
             # 20,000 to 1,000,000 the tree of ten clusters with bridges grew by 2.3 at the same h.
             some = np.random.default_rng(seed).choice(len(counts), _DRAWN, replace=False)
-            budget = _BUDGET * (_DRAWN / len(counts)) ** 0.2
+            budget = _BUDGET * (_DRAWN / len(counts)) ** 0.25
             bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget).bandwidth
         return _fit_budget(references, log_weights, bandwidth, _BUDGET)
 
@@ -283,7 +295,7 @@ class Kde:
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Kde:
         """Inverse of `tensors`; ConfigError if an array is missing or does not fit the others."""
         try:
-            arrays = {name: np.array(tensors[name], dtype=kind) for name, kind in _KINDS.items()}
+            arrays: dict[str, Any] = {name: np.array(tensors[name], dtype=kind) for name, kind in _KINDS.items()}
             bandwidth = float(tensors["bandwidth"][0])
         except KeyError as missing:
             raise ConfigError(f"the density lacks the array {missing}") from None
@@ -439,9 +451,9 @@ class _Build:
             if len(log_shares) > _SHORT and side <= (24.0 if len(log_shares) <= _MANY else 4.0) * h:
                 tile, is_core = self.try_tile(log_shares, slopes, mean, side, offset, core)
             short = len(log_shares) <= _LONG or level == _LEVELS
-            if tile is None and not short and side <= h:
+            if tile is None and not short and side <= h and log_shares.min() > -600.0:
                 # The tilted mean of a bin is exact to first order everywhere in the cell, whatever its distance.
-                bins = _bin(log_shares, slopes, 0.35 if is_core else 1.0)
+                bins = _bin(log_shares, slopes, 0.25 if is_core else 0.8)
                 if len(bins[0]) <= _LONG:
                     log_shares, slopes = bins
                     short = True
@@ -481,12 +493,14 @@ class _Build:
         steps = side * np.linspace(-0.5, 0.5, 5)
         points = np.stack(np.meshgrid(steps, steps)).reshape(2, -1).T
 
-        def read(references: Floats, log_weights: Floats) -> Floats:
-            gap = references - centre[:, None]
-            return logsumexp((points @ gap - 0.5 * _square(gap)) / self.bandwidth**2 + log_weights)
+        def read(point: Floats, references: Floats, log_weights: Floats) -> float:
+            square = (references[0] - point[0]) ** 2 + (references[1] - point[1]) ** 2
+            return float(logsumexp(log_weights - square / (2.0 * self.bandwidth**2)))
 
-        error = np.abs(read(merged, weights) - read(references, log_weights)).max()
-        return (merged, weights) if error < 0.1 * CORE_ERROR else (references, log_weights)
+        for point in centre + points:
+            if abs(read(point, merged, weights) - read(point, references, log_weights)) > 0.1 * CORE_ERROR:
+                return references, log_weights
+        return merged, weights
 
     def core_level(self) -> float:
         """Log density down to which the tighter promise holds, from a lower bound of the maximum."""
@@ -502,11 +516,11 @@ class _Build:
         self, log_shares: Floats, slopes: Floats, mean: Floats, side: float, offset: float, core: float
     ) -> tuple[NDArray[np.float32] | None, bool]:
         """Coefficients of r + offset over a cell if they are good enough there, and whether it touches the core."""
-        if len(log_shares) > _MANY:
-            log_shares, slopes = _bin(log_shares, slopes, 0.2)
         # Beyond this a factor of the product below could overflow; such a cell is full of creases anyway.
         if np.abs(slopes).max() > 600.0:
             return None, True
+        if len(log_shares) > _MANY:
+            log_shares, slopes = _bin(log_shares, slopes, 0.3)
         ticks = np.linspace(-0.5, 0.5, _SAMPLES)
         along = np.exp(np.multiply.outer(ticks, slopes[0]) + 0.5 * log_shares)
         up = np.exp(np.multiply.outer(ticks, slopes[1]) + 0.5 * log_shares)
@@ -523,26 +537,28 @@ class _Build:
         h = self.bandwidth
         ends = np.array([[[1, 1], [-1, 1]], [[-1, -1], [-1, 1]], [[-1, 1], [1, 1]], [[-1, 1], [-1, -1]]])
         for side in 0.5 * self.side * ends:
-            places, log_weights = _seen_from(side, self.references - self.centre[:, None], self.log_weights, h)
-            if len(log_weights) > _MANY:
-                places, log_weights = self.thin(side, places, log_weights, 0.125 * h)
+            kept = _seen_from(side, self.references - self.centre[:, None], self.log_weights, h)
+            places, log_weights = self.references[:, kept] - self.centre[:, None], self.log_weights[kept]
             rim = _along(side, _CONES + 1)
-            for part in range(_CONES):
-                segment = rim[:, part : part + 2]
-                near, weights = _seen_from(segment, places, log_weights, h)
-                if len(weights) > 4 * _LONG:
-                    near, weights = self.thin(segment, near, weights, 0.5 * h)
+            for segment in (rim[:, part : part + 2] for part in range(_CONES)):
+                kept = _seen_from(segment, places, log_weights, h)
+                if len(kept) > _LONG:
+                    kept = _seen_in_parts(segment, places, log_weights, h, kept)
+                near, weights = places[:, kept], log_weights[kept]
+                if len(kept) > _LONG:
+                    near, weights = self.thin(segment, near, weights)
                 anchor = near[:, np.argmax(segment.mean(axis=1) @ near)]
                 alpha = weights + (float(anchor @ anchor) - _square(near)) / (2.0 * h**2) - self.log_norm
                 self.add_list(self.centre + anchor, alpha, (near - anchor[:, None]) * (self.side / h**2))
 
-    def thin(self, segment: Floats, places: Floats, log_weights: Floats, widest: float) -> tuple[Floats, Floats]:
-        """Fewer references for a cone, if they give the same density out to a thousand frames or are too many.
+    def thin(self, segment: Floats, places: Floats, log_weights: Floats) -> tuple[Floats, Floats]:
+        """Fewer references for a cone, if they give the same density out to a thousand frames.
 
         From afar only the outermost references count, and moving one by e moves log p by e d / h². Those that outweigh
-        all others somewhere, or are largest at the far end, stay as they are. The others are merged in squares that grow
-        with the distance from them, up to `widest`: where log p changes by one nat over a length, the squares that
-        matter are a fraction of that length.
+        all others somewhere, or are largest at the far end, stay as they are. The others are merged in squares that
+        grow with the distance from them: where log p changes by one nat over a length, the squares that matter are a
+        fraction of that length. If that fails all stay, except that more than 4,096 are merged as finely as is tried.
+        Only a rim of that many references, none of them inside the others' hull, gets there.
         """
         many = len(log_weights) > _MANY
         rim = _along(segment, 9 if many else 33).T
@@ -555,25 +571,24 @@ class _Build:
             return scores
 
         scores = score(rim, places, log_weights)
-        exact = logsumexp(scores)
-        alone = scores.max(axis=1) - exact > math.log(0.5)
+        alone = scores.max(axis=1) - logsumexp(scores) > math.log(0.5)
         alone[-len(rim) :] = True
-        outermost = np.unique(scores.argmax(axis=1)[alone])
         apart = np.full(len(log_weights), math.inf)
-        for place in places[:, outermost].T:
+        for place in places[:, np.unique(scores.argmax(axis=1)[alone])].T:
             np.minimum(apart, _square(places - place[:, None]), out=apart)
-        # Powers of two as sides, so that neighbours share a square. The octave is part of its name, and 40 are enough.
-        octave = np.floor(0.5 * np.log2(np.maximum(apart, 2.0**-90 * widest**2)) - 3.0)
-        octave = np.clip(octave, math.floor(math.log2(widest)) - 40, math.floor(math.log2(widest)))
-        column, row = np.floor(places / 2.0**octave)
-        merged, weights = _merge(places, log_weights, 64.0 * column + octave % 64.0 + 1j * row)
-        if not many:
-            # Between the places that chose the outermost, where the rest is weakest.
-            between = 0.5 * (rim[1:] + rim[:-1])
-            error = logsumexp(score(between, merged, weights)) - logsumexp(score(between, places, log_weights))
-            if np.abs(error).max() > 0.2 * TAIL_ERROR:
-                return places, log_weights
-        return merged, weights
+        # Between the places that chose the outermost, where the rest is weakest.
+        rim = 0.5 * (rim[1:] + rim[:-1])
+        exact = logsumexp(score(rim, places, log_weights))
+        merged = places, log_weights
+        for widest in (0.5, 0.125, 0.03125):
+            top = math.floor(math.log2(widest * self.bandwidth))
+            # Powers of two as sides, so that neighbours share a square. The octave is part of its name; 40 are enough.
+            octave = np.clip(np.floor(0.5 * np.log2(np.maximum(apart, 4.0 ** (top - 50))) - 3.0), top - 40, top)
+            column, row = np.floor(places / 2.0**octave)
+            merged = _merge(places, log_weights, 64.0 * column + octave % 64.0 + 1j * row)
+            if np.abs(logsumexp(score(rim, *merged)) - exact).max() < 0.4 * TAIL_ERROR:
+                return merged
+        return merged if many else (places, log_weights)
 
     def add_tile(self, anchor: Floats, tile: NDArray[np.float32]) -> None:
         self.anchors.append(anchor)
@@ -600,21 +615,30 @@ def _along(segment: Floats, count: int) -> Floats:
     return segment[:, :1] + (segment[:, 1:] - segment[:, :1]) * np.linspace(0.0, 1.0, count)
 
 
-def _seen_from(segment: Floats, places: Floats, log_weights: Floats, bandwidth: float) -> tuple[Floats, Floats]:
-    """Those references (2, k) and weights (k,) that matter in the cone over a segment of the frame.
+def _seen_from(segment: Floats, places: Floats, log_weights: Floats, bandwidth: float) -> Ints:
+    """Indices of the references (2, k) that matter in the cone over a segment of the frame.
 
     A reference is out if one other beats it by enough on the segment and does not lose ground outwards. Both are
-    affine along the segment, so its ends decide.
+    affine along the segment, so its ends decide. The frame is 12 h away from all references and so outside the core:
+    more may be dropped here than in a cell.
     """
     scale = 1.0 / bandwidth**2
     bias = log_weights - 0.5 * scale * _square(places)
+    seen = np.arange(len(bias))
     for towards in (segment.mean(axis=1), *segment.T):
         for near in (1.0, 0.0):
             rival = int(np.argmax(scale * (towards @ places) + near * bias))
             lead = scale * (segment.T @ (places - places[:, [rival]])).max(axis=0)
-            kept = np.flatnonzero((lead > 0.0) | (lead + bias - bias[rival] > math.log(_DROPPED / len(bias))))
-            places, log_weights, bias = places.take(kept, axis=1), log_weights[kept], bias[kept]
-    return places, log_weights
+            kept = np.flatnonzero((lead > 0.0) | (lead + bias - bias[rival] > math.log(100.0 * _DROPPED / len(bias))))
+            places, bias, seen = places.take(kept, axis=1), bias[kept], seen[kept]
+    return seen
+
+
+def _seen_in_parts(segment: Floats, places: Floats, log_weights: Floats, bandwidth: float, kept: Ints) -> Ints:
+    """Those of the kept references that matter over some part of a segment, which excludes more than the whole does."""
+    rim, near, weights = _along(segment, 9), places[:, kept], log_weights[kept]
+    parts = [_seen_from(rim[:, part : part + 2], near, weights, bandwidth) for part in range(8)]
+    return kept[np.unique(np.concatenate(parts))]
 
 
 def _bin(log_shares: Floats, slopes: Floats, width: float) -> tuple[Floats, Floats]:
@@ -627,6 +651,8 @@ def _bin(log_shares: Floats, slopes: Floats, width: float) -> tuple[Floats, Floa
     columns = int(cell[1].max()) + 1
     shares = np.exp(log_shares)
     index = cell[0] * columns + cell[1]
+    if columns * (int(cell[0].max()) + 1) > 1_000_000:
+        index = np.unique(index, return_inverse=True)[1]
     total = np.bincount(index, shares)
     used = np.flatnonzero(total)
     mean = np.stack([np.bincount(index, shares * slope)[used] for slope in slopes]) / total[used]

@@ -1,119 +1,55 @@
-"""The whole way of a row through the scorer as one compiled function, for rows that come one at a time.
+"""The arrays of a scorer, laid out for the compiled loops.
 
-numpy needs a microsecond or more for each call, whatever its size, and a row needs several hundred calls. Here the same
-formulas as in `embed`, `student` and `kde` run over plain loops that numba compiles. A batch takes its matrix products
-from BLAS (`Embedder.guess`) and only the rest from here.
-
-numba is optional: without it `COMPILED` is false, and the functions here would work, but slowly. Compiled code is kept
-beside this file, or in the user's cache directory if that is read-only; without both it is compiled in each process.
-Every array and constant of another file comes in as an argument, because what numba keeps is not renewed when that
-file changes. The functions take few arguments and copy arrays by loops because both save seconds of compilation.
+numpy needs a microsecond or more for each call, whatever its size, and a row needs several hundred calls. `loops` has
+the same computation as plain loops for numba. Rows that come one at a time take their whole way there; a batch takes
+logarithms and the network from numpy and BLAS and only the rest from there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core import kde as kde_module
-from darksight_core.embed import BISECTIONS, FEATURES, MARGIN, SLACK, Embedder
+from darksight_core.combined import GAMMA, TOP_CLASSES, Combined
+from darksight_core.embed import BISECTIONS, FEATURES, MARGIN, REST, SLACK, Embedder
 from darksight_core.kde import Kde
+from darksight_core.loops import BOX, COMPILED, Density, Outlier, Plane, Ranking, finish_rows, score_rows
 from darksight_core.simplex import FLOOR, Floats
 
-try:
-    from numba import njit
-except ImportError:
-    njit = None  # type: ignore[assignment]  # numba is optional
+__all__ = ["COMPILED", "Kernel"]
 
-__all__ = ["COMPILED", "Density", "Kernel", "Plane"]
-
-COMPILED = njit is not None
-"""Whether numba is there."""
-
-Ints: TypeAlias = NDArray[np.int64]
-Local: TypeAlias = tuple[float, float, float, float, float, float, float, float]
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-# A product and a sum may be rounded once instead of twice; nothing is reordered, and NaN stays NaN.
-_FASTMATH = {"contract"}
-
-
-def _compiled(function: Function) -> Function:
-    """Let numba compile the function at its first call."""
-    if njit is None:
-        return function
-    try:
-        compiled: Any = njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
-    except RuntimeError:  # there is no place to keep compiled code
-        compiled = njit(nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
-    return compiled  # type: ignore[no-any-return]  # numba's dispatcher is called like the function
-
-
-class Plane(NamedTuple):
-    """Arrays of an `Embedder`; `theta` has μ_x, μ_y, b, v and exp(b) / 4c² of its scores, (5, K)."""
-
-    theta: Floats
-    anchors: Floats
-    anchor_weights: Floats
-    anchor_class: Ints
-    numbers: Floats
-    counts: Ints
-
-
-# Places in Plane.numbers and Plane.counts.
-_POWER, _BOUND, _MARGIN, _SLACK = range(4)
-_STEPS, _INSIDE_STEPS, _BISECTIONS = range(3)
-
-
-class Density(NamedTuple):
-    """Arrays of a `Kde`; `constants` are its levels, squares and cones."""
-
-    bandwidth: Floats
-    frame: Floats
-    keys: Ints
-    widths: Ints
-    anchors: Floats
-    starts: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    tiles: NDArray[np.float32]
-    terms: Floats
-    constants: Ints
+# Further from every softened row than two of them can be from each other.
+_FAR = 9.0
 
 
 class Kernel:
-    """The arrays of a scorer, laid out for the compiled functions.
+    """Scores rows by compiled loops.
 
     Parameters
     ----------
-    embedder, kde
+    embedder, kde, combined
         As for `Scorer`.
     calibration
         Calibration scores in ascending order, (n,).
     outlier_column
-        Which result the calibration scores belong to: 0 for the log density, 1 for the log KDE.
+        Which result the calibration scores belong to: 0 for the log density, 1 for the log KDE, 3 for the combined.
     """
 
-    def __init__(self, embedder: Embedder, kde: Kde, calibration: Floats, outlier_column: int) -> None:
-        student, network = embedder.student, embedder.network
-        theta, power = embedder.theta(), 0.5 * (student.dof + 2.0)
-        # Copies, because numba compiles once more for arrays that cannot be written to.
-        self._plane = Plane(
-            theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
-            anchors=embedder.anchors.copy(),
-            anchor_weights=embedder.anchor_weights.copy(),
-            anchor_class=embedder.anchor_class.copy(),
-            numbers=np.array([power, embedder.bound, MARGIN, SLACK]),
-            counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
+    def __init__(
+        self, embedder: Embedder, kde: Kde, combined: Combined, calibration: Floats, outlier_column: int
+    ) -> None:
+        network = embedder.network
+        log_norm = math.log(embedder.student.dof / (2.0 * math.pi))
+        # Everything is copied, because numba compiles once more for arrays that cannot be written to.
+        self._arrays = (
+            *Ranking(np.array(calibration), outlier_column, log_norm),
+            *_plane(embedder),
+            *_density(kde),
+            *_outlier(combined),
         )
-        self._density = Density(
-            **{name: array.copy() for name, array in kde.tensors().items()},
-            constants=np.array([kde_module._LEVELS, kde_module._SQUARES, kde_module._CONES]),
-        )
-        self._ranking = (np.array(calibration), outlier_column, math.log(student.dof / (2.0 * math.pi)))
         self._inputs = (
             np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
             embedder.temperature,
@@ -133,395 +69,71 @@ class Kernel:
         points
             Where the points go, (n, 2).
         results
-            Where log density, log KDE, KL_sym and p-value go, (n, 4); a bad row is NaN throughout.
+            Where log density, log KDE, KL_sym, combined score and p-value go, (n, 5); a bad row is NaN throughout.
         """
-        _score_rows(probs, points, results, *self._inputs, *self._ranking, *self._plane, *self._density)
+        score_rows(probs, points, results, *self._inputs, *self._arrays)
 
-    def finish(
-        self, rows: Floats, guesses: Floats, best: Ints, losses: Floats, points: Floats, results: Floats
-    ) -> None:
-        """Score prepared rows (n, 2K + 1) from the guesses that `Embedder.guess` made for them."""
-        _finish_rows(rows, guesses, best, losses, points, results, *self._ranking, *self._plane, *self._density)
+    def finish(self, logs: Floats, rows: Floats, guesses: Floats, points: Floats, results: Floats) -> None:
+        """Score rows from log π (n, n_inputs), what `Embedder` prepared of it (n, 2K + 1) and guessed (n, 2)."""
+        finish_rows(logs, rows, guesses, points, results, *self._arrays)
 
 
-@_compiled
-def _score_rows(
-    probs: Floats,
-    points: Floats,
-    results: Floats,
-    columns: Ints,
-    temperature: float,
-    floor: float,
-    network: Floats,
-    sizes: Ints,
-    features: int,
-    calibration: Floats,
-    outlier_column: int,
-    log_norm: float,
-    *arrays: Any,
-) -> None:
-    plane, density = Plane(*arrays[:6]), Density(*arrays[6:])
-    count, classes = len(probs), len(columns)
-    rows, guesses = np.empty((count, 2 * classes + 1)), np.empty((count, 2))
-    best, losses = np.empty(count, dtype=np.int64), np.empty(count)
-    values, costs = np.empty((2, sizes.max())), np.empty(len(plane.anchors))
-    for i in range(count):
-        best[i] = -1
-        if _prepare(probs[i], columns, temperature, floor, rows[i]):
-            _guess(rows[i], network, sizes, features, plane.numbers[_BOUND], values, guesses[i])
-            best[i], losses[i] = _best_anchor(rows[i], plane.anchor_weights, costs)
-    _finish(rows, guesses, best, losses, points, results, calibration, outlier_column, log_norm, plane, density)
-
-
-@_compiled
-def _finish_rows(
-    rows: Floats,
-    guesses: Floats,
-    best: Ints,
-    losses: Floats,
-    points: Floats,
-    results: Floats,
-    calibration: Floats,
-    outlier_column: int,
-    log_norm: float,
-    *arrays: Any,
-) -> None:
-    plane, density = Plane(*arrays[:6]), Density(*arrays[6:])
-    _finish(rows, guesses, best, losses, points, results, calibration, outlier_column, log_norm, plane, density)
-
-
-@_compiled
-def _finish(
-    rows: Floats,
-    guesses: Floats,
-    best: Ints,
-    losses: Floats,
-    points: Floats,
-    results: Floats,
-    calibration: Floats,
-    outlier_column: int,
-    log_norm: float,
-    plane: Plane,
-    density: Density,
-) -> None:
-    """Place the rows, each from the better of its two starts, and score them; a row without a best anchor is bad."""
-    work = np.empty((6, plane.theta.shape[1]))
-    for i in range(len(rows)):
-        if best[i] < 0:
-            points[i, 0] = points[i, 1] = np.nan
-            for j in range(4):
-                results[i, j] = np.nan
-            continue
-        x, y, loss, log_total = _place(guesses[i], best[i], losses[i], rows[i], plane, work)
-        points[i, 0], points[i, 1] = x, y
-        results[i, 0] = log_total + log_norm
-        results[i, 1] = _log_kde(x, y, density)
-        results[i, 2] = loss
-        results[i, 3] = (1.0 + _rank(results[i, outlier_column], calibration)) / (1.0 + len(calibration))
-
-
-@_compiled
-def _prepare(probs: Floats, columns: Ints, temperature: float, floor: float, row: Floats) -> bool:
-    """Write (π, log π, 1) of the student's classes to `row`; false if the probabilities cannot be used."""
-    total, lifted = 0.0, 0.0
-    for k in range(len(probs)):
-        # Not "<", so that NaN is caught too.
-        if not probs[k] >= -1e-6:
-            return False
-        total += probs[k]
-        lifted += max(probs[k], floor)
-    if not abs(total - 1.0) <= 1e-3:
-        return False
-    classes = len(columns)
-    top = -np.inf
-    for k in range(classes):
-        row[classes + k] = math.log(max(probs[columns[k]], floor))
-        top = max(top, row[classes + k])
-    if classes < len(probs) or temperature != 1.0:
-        lifted = 0.0
-        for k in range(classes):
-            row[classes + k] = (row[classes + k] - top) / temperature
-            lifted += math.exp(row[classes + k])
-    log_total = math.log(lifted)
-    for k in range(classes):
-        row[classes + k] -= log_total
-        row[k] = math.exp(row[classes + k])
-    row[2 * classes] = 1.0
-    return True
-
-
-@_compiled
-def _guess(
-    row: Floats, network: Floats, sizes: Ints, features: int, bound: float, values: Floats, guess: Floats
-) -> None:
-    """Write f_p(π), kept within the bound, to `guess`."""
-    classes = len(row) // 2
-    for k in range(sizes[0]):
-        p = row[k % classes]
-        values[0, k] = p if features == 0 or (features == 2 and k < classes) else math.log(max(p, 1e-8)) / 8.0
-    start = 0
-    for layer in range(len(sizes) - 1):
-        inputs, outputs = sizes[layer], sizes[layer + 1]
-        before, after = values[layer % 2], values[(layer + 1) % 2]
-        for j in range(outputs):
-            after[j] = network[start + inputs * outputs + j]
-        for i in range(inputs):
-            # Half of the hidden units rest.
-            if layer == 0 or before[i] > 0.0:
-                for j in range(outputs):
-                    after[j] += before[i] * network[start + i * outputs + j]
-        start += (inputs + 1) * outputs
-    for j in range(2):
-        guess[j] = min(max(values[(len(sizes) - 1) % 2, j], -bound), bound)
-
-
-@_compiled
-def _best_anchor(row: Floats, weights: Floats, costs: Floats) -> tuple[int, float]:
-    """Index of the anchor of least KL_sym, and KL_sym there."""
-    for m in range(len(costs)):
-        costs[m] = 0.0
-    for k in range(len(row)):
-        for m in range(len(costs)):
-            costs[m] += row[k] * weights[k, m]
-    best = 0
-    for m in range(len(costs)):
-        if costs[m] < costs[best]:
-            best = m
-    classes = len(row) // 2
-    negative_entropy = 0.0
-    for k in range(classes):
-        negative_entropy += row[k] * row[classes + k]
-    return best, 0.5 * (costs[best] + negative_entropy)
-
-
-@_compiled
-def _look(x: float, y: float, row: Floats, label: int, theta: Floats, power: float, work: Floats) -> Local:
-    """KL_sym, log Σ exp s, gradient x, y, Hessian xx, yy, xy and the label's lead at a point; see `embed._look`."""
-    classes = theta.shape[1]
-    top, other = -np.inf, -np.inf
-    for k in range(classes):
-        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-        slope = -2.0 * power / distance
-        score = theta[2, k] - power * math.log(distance)
-        work[0, k], work[1, k], work[2, k], work[3, k] = slope * gap_x, slope * gap_y, slope, score
-        if k != label:
-            other = max(other, score)
-    top = max(other, work[3, label])
-    total = 0.0
-    if power == 2.0:
-        # ν = 2 is the default, and there exp(s) takes no exponential.
-        top = 0.0
-        for k in range(classes):
-            work[4, k] = theta[4, k] * work[2, k] * work[2, k]
-            total += work[4, k]
-    else:
-        for k in range(classes):
-            work[4, k] = math.exp(work[3, k] - top)
-            total += work[4, k]
-    log_total, scale = top + math.log(total), 1.0 / total
-    loss, mean = 0.0, 0.0
-    for k in range(classes):
-        q, surprise = work[4, k] * scale, row[classes + k] - work[3, k] + log_total
-        loss += (row[k] - q) * surprise
-        mean += q * surprise
-        work[4, k], work[5, k] = q, surprise
-    g_x, g_y, mean_x, mean_y, tilt_x, tilt_y = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    h_xx, h_yy, h_xy, bend = 0.0, 0.0, 0.0, 0.0
-    share = 1.0 / power
-    for k in range(classes):
-        along_x, along_y, slope, q = work[0, k], work[1, k], work[2, k], work[4, k]
-        tilt = q * (work[5, k] - mean)
-        pull = 0.5 * (q - row[k] - tilt)
-        weight = q - 0.5 * tilt + share * pull
-        mean_x += q * along_x
-        mean_y += q * along_y
-        tilt_x += tilt * along_x
-        tilt_y += tilt * along_y
-        g_x += pull * along_x
-        g_y += pull * along_y
-        bend += pull * slope
-        h_xx += weight * along_x * along_x
-        h_yy += weight * along_y * along_y
-        h_xy += weight * along_x * along_y
-    h_xx += bend - mean_x * (mean_x - tilt_x)
-    h_yy += bend - mean_y * (mean_y - tilt_y)
-    h_xy += 0.5 * (tilt_x * mean_y + tilt_y * mean_x) - mean_x * mean_y
-    return 0.5 * loss, log_total, g_x, g_y, h_xx, h_yy, h_xy, work[3, label] - other
-
-
-@_compiled
-def _newton(
-    x: float,
-    y: float,
-    local: Local,
-    row: Floats,
-    label: int,
-    least_lead: float,
-    steps: int,
-    theta: Floats,
-    numbers: Floats,
-    work: Floats,
-) -> tuple[float, float, Local]:
-    """Point and what is known there after damped Newton steps that keep this lead; see `Embedder._newton`."""
-    power, bound, slack = numbers[_POWER], numbers[_BOUND], numbers[_SLACK]
-    damping = 1e-3
-    for _ in range(steps):
-        _, _, g_x, g_y, h_xx, h_yy, h_xy, _ = local
-        shift = damping + 1e-6
-        middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
-        split = max(math.sqrt(half * half + h_xy * h_xy), 1e-20)
-        inverse_1 = 1.0 / (abs(middle + split) + shift)
-        inverse_2 = 1.0 / (abs(middle - split) + shift)
-        even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
-        step_x = -(even * g_x + odd * (half * g_x + h_xy * g_y))
-        step_y = -(even * g_y + odd * (h_xy * g_x - half * g_y))
-        length = max(math.sqrt(step_x * step_x + step_y * step_y), 1e-20)
-        factor = min(0.1 * bound / length, 1.0)
-        trial_x = min(max(x + factor * step_x, -bound), bound)
-        trial_y = min(max(y + factor * step_y, -bound), bound)
-        there = _look(trial_x, trial_y, row, label, theta, power, work)
-        if there[0] < local[0] + slack and there[7] > least_lead:
-            x, y, local = trial_x, trial_y, there
-            damping = max(0.2 * damping, 1e-6)
-        else:
-            damping = min(10.0 * damping, 1e4)
-    return x, y, local
-
-
-@_compiled
-def _place(
-    guess: Floats, best: int, loss: float, row: Floats, plane: Plane, work: Floats
-) -> tuple[float, float, float, float]:
-    """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
-    theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
-    power, margin = numbers[_POWER], numbers[_MARGIN]
-    label, inside = int(np.argmax(row[classes : 2 * classes])), -1
-    x, y = guess[0], guess[1]
-    local = _look(x, y, row, label, theta, power, work)
-    if not local[0] <= loss:
-        x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-        local = _look(x, y, row, label, theta, power, work)
-    x, y, local = _newton(x, y, local, row, label, -np.inf, plane.counts[_STEPS], theta, numbers, work)
-    if local[7] > margin:
-        return x, y, local[0], local[1]
-    least = np.inf
-    for m in range(len(plane.anchors)):
-        if plane.anchor_class[m] == label:
-            cost = 0.0
-            for k in range(len(row)):
-                cost += row[k] * plane.anchor_weights[k, m]
-            if cost < least:
-                inside, least = m, cost
-    if inside < 0:
-        return x, y, local[0], local[1]
-    from_x, from_y = plane.anchors[inside, 0], plane.anchors[inside, 1]
-    low, high = 0.0, 1.0
-    for _ in range(plane.counts[_BISECTIONS]):
-        middle = 0.5 * (low + high)
-        x_there, y_there = from_x + middle * (x - from_x), from_y + middle * (y - from_y)
-        if _look(x_there, y_there, row, label, theta, power, work)[7] > margin:
-            low = middle
-        else:
-            high = middle
-    x, y = from_x + low * (x - from_x), from_y + low * (y - from_y)
-    local = _look(x, y, row, label, theta, power, work)
-    at_anchor = _look(from_x, from_y, row, label, theta, power, work)
-    if not local[0] < at_anchor[0]:
-        x, y, local = from_x, from_y, at_anchor
-    x, y, local = _newton(x, y, local, row, label, margin, plane.counts[_INSIDE_STEPS], theta, numbers, work)
-    return x, y, local[0], local[1]
-
-
-@_compiled
-def _log_kde(x: float, y: float, density: Density) -> float:
-    """log p(y) of the kernel density; see `Kde.log_density`."""
-    levels, squares, cones = density.constants[0], density.constants[1], density.constants[2]
-    across_x = (x - density.frame[0]) / density.frame[2]
-    across_y = (y - density.frame[1]) / density.frame[2]
-    if 0.0 <= across_x < 1.0 and 0.0 <= across_y < 1.0:
-        scale = float(1 << levels)
-        fine_x, fine_y = min(across_x * scale, scale - 1.0), min(across_y * scale, scale - 1.0)
-        cell_x, cell_y = int(fine_x), int(fine_y)
-        leaf = _rank(_spread_bits(cell_x) | (_spread_bits(cell_y) << 1), density.keys) - 1
-        width = density.widths[leaf]
-        place_x = (fine_x - float(cell_x & -width)) / float(width) - 0.5
-        place_y = (fine_y - float(cell_y & -width)) / float(width) - 0.5
-    else:
-        place_x, place_y = across_x - 0.5, across_y - 0.5
-        flat = abs(place_x) >= abs(place_y)
-        along, towards = (place_y, place_x) if flat else (place_x, place_y)
-        segment = min(int((along / abs(towards) + 1.0) * 0.5 * float(cones)), cones - 1)
-        side = (0 if flat else 2) + (1 if towards < 0.0 else 0)
-        leaf = len(density.keys) + side * cones + segment
-    gap_x, gap_y = x - density.anchors[leaf, 0], y - density.anchors[leaf, 1]
-    square = (gap_x * gap_x + gap_y * gap_y) / (2.0 * density.bandwidth[0] * density.bandwidth[0])
-    first, count = density.starts[leaf], density.counts[leaf]
-    if count > 0:
-        log_sum = _read_list(place_x, place_y, density.terms, first, count)
-    else:
-        log_sum = _read_tile(place_x, place_y, density.tiles, first, squares)
-    return log_sum - float(square)
-
-
-@_compiled
-def _spread_bits(value: int) -> int:
-    """The low 32 bits of a number, moved to the even places."""
-    value = (value | (value << 16)) & 0x0000FFFF0000FFFF
-    value = (value | (value << 8)) & 0x00FF00FF00FF00FF
-    value = (value | (value << 4)) & 0x0F0F0F0F0F0F0F0F
-    value = (value | (value << 2)) & 0x3333333333333333
-    return (value | (value << 1)) & 0x5555555555555555
-
-
-@_compiled
-def _read_list(x: float, y: float, terms: Floats, first: int, count: int) -> float:
-    """log Σ exp(α + γ·place) over a list."""
-    top = -np.inf
-    for j in range(first, first + count):
-        top = max(top, terms[j, 0] + terms[j, 1] * x + terms[j, 2] * y)
-    total = 0.0
-    for j in range(first, first + count):
-        total += math.exp(terms[j, 0] + terms[j, 1] * x + terms[j, 2] * y - top)
-    return math.log(total) + top
-
-
-@_compiled
-def _read_tile(x: float, y: float, tiles: NDArray[np.float32], tile: int, squares: int) -> float:
-    """A bicubic B-spline at a place of its cell."""
-    knot_x, knot_y = (x + 0.5) * float(squares), (y + 0.5) * float(squares)
-    square_x, square_y = min(int(knot_x), squares - 1), min(int(knot_y), squares - 1)
-    weights_x, weights_y = _b_spline(knot_x - float(square_x)), _b_spline(knot_y - float(square_y))
-    value = 0.0
-    for i in range(4):
-        line = 0.0
-        for j in range(4):
-            line += weights_y[j] * float(tiles[tile, square_x + i, square_y + j])
-        value += weights_x[i] * line
-    return value
-
-
-@_compiled
-def _b_spline(offset: float) -> tuple[float, float, float, float]:
-    """Weights of the four cubic B-splines over a unit interval."""
-    rest = 1.0 - offset
-    square, rest_square = offset * offset, rest * rest
-    return (
-        rest_square * rest / 6.0,
-        (4.0 - (6.0 - 3.0 * offset) * square) / 6.0,
-        (4.0 - (6.0 - 3.0 * rest) * rest_square) / 6.0,
-        square * offset / 6.0,
+def _plane(embedder: Embedder) -> Plane:
+    theta, power = embedder.theta(), 0.5 * (embedder.student.dof + 2.0)
+    weights, classes = embedder.anchor_weights, embedder.student.n_classes
+    log_q, q = -weights[:classes], -weights[classes : 2 * classes]
+    # 1 - q has no digits left where q is nearly one; the sum of the others has.
+    others = 1.0 - q
+    top, anchors = q.argmax(axis=0), np.arange(q.shape[1])
+    rest = q.copy()
+    rest[top, anchors] = 0.0
+    others[top, anchors] = rest.sum(axis=0)
+    log_odds = log_q - np.log(np.maximum(others, 1e-300))
+    order = np.argsort(log_odds, axis=1, kind="stable")
+    return Plane(
+        theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
+        anchors=embedder.anchors.copy(),
+        anchor_weights=weights.T.copy(),
+        anchor_class=embedder.anchor_class.copy(),
+        order=order.astype(np.int32),
+        log_odds=np.take_along_axis(log_odds, order, axis=1).astype(np.float32),
+        others=np.take_along_axis(others, order, axis=1).astype(np.float32),
+        numbers=np.array([power, embedder.bound, MARGIN, SLACK, REST]),
+        counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
     )
 
 
-@_compiled
-def _rank(value: float, ascending: NDArray[Any]) -> int:
-    """How many entries are not above the value."""
-    low, high = 0, len(ascending)
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _density(kde: Kde) -> Density:
+    return Density(
+        **{name: array.copy() for name, array in kde.tensors().items()},
+        constants=np.array([kde_module._LEVELS, kde_module._SQUARES, kde_module._CONES]),
+    )
+
+
+def _outlier(combined: Combined) -> Outlier:
+    neighbours = combined.neighbours
+    parts = _boxes(neighbours.rows, np.arange(len(neighbours.rows)))
+    boxes = np.full((len(parts), neighbours.rows.shape[1], BOX), _FAR)
+    for box, part in zip(boxes, parts, strict=True):
+        box[:, : len(part)] = neighbours.rows[part].T
+    return Outlier(
+        boxes=boxes,
+        low=np.stack([neighbours.rows[part].min(axis=0) for part in parts], axis=1),
+        high=np.stack([neighbours.rows[part].max(axis=0) for part in parts], axis=1),
+        gen_scores=combined.gen_rank.scores.copy(),
+        gen_log_ranks=combined.gen_rank.log_ranks.copy(),
+        soft_scores=combined.soft_rank.scores.copy(),
+        soft_log_ranks=combined.soft_rank.log_ranks.copy(),
+        numbers=np.array([neighbours.temperature, combined.gen_rank.slope, combined.soft_rank.slope, GAMMA]),
+        counts=np.array([neighbours.neighbours, TOP_CLASSES]),
+    )
+
+
+def _boxes(rows: Floats, part: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The rows of a part in groups of `BOX` that are near each other: halved across their widest side, and again."""
+    if len(part) <= BOX:
+        return [part]
+    widest = int(np.ptp(rows[part], axis=0).argmax())
+    part = part[np.argsort(rows[part, widest], kind="stable")]
+    half = (len(part) + 2 * BOX - 1) // (2 * BOX) * BOX
+    return _boxes(rows, part[:half]) + _boxes(rows, part[half:])

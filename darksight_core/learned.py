@@ -275,6 +275,9 @@ def _solve(labelled: _Labelled, ridges: tuple[float, float]) -> tuple[Floats, Fl
         prior = (precision * (beta - mean) ** 2).sum() + (offset_ridge * offsets @ offsets if has_offsets else 0.0)
         return float(_losses(design @ beta + offsets[predicted], correct).sum() + 0.5 * prior)
 
+    def sums(values: Floats) -> Floats:
+        return np.asarray(np.bincount(predicted, values, classes), dtype=np.float64)
+
     beta, offsets = mean.copy(), np.zeros(classes)
     value = objective(beta, offsets)
     for _ in range(50):
@@ -287,9 +290,9 @@ def _solve(labelled: _Labelled, ridges: tuple[float, float]) -> tuple[Floats, Fl
         own: Floats = np.ones(classes)
         cross: Floats = np.zeros((columns, classes))
         if has_offsets:
-            pull = np.bincount(predicted, excess, classes) + offset_ridge * offsets
-            own = np.bincount(predicted, curvature, classes) + offset_ridge
-            cross = np.stack([np.bincount(predicted, column, classes) for column in bent.T])
+            pull = sums(excess) + offset_ridge * offsets
+            own = sums(curvature) + offset_ridge
+            cross = np.stack([sums(column) for column in bent.T])
             slope -= cross @ (pull / own)
             hessian -= (cross / own) @ cross.T
         free = (beta > least) | (slope < 0.0)

@@ -1,6 +1,7 @@
 """The online scorer: rows of probabilities in, columns of scores out.
 
     probs -> check -> place on the map (`embed`) -> log P(y; θ), log KDE(y) -> p-value among the calibration scores
+                   -> compare with known rows (`combined`) ------------------^
 
 What is wrong with the shape fails the call; what is wrong with the values of a row is a result for that row, and no
 other row notices. A `Scorer` never changes after it is made, so any number of threads may share it.
@@ -16,22 +17,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.combined import Combined
 from darksight_core.embed import CHUNK, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.kde import Kde
 from darksight_core.simplex import Floats, log_probs
 
 if TYPE_CHECKING:
+    from darksight_core.bundle import Bundle
     from darksight_core.kernel import Kernel
 
 __all__ = ["OUTLIER_SCORES", "Calibration", "Scorer", "Scores", "ShapeError"]
 
-OUTLIER_SCORES = ("log_density", "log_kde")
-"""Scores that a p-value can be made from."""
+OUTLIER_SCORES = ("combined", "log_density", "log_kde")
+"""Scores that a p-value can be made from, the default first."""
 
 # From here on matrix products by BLAS make up for the calls of numpy around them (measured: they meet at 5 to 6 rows).
 _BATCH = 8
-_RESULTS = ("log_density", "log_kde", "fidelity", "p_value")
+_RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
 
 
 class ShapeError(DarkSightError, ValueError):
@@ -54,6 +57,8 @@ class Scores:
         log density of the reference points, (n,).
     fidelity
         KL_sym between the row and the student's classes at its place, (n,).
+    combined
+        How usual the row is among known rows, off the map; see `Combined`, (n,).
     p_value
         Conformal rank of the chosen score, (n,).
     valid
@@ -64,6 +69,7 @@ class Scores:
     log_density: Floats
     log_kde: Floats
     fidelity: Floats
+    combined: Floats
     p_value: Floats
     valid: NDArray[np.bool_]
 
@@ -85,17 +91,17 @@ class Calibration:
         Which of them p-values are made from.
 
     >>> scores = np.array([2.0, 1.0])
-    >>> Calibration({"log_density": scores, "log_kde": scores}).p_value(np.array([0.0, 2.0]))
+    >>> Calibration(dict.fromkeys(OUTLIER_SCORES, scores)).p_value(np.array([0.0, 2.0]))
     array([0.33333333, 1.        ])
     """
 
     scores: dict[str, Floats]
-    outlier_score: str = "log_kde"
+    outlier_score: str = OUTLIER_SCORES[0]
 
     def __post_init__(self) -> None:
         scores = {name: np.sort(np.array(score, dtype=np.float64)) for name, score in self.scores.items()}
         if set(scores) != set(OUTLIER_SCORES) or self.outlier_score not in OUTLIER_SCORES:
-            raise ConfigError(f"calibration needs {' and '.join(OUTLIER_SCORES)}, and one of them as outlier score")
+            raise ConfigError(f"calibration needs {', '.join(OUTLIER_SCORES)}, and one of them as outlier score")
         shapes = {score.shape for score in scores.values()}
         if len(shapes) != 1 or len(shapes.pop()) != 1 or not all(np.isfinite(score).all() for score in scores.values()):
             raise ConfigError("calibration scores must be finite, one of each kind for every row")
@@ -120,6 +126,11 @@ class Calibration:
         return {"outlier_score": self.outlier_score}
 
     @classmethod
+    def empty(cls) -> Calibration:
+        """A calibration of no row, with which every p-value is 1."""
+        return cls({name: np.empty(0) for name in OUTLIER_SCORES})
+
+    @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Calibration:
         """Inverse of `tensors` and `settings`; ConfigError if something is missing."""
         try:
@@ -133,7 +144,7 @@ class Scorer:
 
     Parameters
     ----------
-    embedder, kde, calibration
+    embedder, kde, combined, calibration
         The parts of a bundle.
     class_names
         Names of the n_inputs classes; by default their numbers.
@@ -148,6 +159,7 @@ class Scorer:
         self,
         embedder: Embedder,
         kde: Kde,
+        combined: Combined,
         calibration: Calibration,
         *,
         class_names: tuple[str, ...] | None = None,
@@ -156,30 +168,39 @@ class Scorer:
     ) -> None:
         self.embedder = embedder
         self.kde = kde
+        self.combined = combined
         self.calibration = calibration
         self.class_names = tuple(str(k) for k in range(embedder.n_inputs)) if class_names is None else class_names
         self.version = version
         if len(self.class_names) != embedder.n_inputs:
             raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
-        self._kernel = None if compiled is False else _make_kernel(embedder, kde, calibration)
+        if combined.n_classes != embedder.n_inputs:
+            raise ConfigError(f"known rows of {combined.n_classes} probabilities for rows of {embedder.n_inputs}")
+        self._kernel = None if compiled is False else _make_kernel(embedder, kde, combined, calibration)
         if compiled and self._kernel is None:
             raise ConfigError("the compiled scorer needs numba, which is not installed")
-        for rows in (1, _BATCH):
-            self.score(np.full((rows, embedder.n_inputs), 1.0 / embedder.n_inputs))
+        if self._kernel is not None:
+            for rows in (1, _BATCH):
+                self.score(np.full((rows, embedder.n_inputs), 1.0 / embedder.n_inputs))
 
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """The scorer of a bundle file, ready for its first call."""
         from darksight_core.bundle import read_bundle
 
-        bundle = read_bundle(path, verify=True)
-        names = bundle.manifest.get("class_names")
+        return cls.of(read_bundle(path, verify=True))
+
+    @classmethod
+    def of(cls, bundle: Bundle, *, compiled: bool | None = None) -> Scorer:
+        """The scorer of a bundle."""
         return cls(
             bundle.embedder,
             bundle.kde,
+            bundle.combined,
             bundle.calibration,
-            class_names=None if names is None else tuple(names),
+            class_names=bundle.class_names,
             version=bundle.version,
+            compiled=compiled,
         )
 
     @property
@@ -209,8 +230,8 @@ class Scorer:
             for start in range(0, len(rows), CHUNK):
                 part = slice(start, start + CHUNK)
                 self._score_batch(rows[part], points[part], results[part])
-        log_density, log_kde, fidelity, p_value = results.T.copy()
-        return Scores(points, log_density, log_kde, fidelity, p_value, np.isfinite(log_density))
+        log_density, log_kde, fidelity, combined, p_value = results.T.copy()
+        return Scores(points, log_density, log_kde, fidelity, combined, p_value, np.isfinite(log_density))
 
     def _read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order."""
@@ -224,28 +245,29 @@ class Scorer:
         return array.astype(np.float64, order="C")
 
     def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
-        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (n, 4)."""
+        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (n, 5)."""
         with np.errstate(invalid="ignore", over="ignore"):
             bad = np.flatnonzero(~(np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) | (rows < -1e-6).any(axis=1))
         rows[bad] = 1.0 / self.n_inputs
         log_pi = log_probs(rows)
         if self._kernel is not None:
             prepared = self.embedder.prepare(log_pi)
-            self._kernel.finish(prepared, *self.embedder.guess(prepared), points, results)
+            self._kernel.finish(log_pi, prepared, self.embedder.guess(prepared), points, results)
         else:
             points[:], results[:, 2] = self.embedder.embed(log_pi)
             results[:, 0] = self.embedder.student.log_density(points)
             results[:, 1] = self.kde.log_density(points)
-            results[:, 3] = self.calibration.p_value(results[:, _RESULTS.index(self.calibration.outlier_score)])
+            results[:, 3] = self.combined.score(log_pi)
+            results[:, 4] = self.calibration.p_value(results[:, _RESULTS.index(self.calibration.outlier_score)])
         points[bad] = np.nan
         results[bad] = np.nan
 
 
-def _make_kernel(embedder: Embedder, kde: Kde, calibration: Calibration) -> Kernel | None:
+def _make_kernel(embedder: Embedder, kde: Kde, combined: Combined, calibration: Calibration) -> Kernel | None:
     """The compiled kernel, or nothing without numba; imported here because numba takes long to import."""
     from darksight_core.kernel import COMPILED, Kernel
 
     if not COMPILED:
         return None
     score = calibration.outlier_score
-    return Kernel(embedder, kde, calibration.scores[score], _RESULTS.index(score))
+    return Kernel(embedder, kde, combined, calibration.scores[score], _RESULTS.index(score))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder, Network
 from darksight_core.kde import Kde
 from darksight_core.predictions import from_arrays
@@ -62,15 +63,21 @@ def make_bundle(
     split = make_split(rows, seed, shares)
     points, _ = embedder.embed(log_probs(predictions.probs))
     kde = Kde.fit(points[split.fit], bandwidth=1.0)
-    held_out = points[split.calibrate]
-    calibration = Calibration({"log_density": student.log_density(held_out), "log_kde": kde.log_density(held_out)})
-    places = points[:32]
-    probes = Probes.of(predictions.probs[:32], places, student.log_density(places), kde.log_density(places))
+    log_pi = log_probs(predictions.probs)
+    combined = Combined.fit(log_pi[split.fit], seed)
+    scores = {
+        "combined": combined.score(log_pi),
+        "log_density": student.log_density(points),
+        "log_kde": kde.log_density(points),
+    }
+    calibration = Calibration({name: score[split.calibrate] for name, score in scores.items()})
+    probes = Probes.of(predictions.probs[:32], points[:32], **{name: score[:32] for name, score in scores.items()})
     predicted = predictions.probs[split.fit].argmax(axis=1)
     hashes = predictions.row_hashes()
     return Bundle(
         embedder=embedder,
         kde=kde,
+        combined=combined,
         calibration=calibration,
         reference=Reference.of(points[split.fit], predicted, predicted if labelled else None),
         probes=probes.ranked(calibration),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder, Network
 from darksight_core.kde import Kde
-from darksight_core.scorer import Calibration
-from darksight_core.simplex import Floats, log_softmax
+from darksight_core.scorer import OUTLIER_SCORES, Calibration
+from darksight_core.simplex import Floats, log_probs, log_softmax
 from darksight_core.student import Student
 
-__all__ = ["extreme_probs", "map_probs", "random_calibration", "random_embedder", "random_kde"]
+__all__ = ["extreme_probs", "map_probs", "random_calibration", "random_combined", "random_embedder", "random_kde"]
 
 
 def random_embedder(
@@ -55,10 +56,16 @@ def random_kde(embedder: Embedder, n: int = 300, *, seed: int = 0) -> Kde:
     return Kde.fit(means[rng.integers(len(means), size=n)] + rng.normal(size=(n, 2)))
 
 
-def random_calibration(n: int = 99, *, seed: int = 0, outlier_score: str = "log_kde") -> Calibration:
+def random_combined(classes: int = 10, n: int = 500, *, seed: int = 0) -> Combined:
+    """An outlier score whose known rows are a map's of that many classes."""
+    rows = map_probs(random_embedder(classes), n if classes <= 100 else n // 10, seed=seed + 1)
+    return Combined.fit(log_probs(rows), seed=seed)
+
+
+def random_calibration(n: int = 99, *, seed: int = 0, outlier_score: str = OUTLIER_SCORES[0]) -> Calibration:
     """Scores at random."""
-    scores = np.random.default_rng(seed).normal(-6.0, 2.0, size=(2, n))
-    return Calibration({"log_density": scores[0], "log_kde": scores[1]}, outlier_score)
+    scores = np.random.default_rng(seed).normal(-6.0, 2.0, size=(len(OUTLIER_SCORES), n))
+    return Calibration(dict(zip(OUTLIER_SCORES, scores, strict=True)), outlier_score)
 
 
 def map_probs(embedder: Embedder, n: int = 60, *, seed: int = 0, noise: float = 0.7) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """The one file that a fit writes and everything online reads.
 
 container   tensors and a manifest in a safetensors file, where no byte can change unnoticed
-parts       what they mean: map, density, calibration, references, probes, row sketches
+parts       what they mean: map, density, outlier score, calibration, references, probes, row sketches
 views       a bundle, or the difference of two, as text
 defects     every reason to refuse one
 """

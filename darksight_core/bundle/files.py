@@ -26,8 +26,10 @@ from darksight_core.bundle.defects import (
     TensorSpecError,
 )
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError
+from darksight_core.gate import Gate
 from darksight_core.kde import Kde
 from darksight_core.scorer import Calibration, Scorer
 from darksight_core.split import MAX_LEAK, RowSketch, leak, overlap
@@ -45,6 +47,7 @@ def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
     manifest = {
         **bundle.manifest,
         "embed": bundle.embedder.settings(),
+        "combined": bundle.combined.settings(),
         "calibration": {**bundle.calibration.settings(), "n": len(bundle.calibration)},
         "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
     }
@@ -104,9 +107,11 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
     parts: dict[str, Tensors] = {
         "embed": bundle.embedder.tensors(),
         "kde": bundle.kde.tensors(),
+        "combined": bundle.combined.tensors(),
         "calibration": bundle.calibration.tensors(),
         "reference": {field.name: getattr(bundle.reference, field.name) for field in fields(Reference)},
         "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
+        "gate": {} if bundle.gate is None else bundle.gate.tensors(),
     }
     for field in fields(SplitSketches):
         parts[f"split.{field.name}"] = getattr(bundle.splits, field.name).tensors()
@@ -128,11 +133,13 @@ def _build(container: Container, source: str) -> Bundle:
         return Bundle(
             embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
             kde=Kde.from_tensors(part("kde")),
+            combined=Combined.from_tensors(part("combined"), manifest["combined"]),
             calibration=Calibration.from_tensors(part("calibration"), manifest["calibration"]),
             reference=Reference(**part("reference")),
             probes=Probes(**part("probe")),
             splits=SplitSketches(**{field.name: sketch(field.name) for field in fields(SplitSketches)}),
             manifest=manifest,
+            gate=None if manifest["gate"] is None else Gate.from_tensors(part("gate"), manifest["gate"]),
             version=container.version,
         )
     except Exception as error:
@@ -151,6 +158,7 @@ def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
         "gate": (dict, type(None)),
         "certificate": (dict, type(None)),
         "embed": dict,
+        "combined": dict,
         "calibration": dict,
         "splits": dict,
     }
@@ -185,6 +193,8 @@ def _check_classes(bundle: Bundle, source: str) -> None:
     rows, scores = bundle.splits.calibrate.n, len(bundle.calibration)
     if len(bundle.class_names) != classes:
         problem = f"there are {len(bundle.class_names)} class names for rows of {classes} probabilities"
+    elif bundle.combined.n_classes != classes:
+        problem = f"known rows have {bundle.combined.n_classes} probabilities, rows that come in {classes}"
     elif bundle.probes.inputs.shape[1] != classes:
         problem = f"probe rows have {bundle.probes.inputs.shape[1]} probabilities, rows that come in {classes}"
     elif highest >= classes:
@@ -193,6 +203,10 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = f"there are {scores} calibration scores of {rows} calibration rows"
     elif bundle.splits.fit.n == 0:
         problem = "there is no fit row"
+    elif bundle.gate is not None and bundle.gate.outlier is not None and bundle.gate.outlier.n != scores:
+        problem = f"the gate's outlier rule is for {bundle.gate.outlier.n} calibration scores, not for {scores}"
+    elif bundle.gate is not None and bundle.gate.learned is not None and len(bundle.gate.learned.offsets) != classes:
+        problem = f"the gate's learned score is for {len(bundle.gate.learned.offsets)} classes, not for {classes}"
     else:
         return
     raise BundlePartsError(f"{source}: {problem}. {_AGAIN}", source=source)
@@ -219,12 +233,12 @@ def _check_probes(bundle: Bundle, source: str) -> None:
     probes, calibration = bundle.probes, bundle.calibration
     try:
         with np.errstate(all="ignore"):
-            scores = Scorer(bundle.embedder, bundle.kde, calibration, compiled=False).score(probes.inputs)
+            scores = Scorer.of(bundle, compiled=False).score(probes.inputs)
     except Exception as error:
         # As in _build: parts of values made up at will.
         reason = f"{type(error).__name__}: {error}"
         raise BundleProbeError(f"{source}: probes cannot be scored ({reason}). {_AGAIN}") from error
-    for name in ("points", "log_density", "log_kde"):
+    for name in ("points", "log_density", "log_kde", "combined"):
         expected, actual = getattr(probes, name), getattr(scores, name)
         # NaN, from a row that is not on the simplex, is not near either.
         near = np.abs(actual - expected) <= TOLERANCE * (1.0 + np.abs(expected))

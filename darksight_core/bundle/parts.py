@@ -1,8 +1,10 @@
 """What a bundle is made of.
 
 embed.*         student, network and anchors     kde.*           density of the fit points
-calibration.*   scores that give p-values        reference.*     fit points to look at, with class and label
-probe.*         rows and their scores            split.<set>.*   sketches of the rows of each set
+combined.*      outlier score of the fit rows    calibration.*   scores that give p-values
+reference.*     fit points to look at, labelled  probe.*         rows and their scores
+split.<set>.*   sketches of the rows of each set
+gate.*          the learned reject score, if there is one
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core import __version__
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError
+from darksight_core.gate import Gate
 from darksight_core.kde import Kde
 from darksight_core.scorer import Calibration
 from darksight_core.simplex import Floats
@@ -104,7 +108,7 @@ class Probes:
     ----------
     inputs
         Rows on the simplex, (p, n_inputs) float32, at most `MAX_PROBES`.
-    points, log_density, log_kde, p_value
+    points, log_density, log_kde, combined, p_value
         (p, 2) and (p,) float64.
     """
 
@@ -112,24 +116,27 @@ class Probes:
     points: Floats
     log_density: Floats
     log_kde: Floats
+    combined: Floats
     p_value: Floats
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)
         if self.inputs.ndim != 2 or not 1 <= rows <= MAX_PROBES:
             raise ConfigError(f"probe rows must have shape (1..{MAX_PROBES}, K), not {self.inputs.shape}")
-        scores = (self.log_density, self.log_kde, self.p_value)
+        scores = (self.log_density, self.log_kde, self.combined, self.p_value)
         if self.points.shape != (rows, 2) or any(score.shape != (rows,) for score in scores):
             raise ConfigError(f"{rows} probe rows need as many points, densities and p-values")
         if self.inputs.dtype != np.float32 or any(score.dtype != np.float64 for score in (self.points, *scores)):
             raise ConfigError("probe rows must be float32, their scores float64")
 
     @classmethod
-    def of(cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike) -> Probes:
+    def of(
+        cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike, combined: ArrayLike
+    ) -> Probes:
         """Probes without p-values, which come from `ranked`."""
-        inputs, scores = np.array(inputs, dtype=np.float32), np.array(log_density, dtype=np.float64)
-        places, kde = np.array(points, dtype=np.float64), np.array(log_kde, dtype=np.float64)
-        return cls(inputs, places, scores, kde, np.ones(len(inputs)))
+        rows = np.array(inputs, dtype=np.float32)
+        scores = (np.array(score, dtype=np.float64) for score in (points, log_density, log_kde, combined))
+        return cls(rows, *scores, p_value=np.ones(len(rows)))
 
     def ranked(self, calibration: Calibration) -> Probes:
         """The same probes with their p-values under a calibration."""
@@ -151,7 +158,7 @@ class Bundle:
 
     Parameters
     ----------
-    embedder, kde, calibration
+    embedder, kde, combined, calibration
         What scores new rows.
     reference
         Points to look at.
@@ -161,6 +168,8 @@ class Bundle:
         Which rows made which part.
     manifest
         JSON values, begun by `make_manifest`; a bundle that was read has all of its file.
+    gate
+        The policy, whose settings are in the manifest too; see `with_gate`. None until there is one.
     version
         SHA-256 of the file in hexadecimal; empty until there is one.
     path
@@ -169,13 +178,20 @@ class Bundle:
 
     embedder: Embedder
     kde: Kde
+    combined: Combined
     calibration: Calibration
     reference: Reference
     probes: Probes
     splits: SplitSketches
     manifest: Mapping[str, Any]
+    gate: Gate | None = None
     version: str = ""
     path: Path | None = None
+
+    def with_gate(self, gate: Gate, certificate: Mapping[str, Any] | None = None) -> Bundle:
+        """The same bundle with another gate and what was proven about it, not yet in a file."""
+        manifest = {**self.manifest, "gate": gate.settings(), "certificate": certificate}
+        return replace(self, gate=gate, manifest=manifest, version="", path=None)
 
     @property
     def class_names(self) -> tuple[str, ...]:

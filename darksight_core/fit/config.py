@@ -42,12 +42,10 @@ class FitConfig:
         Ridge on the class centres: larger values give a more compact map at a higher KL_sym.
     starts
         Random starts of `fast`, the best of which is kept; None chooses by the number of classes.
-    coreset_rows
-        Rows on which `fast` tries its starts; None chooses by the number of classes.
     theta_rows
-        Rows that decide θ in `fast`; any beyond are placed on the finished map.
+        Rows that decide θ in `fast`, drawn half uniformly and half by entropy; others are placed on the finished map.
     tolerance
-        `fast` stops when a step over all rows improves the objective by less than this share.
+        `fast` stops when a step over them improves the objective by less than this share.
     faithful
         Keep every row where the student predicts the same class as the watched classifier.
     epochs, batch_rows, anneal, init
@@ -61,11 +59,10 @@ class FitConfig:
     temperature: float = 1.0
     seed: int = 0
     device: str = "auto"
-    spread_penalty: float = 1e-7
+    spread_penalty: float = 4e-8
     starts: int | None = None
-    coreset_rows: int | None = None
-    theta_rows: int = 20_000
-    tolerance: float = 1e-3
+    theta_rows: int = 5_000
+    tolerance: float = 2e-4
     faithful: bool = True
     epochs: int = 1_000
     batch_rows: int = 1_000
@@ -87,8 +84,6 @@ class FitConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.starts is not None and self.starts < 1:
             raise ConfigError(f"starts is {self.starts}; it must be at least 1")
-        if self.coreset_rows is not None and self.coreset_rows < 10:
-            raise ConfigError(f"coreset_rows is {self.coreset_rows}; it must be at least 10")
         if self.spread_penalty < 0 or self.tolerance < 0:
             raise ConfigError("spread_penalty and tolerance must not be negative")
         if not 0 <= self.seed < 2**63:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError
 from darksight_core.fit.config import Progress, Report, choose_device, silent
-from darksight_core.fit.fast import coreset
+from darksight_core.fit.fast import Coreset
 from darksight_core.fit.plane import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.simplex import FLOOR, Floats
 from darksight_core.student import Student
@@ -242,8 +242,9 @@ class _Training:
         rest = rest[: max(config.pool_rows, _LOOKED_AT // probs.shape[1])]
         self.held = self._load(probs[held])
         pool = self._load(probs[rest])
-        chosen, self.weights = coreset(pool, config.pool_rows, self.generator)
-        self.weights = self.weights / self.weights.mean()
+        core = Coreset.draw(-(pool.pi * pool.log_pi).sum(dim=0), config.pool_rows, self.generator)
+        chosen, weights = core.rows.to(self.device), core.weights().to(pool.pi)
+        self.weights = weights / weights.mean()
         self.pool = pool[chosen]
         self.points = self._tensor(points[rest])[chosen]
         self.held_points = self._tensor(points[held])

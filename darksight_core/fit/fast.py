@@ -9,9 +9,9 @@ and lets every point take a few Newton steps of its own. What surrounds it is th
 2. temperature 40 -> 1, starting with few rows and dropping the starts that fall behind;
 3. between stages every point looks over the whole map for a better place;
 4. a class that would fit better elsewhere is moved there, if the map is better for it after a few steps;
-5. the winner goes on with all rows that decide θ, until a sweep gains less than the tolerance.
+5. the winner goes on with the whole coreset, until a step gains less than the tolerance.
 
-Rows beyond `theta_rows` do not move θ: they are placed on the finished map in a stream, at a constant cost per row.
+All other rows do not move θ: they are placed on the finished map in a stream, at a constant cost per row.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from darksight_core.fit.config import FitConfig, Progress, Report
 from darksight_core.fit.plane import Local, Rows, Theta, candidate_grid, map_bound, newton, place
 from darksight_core.student import default_scale
 
-__all__ = ["LARGEST", "coreset", "fit_theta"]
+__all__ = ["Coreset", "fit_theta"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
     temperature: float
-    share: float
-    """Share of the coreset's rows."""
+    rows: int
+    """Rows that take part, in units of `_unit`."""
     steps: int
     survivors: float
     """Share of the starts that go on."""
@@ -42,23 +42,23 @@ class _Stage:
 
 
 _SCHEDULE = (
-    _Stage(40.0, 0.34, 10, 1.0),
-    _Stage(12.0, 0.34, 10, 1.0),
-    _Stage(5.0, 0.34, 14, 1.0),
-    _Stage(2.5, 0.34, 10, 0.67),
-    _Stage(1.6, 0.34, 14, 0.34, relocations=20),
-    _Stage(1.0, 0.67, 10, 0.0, relocations=20),
-    _Stage(1.0, 1.0, 10, 0.0, relocations=20),
+    _Stage(40.0, 1, 7, 1.0),
+    _Stage(12.0, 1, 7, 1.0),
+    _Stage(5.0, 1, 10, 1.0),
+    _Stage(2.5, 1, 9, 0.67),
+    _Stage(1.6, 1, 10, 0.34, relocations=20),
+    _Stage(1.0, 2, 9, 0.0, relocations=20),
+    _Stage(1.0, 5, 8, 0.0, relocations=16),
 )
 _SWEEPS = 30
 _GIVE_UP = 10.0
+# A moved class gets further steps if the objective is at most this multiple of what it was.
+_PROMISING = 1.01
 _PRIOR_PENALTY = 1e-3
 _SCALE_PENALTY = 1e-3
 _INNER_STEPS = 3
 # Elements of a (S, K, n) array above which starts run one after the other: beyond it the caches lose.
 _CACHED = 1 << 17
-# Elements of (K, n) up to which all rows take part in θ: the joint step holds some thirty arrays of that size.
-LARGEST = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,7 @@ class _Problem:
 
     @classmethod
     def of(cls, rows: Rows, weights: Tensor, config: FitConfig) -> _Problem:
-        return cls(rows, weights / weights.sum(), config)
-
-    def subset(self, share: float, temperature: float) -> _Problem:
-        """The first `share` of the rows, tempered; rows come in random order, so any prefix is a fair sample."""
-        n = max(1, math.ceil(share * len(self.rows)))
-        return _Problem.of(self.rows[slice(0, n)].tempered(temperature), self.weights[:n], self.config)
+        return cls(rows, (weights / weights.sum()).to(rows.pi), config)
 
     def ridge(self, theta: Theta) -> tuple[Tensor, Tensor]:
         """Strength of the ridge on each parameter and the parameter's distance from where it pulls, both (S, G K)."""
@@ -138,51 +133,64 @@ def _log_spread(config: FitConfig, n_classes: int) -> float:
     return math.log(config.dof * default_scale(n_classes) ** 2)
 
 
-def coreset(rows: Rows, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Indices of about `size` rows in random order and their weights, the inverse of their inclusion probabilities.
+def _unit(n_classes: int) -> int:
+    """Rows with which starts begin."""
+    return max(500, 10 * n_classes)
 
-    Inclusion is half uniform and half proportional to entropy, capped at one, and drawn systematically: weighted means
-    over the sample are unbiased for means over all rows.
+
+@dataclass(frozen=True, slots=True)
+class Coreset:
+    """Rows in an order of which every prefix is a weighted sample of all rows.
+
+    Row i has odds o_i, half uniform and half proportional to entropy, and the priority u_i / o_i with u_i uniform on
+    (0, 1). The m rows of smallest priority are a sample in which row i is included with probability min(1, o_i τ), τ
+    being the next priority: with the inverse as weight, sums over the sample are unbiased (priority sampling).
+
+    `rows` (m,) are indices of the chosen rows in this order, `odds` (m,) theirs, `priorities` (m + 1,) theirs and that
+    of the next row, infinite when there is none.
     """
-    n = len(rows)
-    if size >= n:
-        return torch.randperm(n, generator=generator).to(rows.pi.device), torch.ones_like(rows.pi[0])
-    entropy = (rows.pi * rows.log_pi).sum(dim=0).double().cpu().neg().clamp_min(0.0)
-    odds = 0.5 / n + 0.5 * entropy / entropy.sum().clamp_min(1e-300)
-    inclusion = (size * odds).clamp_max(1.0)
-    for _ in range(20):
-        free = inclusion < 1.0
-        inclusion = torch.where(free, (size - (~free).sum()) / odds[free].sum() * odds, 1.0).clamp_max(1.0)
-    order = torch.randperm(n, generator=generator)
-    ladder = inclusion[order].cumsum(0) + torch.rand(1, generator=generator, dtype=torch.float64)
-    chosen = order[torch.diff(ladder.floor(), prepend=ladder.new_zeros(1)) > 0]
-    return chosen.to(rows.pi.device), (1.0 / inclusion[chosen]).to(rows.pi)
+
+    rows: Tensor
+    odds: Tensor
+    priorities: Tensor
+
+    @classmethod
+    def draw(cls, entropy: Tensor, size: int, generator: torch.Generator) -> Coreset:
+        """Choose `size` rows by their entropy (n,), or all if there are no more."""
+        entropy = entropy.double().cpu().clamp_min(0.0)
+        odds = 0.5 / len(entropy) + 0.5 * entropy / entropy.sum().clamp_min(1e-300)
+        priorities, order = torch.sort(torch.rand(len(odds), generator=generator, dtype=torch.float64) / odds)
+        priorities = torch.cat((priorities, priorities.new_full((1,), math.inf)))
+        return cls(order[:size], odds[order[:size]], priorities[: min(size, len(odds)) + 1])
+
+    def weights(self, count: int | None = None) -> Tensor:
+        """Weights of the first `count` rows, by default of all."""
+        count = len(self.rows) if count is None else min(count, len(self.rows))
+        return 1.0 / (self.odds[:count] * self.priorities[count]).clamp_max(1.0)
 
 
 def fit_theta(
-    rows: Rows, config: FitConfig, generator: torch.Generator, report: Report
+    rows: Rows, core: Coreset, config: FitConfig, generator: torch.Generator, report: Report
 ) -> tuple[Theta, Tensor, list[float]]:
-    """Fit one student to rows: θ (S = 1), points (1, 2, n) and the objective after each stage and sweep."""
+    """Fit one student to the rows of a coreset, in its order: θ (S = 1), points (1, 2, n), the objective as it fell."""
     classes = rows.pi.shape[0]
-    starts = config.starts or (8 if classes < 30 else 3)
-    size = config.coreset_rows or min(max(1_500, 50 * classes), 5_000)
-    chosen, weights = coreset(rows, size, generator)
-    core = _Problem.of(rows[chosen], weights, config)
-    maps = _initial(config, starts, core, generator)
+    starts = config.starts or (10 if classes < 30 else 3)
+    maps = _initial(config, starts, rows, generator)
     history = []
     for number, stage in enumerate(_SCHEDULE):
-        problem = core.subset(stage.share, stage.temperature)
+        count = min(stage.rows * _unit(classes), len(rows))
+        problem = _Problem.of(rows[slice(0, count)].tempered(stage.temperature), core.weights(count), config)
         maps = _run(maps, problem, stage.steps, generator).best(max(1, round(stage.survivors * starts)))
         maps = _relocate(maps, problem, stage.relocations, generator)
         history.append(float(maps.objective[0]))
         report(Progress("start", number + 1, len(_SCHEDULE), history[-1]))
-    theta, points, sweeps = _polish(maps, _Problem.of(rows, torch.ones_like(rows.pi[0]), config), report)
+    theta, points, sweeps = _polish(maps, _Problem.of(rows, core.weights(), config), report)
     return theta, points, history + sweeps
 
 
-def _initial(config: FitConfig, starts: int, problem: _Problem, generator: torch.Generator) -> _Maps:
+def _initial(config: FitConfig, starts: int, rows: Rows, generator: torch.Generator) -> _Maps:
     """Random centres about ten units wide and a flat prior."""
-    like, classes = problem.rows.pi, problem.rows.pi.shape[0]
+    like, classes = rows.pi, rows.pi.shape[0]
     means = 10.0 * torch.randn(starts, 2, classes, generator=generator).to(like)
     flat = like.new_zeros(starts, classes)
     theta = Theta(means, flat, flat + _log_spread(config, classes), 0.5 * (config.dof + 2.0))
@@ -236,7 +244,9 @@ def _relocate(maps: _Maps, problem: _Problem, tries: int, generator: torch.Gener
             for label, place_there in _better_homes(mine, problem):
                 means = mine.theta.means.clone()
                 means[0, :, label] = place_there
-                trial = _run(replace(mine, theta=replace(mine.theta, means=means)), problem, 4, generator)
+                trial = _run(replace(mine, theta=replace(mine.theta, means=means)), problem, 2, generator)
+                if trial.objective[0] < mine.objective[0] * _PROMISING:
+                    trial = _run(trial, problem, 2, generator)
                 left -= 1
                 if trial.objective[0] < mine.objective[0] * (1.0 - 1e-4):
                     mine, moved = trial, True
@@ -262,14 +272,15 @@ def _better_homes(maps: _Maps, problem: _Problem) -> list[tuple[int, Tensor]]:
     theta, rows = maps.theta, problem.rows
     assert maps.points is not None
     loss = Local.at(theta, rows, maps.points).loss[0] * problem.weights
-    per_class = torch.zeros_like(theta.offset[0]).index_add(0, rows.labels, loss)
+    labels = rows.labels
+    per_class = torch.zeros_like(theta.offset[0]).index_add(0, labels, loss)
     grid = candidate_grid(theta, 0.6 * map_bound(theta), 24)[:, :, : 24 * 24]
     scores = theta.scores(grid)[0]
     peak = (theta.offset - theta.power * theta.log_spread)[0]
     below_peak = scores.new_tensor([0.0, -1.5, -3.0, -5.0])
     homes = []
     for label in torch.argsort(per_class, descending=True, stable=True)[:20].tolist():
-        own = torch.nonzero(rows.labels == label)[:, 0]
+        own = torch.nonzero(labels == label)[:, 0]
         if len(own) == 0:
             continue
         part = rows[own]
@@ -287,7 +298,7 @@ def _better_homes(maps: _Maps, problem: _Problem) -> list[tuple[int, Tensor]]:
 
 
 def _polish(maps: _Maps, problem: _Problem, report: Report) -> tuple[Theta, Tensor, list[float]]:
-    """Sweeps over all rows until one improves the objective by less than the tolerance."""
+    """Steps over the whole coreset until one improves the objective by less than the tolerance."""
     assert maps.points is not None
     bound = map_bound(maps.theta)
     candidates = torch.cat((candidate_grid(maps.theta, 0.6 * bound, 32), maps.points[:, :, :500]), dim=2)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, choose_device, silent
-from darksight_core.fit.fast import LARGEST, coreset, fit_theta
+from darksight_core.fit.fast import Coreset, fit_theta
 from darksight_core.fit.paper import fit_paper
 from darksight_core.fit.plane import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
 from darksight_core.fit.svd import fit_svd
@@ -33,6 +33,7 @@ _FAITHFUL_STEPS = 20
 _ANCHOR_ROWS = 500
 _ANCHOR_GRID = 32
 _THREADED_CLASSES = 50
+_LARGEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,16 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
     if config.method == "svd":
         softmax, points, history = fit_svd(probs, config.temperature)
         return MapFit(softmax, points, points[:0], float("inf"), history, time.perf_counter() - started)
-    device = choose_device(config.device)
+    like = torch.empty(0, device=choose_device(config.device))
     generator = torch.Generator().manual_seed(config.seed)
-    chosen = _theta_rows(probs, config)
-    rows = _load(probs if chosen is None else probs[chosen], config.temperature, torch.empty(0, device=device))
-    fit = fit_theta if config.method == "fast" else fit_paper
-    with _few_threads(rows):
-        theta, placed, steps = fit(rows, config, generator, report)
+    with _few_threads(like, probs.shape[1]):
+        if config.method == "fast":
+            core = Coreset.draw(_entropy(probs, config.temperature), _theta_rows(probs, config), generator)
+            rows = _load(probs[core.rows.numpy()], config.temperature, like)
+            theta, placed, steps = fit_theta(rows, core, config, generator, report)
+        else:
+            rows = _load(probs, config.temperature, like)
+            theta, placed, steps = fit_paper(rows, config, generator, report)
     if not np.isfinite(steps[-1]):
         raise FitError(f"the fit diverged: its loss is {steps[-1]}; try another seed, or method fast", loss=steps[-1])
     anchors = _anchors(theta, rows, placed, generator)
@@ -103,14 +107,14 @@ def place_rows(
 
 
 @contextmanager
-def _few_threads(rows: Rows) -> Iterator[None]:
+def _few_threads(like: Tensor, n_classes: int) -> Iterator[None]:
     """One thread of torch while θ is decided, unless there are many classes.
 
     With few classes the arrays fit the cache of one core, and more threads mostly wait for each other: on a busy
     machine two threads were five times slower than one.
     """
     before = torch.get_num_threads()
-    if rows.pi.device.type == "cpu" and rows.pi.shape[0] < _THREADED_CLASSES:
+    if like.device.type == "cpu" and n_classes < _THREADED_CLASSES:
         torch.set_num_threads(1)
     try:
         yield
@@ -118,13 +122,18 @@ def _few_threads(rows: Rows) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _theta_rows(probs: NDArray[np.floating], config: FitConfig) -> NDArray[np.int64] | None:
-    """The rows that decide θ, or None if all do; the paper's method has no other way than all."""
-    n, classes = probs.shape
-    limit = min(config.theta_rows, max(1_000, LARGEST // classes))
-    if config.method != "fast" or n <= limit:
-        return None
-    return np.sort(np.random.default_rng(config.seed).choice(n, limit, replace=False))
+def _theta_rows(probs: NDArray[np.floating], config: FitConfig) -> int:
+    """How many rows decide θ: the joint step holds some thirty arrays of (K, rows)."""
+    return min(config.theta_rows, max(1_000, _LARGEST // int(probs.shape[1])))
+
+
+def _entropy(probs: NDArray[np.floating], temperature: float) -> Tensor:
+    """Entropy of every row, (n,)."""
+    found = torch.empty(len(probs), dtype=torch.float64)
+    for start in range(0, len(probs), _CHUNK_ROWS):
+        rows = _load(probs[start : start + _CHUNK_ROWS], temperature, torch.empty(0))
+        found[start : start + len(rows)] = -(rows.pi * rows.log_pi).sum(dim=0)
+    return found
 
 
 def _load(probs: NDArray[np.floating], temperature: float, like: Tensor) -> Rows:
@@ -140,9 +149,9 @@ def _numpy(points: Tensor) -> Floats:
 
 def _anchors(theta: Theta, rows: Rows, points: Tensor, generator: torch.Generator) -> Tensor:
     """Where the search for a row's place begins, (1, 2, m): a grid, the centres, and where unsure rows stand."""
-    some, _ = coreset(rows, _ANCHOR_ROWS, generator)
+    some = Coreset.draw(-(rows.pi * rows.log_pi).sum(dim=0), _ANCHOR_ROWS, generator).rows
     grid = candidate_grid(theta, 0.6 * map_bound(theta), _ANCHOR_GRID)
-    return torch.cat((grid, points[:, :, some]), dim=2)
+    return torch.cat((grid, points[:, :, some.to(points.device)]), dim=2)
 
 
 def _place(probs: NDArray[np.floating], theta: Theta, anchors: Tensor, config: FitConfig, report: Report) -> Floats:

@@ -1,6 +1,7 @@
 """From predictions to a bundle: split, map, f_p, density, calibration, test.
 
     fit rows        -> map (θ, Y) -> f_p, fine-tuning -> KDE on the points where the served scorer puts them
+                    -> the outlier score, which needs no map
     calibrate rows  -> scores of the served scorer, which give p-values
     all but the fit -> how well rows that no step has fitted are reproduced
 
@@ -27,6 +28,7 @@ from darksight_core.bundle import (
     make_manifest,
     write_bundle,
 )
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder, Network
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
@@ -36,7 +38,7 @@ from darksight_core.fit.plane import Theta, nearest_candidate, newton, rows_of
 from darksight_core.kde import Kde
 from darksight_core.measures import fidelity
 from darksight_core.predictions import Predictions
-from darksight_core.scorer import Calibration, Scorer
+from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer
 from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax, temper
 from darksight_core.split import RowSketch, Split, make_split
 from darksight_core.student import Student
@@ -171,7 +173,8 @@ def fit_bundle(
 
     places = _Served(embedder, predictions.probs, report)
     kde = Kde.fit(places.points(split.fit), seed=config.seed)
-    calibration = Calibration(places.calibration_scores(kde, split.calibrate))
+    combined = Combined.fit(log_probs(predictions.probs[split.fit]), seed=config.seed)
+    calibration = Calibration(places.calibration_scores(kde, combined, split.calibrate))
     figures = _figures(predictions, mapped, split, fitted, embedder, config)
     map_figures = fidelity(
         temper(log_probs(mapped[split.fit]), config.temperature),
@@ -199,9 +202,10 @@ def fit_bundle(
     bundle = Bundle(
         embedder=embedder,
         kde=kde,
+        combined=combined,
         calibration=calibration,
         reference=reference,
-        probes=_probes(embedder, kde, predictions.probs[split.fit]).ranked(calibration),
+        probes=_probes(embedder, kde, combined, predictions.probs[split.fit]).ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=manifest,
     )
@@ -300,15 +304,15 @@ class _Served:
             self._known[key] = places
         return self._known[key]
 
-    def calibration_scores(self, kde: Kde, rows: NDArray[np.int64]) -> dict[str, Floats]:
+    def calibration_scores(self, kde: Kde, combined: Combined, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Scores of these rows by the scorer that will serve, kernel and all."""
-        empty = Calibration({"log_density": np.empty(0), "log_kde": np.empty(0)})
-        scorer = Scorer(self._embedder, kde, empty)
-        scores: dict[str, Floats] = {"log_density": np.empty(len(rows)), "log_kde": np.empty(len(rows))}
+        scorer = Scorer(self._embedder, kde, combined, Calibration.empty())
+        scores: dict[str, Floats] = {name: np.empty(len(rows)) for name in OUTLIER_SCORES}
         for start in range(0, len(rows), _SCORE_ROWS):
             part = slice(start, start + _SCORE_ROWS)
             found = scorer.score(self._probs[rows[part]])
-            scores["log_density"][part], scores["log_kde"][part] = found.log_density, found.log_kde
+            for name in OUTLIER_SCORES:
+                scores[name][part] = getattr(found, name)
             self._report(Progress("calibrate", min(start + _SCORE_ROWS, len(rows)), len(rows), float("nan")))
         return scores
 
@@ -372,7 +376,7 @@ def _refinement(embedder: Embedder, probs: NDArray[np.float32]) -> tuple[float, 
     )
 
 
-def _probes(embedder: Embedder, kde: Kde, probs: NDArray[np.float32]) -> Probes:
+def _probes(embedder: Embedder, kde: Kde, combined: Combined, probs: NDArray[np.float32]) -> Probes:
     """Rows spread from the surest to the least sure, with the scores that torch computes for them.
 
     Rows that the label-faithful rule moves are left to the tests: it ends in a bisection that two libraries need not
@@ -407,6 +411,7 @@ def _probes(embedder: Embedder, kde: Kde, probs: NDArray[np.float32]) -> Probes:
         points[chosen],
         density + _log_constant(embedder.student),
         kde.log_density(points[chosen]),
+        combined.score(log_pi[picked[chosen]]),
     )
 
 

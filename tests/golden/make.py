@@ -28,7 +28,7 @@ def main(folder: Path = FOLDER) -> int:
     probs = np.random.default_rng(2018).dirichlet(np.full(4, 0.4), 200).astype(np.float32)
     probs[:4] = np.eye(4)
     probs[4] = 0.25
-    scores = Scorer(bundle.embedder, bundle.kde, bundle.calibration, compiled=False).score(probs)
+    scores = Scorer.of(bundle, compiled=False).score(probs)
     version = write_bundle(path, bundle)
     np.savez_compressed(
         scores_path,
@@ -37,6 +37,7 @@ def main(folder: Path = FOLDER) -> int:
         log_density=scores.log_density,
         log_kde=scores.log_kde,
         fidelity=scores.fidelity,
+        combined=scores.combined,
         p_value=scores.p_value,
         version=np.array(version),
     )

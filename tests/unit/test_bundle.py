@@ -35,8 +35,10 @@ from darksight_core.bundle import (
     read_bundle,
     write_bundle,
 )
+from darksight_core.conformal import cutoff
 from darksight_core.errors import BundleError, ConfigError
-from darksight_core.scorer import Calibration, Scorer
+from darksight_core.gate import Gate
+from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer
 from darksight_core.split import RowSketch
 from tests.bundles import make_bundle, make_embedder
 
@@ -123,8 +125,8 @@ def test_a_bundle_comes_back(tmp_path: Path) -> None:
     assert found.class_names == ("class 0", "class 1", "class 2")
     assert found.manifest["fidelity"]["heldout"]["kl_sym"] == 0.0625
     probs = np.random.default_rng(5).dirichlet(np.ones(3), 20)
-    for name in ("points", "log_density", "log_kde", "p_value"):
-        scores = [Scorer(b.embedder, b.kde, b.calibration, compiled=False).score(probs) for b in (small(), found)]
+    for name in ("points", "log_density", "log_kde", "combined", "p_value"):
+        scores = [Scorer.of(b, compiled=False).score(probs) for b in (small(), found)]
         assert np.array_equal(getattr(scores[0], name), getattr(scores[1], name))
 
 
@@ -180,7 +182,15 @@ def test_the_file_is_plain_safetensors() -> None:
     metadata = parse(small_bytes())[0]["__metadata__"]
     manifest = json.loads(metadata["darksight"])
 
-    assert {name.split(".")[0] for name in tensors} == {"embed", "kde", "calibration", "reference", "probe", "split"}
+    assert {name.split(".")[0] for name in tensors} == {
+        "embed",
+        "kde",
+        "combined",
+        "calibration",
+        "reference",
+        "probe",
+        "split",
+    }
     assert tensors["probe.inputs"].dtype == np.float32
     assert manifest["schema_version"] == 1
     assert manifest["content_sha256"] == content_hash(tensors)
@@ -462,6 +472,7 @@ def test_a_manifest_that_is_none(text: str) -> None:
         {"gate": 1},
         {"certificate": "yes"},
         {"embed": None},
+        {"combined": None},
         {"calibration": 1},
         {"splits": []},
     ],
@@ -474,7 +485,18 @@ def test_a_manifest_entry_of_the_wrong_kind(change: Json) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["created_by", "class_names", "fit_config", "fidelity", "gate", "certificate", "embed", "calibration", "splits"],
+    [
+        "created_by",
+        "class_names",
+        "fit_config",
+        "fidelity",
+        "gate",
+        "certificate",
+        "embed",
+        "combined",
+        "calibration",
+        "splits",
+    ],
 )
 def test_a_manifest_entry_is_missing(name: str) -> None:
     """Every entry is needed, and the message names it."""
@@ -528,6 +550,11 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("kde.bandwidth", lambda a: np.repeat(a, 2)), "bundle_tensor_spec"),
         (tensor("kde.frame", lambda a: a[:2]), "bundle_parts"),
         (tensor("kde.counts", lambda a: a.astype(np.int64)), "bundle_tensor_spec"),
+        (tensor("combined.references", lambda a: a[:, :2]), "bundle_parts"),
+        (tensor("combined.references", lambda a: None), "bundle_parts"),
+        (tensor("combined.references", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
+        (tensor("combined.gen_scores", lambda a: a[::-1]), "bundle_parts"),
+        (tensor("combined.soft_log_ranks", lambda a: -a), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: a[:-1]), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: None), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: a.astype(np.float32)), "bundle_tensor_spec"),
@@ -567,6 +594,10 @@ def test_parts_that_cannot_work(change: Callable[[Json], None], code: str) -> No
         (("embed", "columns"), [0, 0, 1]),
         (("embed", "columns"), 5),
         (("embed", "temperature"), []),
+        (("combined", "temperature"), 0.0),
+        (("combined", "neighbours"), 1_000),
+        (("combined", "gen_slope"), -1.0),
+        (("combined", "soft_slope"), None),
         (("calibration", "outlier_score"), "msp"),
         (("calibration", "outlier_score"), ["log_kde"]),
         (("calibration", "n"), 3),
@@ -588,7 +619,7 @@ def test_settings_that_cannot_work(path: tuple[str, ...], value: object) -> None
     assert refused(forge(change_manifest=change)).code == "bundle_parts"
 
 
-@pytest.mark.parametrize("name", ["points", "log_density", "log_kde", "p_value"])
+@pytest.mark.parametrize("name", ["points", "log_density", "log_kde", "combined", "p_value"])
 def test_probes_must_give_their_scores(name: str) -> None:
     """A probe whose score is off by more than the tolerance is refused; the message names score and row."""
 
@@ -611,9 +642,9 @@ def test_probes_must_give_their_scores(name: str) -> None:
 def test_a_probe_may_pass_a_calibration_score() -> None:
     """A score that differs in its last digits may have the next rank, and no more than that."""
     bundle = small()
-    rank = bundle.calibration.scores["log_kde"].copy()
-    rank[:2] = bundle.probes.log_kde[3] - np.array([1e-7, -1e-7])
-    near = Calibration({"log_density": rank, "log_kde": rank})
+    rank = bundle.calibration.scores["combined"].copy()
+    rank[:2] = bundle.probes.combined[3] - np.array([1e-7, -1e-7])
+    near = Calibration(dict.fromkeys(OUTLIER_SCORES, rank))
     probes = bundle.probes.ranked(near)
     other = probes.p_value.copy()
     other[3] += 1.0 / (len(near) + 1)
@@ -825,9 +856,9 @@ def test_a_header_too_large_is_not_written() -> None:
         lambda: Reference.of(np.zeros((3, 2)), [0, 0, -1]),
         lambda: Reference.of(np.zeros((3, 2)), [0, 0, 40_000]),
         lambda: Reference.of(np.zeros((3, 2)), [0, 0, 0], [-2, 0, 0]),
-        lambda: Probes.of(np.zeros((0, 3)), np.zeros((0, 2)), [], []),
-        lambda: Probes.of(np.zeros((65, 3)), np.zeros((65, 2)), np.zeros(65), np.zeros(65)),
-        lambda: Probes.of(np.zeros((5, 3)), np.zeros((5, 2)), np.zeros(4), np.zeros(5)),
+        lambda: Probes.of(np.zeros((0, 3)), np.zeros((0, 2)), [], [], []),
+        lambda: Probes.of(np.zeros((65, 3)), np.zeros((65, 2)), *np.zeros((3, 65))),
+        lambda: Probes.of(np.zeros((5, 3)), np.zeros((5, 2)), np.zeros(4), *np.zeros((2, 5))),
     ],
 )
 def test_parts_of_the_wrong_shape(make: Callable[[], object]) -> None:
@@ -863,7 +894,7 @@ def test_every_refusal_has_its_own_code() -> None:
 def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
     """A person sees classes, rows, fidelity, calibration, gate and version."""
     path = tmp_path / "map.safetensors"
-    write_bundle(path, replace(make_bundle(rows=400), manifest={**small().manifest, "gate": {"alpha": 0.01}}))
+    write_bundle(path, make_bundle(rows=400).with_gate(Gate(outlier=cutoff(120, 0.01)), {"kept": "true"}))
     bundle = read_bundle(path)
 
     text = describe(bundle)
@@ -875,7 +906,7 @@ def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
         "fit 240, calibrate 120, test 40",
         "heldout.kl_sym",
         "0.0625",
-        "rank of log_kde among 120",
+        "rank of combined among 120",
         "p <= 0.01",
         "alpha",
         "3 -> 8 -> 2",
@@ -896,7 +927,7 @@ def test_thresholds_in_the_description_are_exact() -> None:
     """A score just below the shown threshold has p <= alpha, the threshold itself has not."""
     bundle = make_bundle(rows=1_000)
     line = next(line for line in describe(bundle).splitlines() if line.startswith("  p <= 0.05"))
-    scores = bundle.calibration.scores["log_kde"]
+    scores = bundle.calibration.scores["combined"]
     threshold = scores[np.searchsorted(scores, float(line.split("<")[-1]) - 5e-3) :][0]
 
     assert bundle.calibration.p_value(np.array([threshold - 1e-9]))[0] <= 0.05
@@ -915,7 +946,8 @@ def test_differences_are_listed() -> None:
     """Settings, rows, fidelity, centres, bandwidth and thresholds that differ are named with both values."""
     a = decode_bundle(encode_bundle(make_bundle(rows=400)))
     other = make_bundle(rows=700, seed=3, log_prior=np.log([0.5, 0.3, 0.2]))
-    turned = replace(other, manifest={**other.manifest, "gate": {"alpha": 0.01}, "fidelity": {"kl_sym": 0.04}})
+    gate = Gate(outlier=cutoff(len(other.calibration), 0.01))
+    turned = replace(other, manifest={**other.manifest, "fidelity": {"kl_sym": 0.04}}).with_gate(gate)
     b = decode_bundle(encode_bundle(turned))
 
     lines = diff(a, b)
@@ -923,7 +955,7 @@ def test_differences_are_listed() -> None:
     assert "fit_config.seed: 0 -> 3" in lines
     assert "fidelity.kl_sym: 0.05 -> 0.04" in lines
     assert "fidelity.heldout.kl_sym: 0.0625 -> none" in lines
-    assert "gate.alpha: none -> 0.01" in lines
+    assert "gate.outlier.alpha: none -> 0.01" in lines
     assert "rows.test: 40 -> 70" in lines
     assert any(line.startswith("threshold at p <= 0.01: ") for line in lines)
     assert not any(line.startswith("class_names") for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_two_classes_rank_alike_under_every_score() -> None:
 
 
 @pytest.mark.parametrize("score", [msp, entropy, margin, doctor, gen])
-def test_rows_that_round_to_certain_are_told_apart(score: confidence.Callable[[Floats], Floats]) -> None:
+def test_rows_that_round_to_certain_are_told_apart(score: Callable[[Floats], Floats]) -> None:
     """Float32 rows whose largest probability is 1 still differ by what the other classes have."""
     probs = np.array([[1.0, 1e-9, 1e-9], [1.0, 1e-12, 1e-12], [1.0, 1e-20, 1e-20]], dtype=np.float32)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from darksight_core import kernel
+from darksight_core import kernel, loops
 from darksight_core.embed import FEATURES, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.kde import Kde
-from darksight_core.scorer import Calibration, Scorer, Scores, ShapeError
+from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer, Scores, ShapeError
 from darksight_core.simplex import Floats, kl_sym, log_probs
-from tests.maps import extreme_probs, map_probs, random_calibration, random_embedder, random_kde
+from tests.maps import extreme_probs, map_probs, random_calibration, random_combined, random_embedder, random_kde
 
 CLASSES = [2, 3, 10, 100, 1000]
 COLUMNS = [field.name for field in fields(Scores)]
@@ -27,12 +27,13 @@ engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"]
 
 @cache
 def make_scorer(
-    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "log_kde"
+    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "combined"
 ) -> Scorer:
     """A scorer of random parts; made once, because it never changes."""
     embedder = random_embedder(classes) if embedder is None else embedder
     calibration = random_calibration(outlier_score=outlier)
-    return Scorer(embedder, random_kde(embedder), calibration, compiled=compiled)
+    combined = random_combined(embedder.n_inputs)
+    return Scorer(embedder, random_kde(embedder), combined, calibration, compiled=compiled)
 
 
 def make_rows(scorer: Scorer, n: int = 60) -> Floats:
@@ -71,7 +72,8 @@ def test_columns_are_what_the_parts_say(classes: int, compiled: bool) -> None:
     np.testing.assert_allclose(
         scores.fidelity, kl_sym(log_probs(probs), student.log_posterior(scores.points)), atol=1e-9
     )
-    np.testing.assert_array_equal(scores.p_value, scorer.calibration.p_value(scores.log_kde))
+    np.testing.assert_allclose(scores.combined, scorer.combined.score(log_probs(probs)), atol=1e-6)
+    np.testing.assert_array_equal(scores.p_value, scorer.calibration.p_value(scores.combined))
 
 
 @engines
@@ -113,12 +115,11 @@ def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> N
 def test_compiled_density_equals_numpy_everywhere() -> None:
     """The kernel reads lists, tiles and cones of the density as `Kde` does."""
     rng = np.random.default_rng(4)
-    embedder = random_embedder(3)
     kde = Kde.fit(np.concatenate([rng.normal(size=(3000, 2)), rng.normal(size=(50, 2)) * 0.1 + 8.0]))
     points = np.concatenate([rng.normal(size=(300, 2)) * scale for scale in (1.0, 5.0, 40.0, 1e4)])
-    made = kernel.Kernel(embedder, kde, np.zeros(1), 1)
+    arrays = kernel._density(kde)
 
-    found = [kernel._log_kde(x, y, made._density) for x, y in points]
+    found = [loops._log_kde(x, y, arrays) for x, y in points]
 
     assert (kde.counts[:-64] == 0).any()
     np.testing.assert_allclose(found, kde.log_density(points), rtol=1e-9, atol=1e-6)
@@ -127,7 +128,7 @@ def test_compiled_density_equals_numpy_everywhere() -> None:
 def test_p_value_is_the_rank_among_calibration_scores() -> None:
     """The p-value counts the calibration scores that are not above, itself among them."""
     scores = np.array([0.5, -1.0, 0.5, 3.0])
-    calibration = Calibration({"log_density": -scores, "log_kde": scores})
+    calibration = Calibration({"combined": scores, "log_density": -scores, "log_kde": -scores})
     asked = np.array([-2.0, -1.0, 0.0, 0.5, 9.0])
 
     found = calibration.p_value(asked)
@@ -151,15 +152,15 @@ def test_calibration_comes_back_from_its_tensors() -> None:
 @pytest.mark.parametrize(
     ("scores", "outlier"),
     [
-        ({"log_kde": np.zeros(2)}, "log_kde"),
-        ({"log_kde": np.zeros(2), "log_density": np.zeros(3)}, "log_kde"),
-        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1)}, "log_kde"),
-        ({"log_kde": np.zeros(2), "log_density": np.zeros(2)}, "msp"),
+        ({"log_kde": np.zeros(2), "log_density": np.zeros(2)}, "log_kde"),
+        ({"log_kde": np.zeros(2), "log_density": np.zeros(3), "combined": np.zeros(2)}, "log_kde"),
+        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1), "combined": np.zeros(1)}, "log_kde"),
+        (dict.fromkeys(OUTLIER_SCORES, np.zeros(2)), "msp"),
     ],
     ids=["one missing", "lengths", "not finite", "name"],
 )
 def test_calibration_that_cannot_work_is_refused(scores: dict[str, Floats], outlier: str) -> None:
-    """Both scores are needed for every row, finite, and the chosen one must be among them."""
+    """All scores are needed for every row, finite, and the chosen one must be among them."""
     with pytest.raises(ConfigError):
         Calibration(scores, outlier)
 
@@ -279,7 +280,7 @@ def test_threads_share_a_scorer(compiled: bool) -> None:
 
 def test_scorer_knows_its_classes() -> None:
     """Names default to numbers, and there must be one for each probability."""
-    parts = random_embedder(3), random_kde(random_embedder(3)), random_calibration()
+    parts = random_embedder(3), random_kde(random_embedder(3)), random_combined(3), random_calibration()
 
     assert Scorer(*parts, compiled=False).class_names == ("0", "1", "2")
     assert Scorer(*parts, compiled=False, class_names=("a", "b", "c"), version="v").version == "v"
@@ -292,9 +293,9 @@ import sys
 from darksight_core.scorer import Scorer
 assert "numba" not in sys.modules
 sys.modules["numba"] = None
-from tests.maps import map_probs, random_calibration, random_embedder, random_kde
+from tests.maps import map_probs, random_calibration, random_combined, random_embedder, random_kde
 embedder = random_embedder(3)
-scorer = Scorer(embedder, random_kde(embedder), random_calibration())
+scorer = Scorer(embedder, random_kde(embedder), random_combined(3), random_calibration())
 print(scorer.is_compiled, *scorer.score(map_probs(embedder, 1)).points[0])
 """
 
@@ -320,7 +321,7 @@ def test_kernel_compiles_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
 
-    function = kernel._compiled(lambda x: x + 1.0)
+    function = loops._compiled(lambda x: x + 1.0)
 
     assert function(2.0) == 3.0
 

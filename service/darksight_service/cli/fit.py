@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--scale", choices=["fixed", "shared", "per-class"], default="fixed", help="class scales")
     parser.add_argument("--temperature", type=float, default=1.0, help="soften rows; above 1 spreads points apart")
     parser.add_argument("--classes", metavar="A,B,...", help="map these classes only (names or numbers)")
-    parser.add_argument("--spread-penalty", type=float, default=1e-7, help="larger gives a more compact map")
+    parser.add_argument("--spread-penalty", type=float, default=4e-8, help="larger gives a more compact map")
     parser.add_argument("--starts", type=int, help="random starts of fast (default: by the number of classes)")
     parser.add_argument("--epochs", type=int, default=1_000, help="epochs of the paper methods")
     parser.add_argument("--anneal", action="store_true", help="lower the temperature from 20 to 1 (paper methods)")

@@ -149,21 +149,30 @@ def test_odd_rows_give_finite_maps(probs: NDArray[np.float32]) -> None:
     assert np.isfinite(log_q(fitted.student, fitted.points)).all()
 
 
-def test_coreset_weights_are_unbiased() -> None:
-    """Weighted means over coresets match the mean over all rows within four standard errors of 200 draws."""
-    rows = plane.rows_of(torch.tensor(simplex.log_probs(make_probs(2_000)).T, dtype=torch.float32))
-    value = rows.pi[0]
+@pytest.mark.parametrize("count", [100, 300], ids=["prefix", "whole"])
+def test_coreset_weights_are_unbiased(count: int) -> None:
+    """Weighted sums over a coreset, and over a prefix of it, match sums over all rows within four standard errors."""
+    rows = plane.rows_of(torch.tensor(simplex.log_probs(make_probs(2_000)).T))
+    value, entropy = rows.pi[0], -(rows.pi * rows.log_pi).sum(dim=0)
     generator = torch.Generator().manual_seed(0)
     estimates = []
-    for _ in range(200):
-        chosen, weights = fast.coreset(rows, 300, generator)
-        assert abs(len(chosen) - 300) <= 1
-        assert len(torch.unique(chosen)) == len(chosen)
-        estimates.append(float((value[chosen] * weights).sum() / len(rows)))
+    for _ in range(300):
+        core = fast.Coreset.draw(entropy, 300, generator)
+        assert len(torch.unique(core.rows)) == 300
+        weights = core.weights(count)
+        estimates.append(float((value[core.rows[:count]] * weights).sum() / len(entropy)))
 
     error = np.std(estimates) / np.sqrt(len(estimates))
     assert abs(np.mean(estimates) - float(value.mean())) < 4 * error
     assert weights.max() > 1.2 * weights.min()
+
+
+def test_a_coreset_of_all_rows_weighs_them_equally() -> None:
+    """Asking for more rows than there are gives each once, with weight one."""
+    core = fast.Coreset.draw(torch.rand(50), 80, torch.Generator().manual_seed(0))
+
+    assert sorted(core.rows.tolist()) == list(range(50))
+    assert (core.weights() == 1.0).all()
 
 
 def test_joint_step_uses_the_true_gradient(probs: NDArray[np.float32]) -> None:
@@ -172,7 +181,7 @@ def test_joint_step_uses_the_true_gradient(probs: NDArray[np.float32]) -> None:
     config = FitConfig(scale="per-class")
     problem = fast._Problem.of(rows, torch.ones(len(probs), dtype=torch.float64), config)
     generator = torch.Generator().manual_seed(1)
-    theta = fast._initial(config, 1, problem, generator).theta
+    theta = fast._initial(config, 1, rows, generator).theta
     points = 5.0 * torch.randn(1, 2, len(probs), generator=generator, dtype=torch.float64)
     leaves = [part.clone().requires_grad_() for part in (theta.means, theta.offset, theta.log_spread)]
     moving = plane.Theta(*leaves, theta.power)

@@ -21,10 +21,10 @@ def check_golden(folder: Path, schema: int) -> None:
     with np.load(folder / f"bundle_v{schema}.scores.npz", allow_pickle=False) as file:
         expected = dict(file)
 
-    scores = Scorer(bundle.embedder, bundle.kde, bundle.calibration, compiled=False).score(expected["probs"])
+    scores = Scorer.of(bundle, compiled=False).score(expected["probs"])
 
     assert bundle.version == str(expected["version"])
-    for name in ("points", "log_density", "log_kde", "fidelity", "p_value"):
+    for name in ("points", "log_density", "log_kde", "fidelity", "combined", "p_value"):
         np.testing.assert_allclose(getattr(scores, name), expected[name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 

@@ -1,0 +1,56 @@
+"""Rows that a command judges a bundle by: of the right classes, and not those that the map was fitted to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from darksight_core.bundle import Bundle
+from darksight_core.errors import ConfigError
+from darksight_core.predictions import Predictions, read_predictions
+from darksight_core.split import RowSketch, leak, make_split
+
+__all__ = ["fit_share", "held_out", "read_rows"]
+
+
+def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Predictions:
+    """Read a file and refuse it unless it has the classes of the bundle."""
+    predictions = read_predictions(path, kind="logits" if logits else None, keep_logits=True)
+    if predictions.n_classes != bundle.embedder.n_inputs:
+        raise ConfigError(
+            f"{path} has {predictions.n_classes} classes, but {bundle.path} was fitted to {bundle.embedder.n_inputs}"
+        )
+    numbers = tuple(str(k) for k in range(predictions.n_classes))
+    if predictions.class_names not in (bundle.class_names, numbers) and bundle.class_names != numbers:
+        first = next(k for k, name in enumerate(bundle.class_names) if name != predictions.class_names[k])
+        raise ConfigError(
+            f"{path} calls class {first} {predictions.class_names[first]!r}, but {bundle.path} calls it "
+            f"{bundle.class_names[first]!r}; bring the columns into the order of the bundle"
+        )
+    return predictions
+
+
+def fit_share(bundle: Bundle, predictions: Predictions) -> float:
+    """Share of the rows that are fit rows of the bundle, beyond what chance explains."""
+    return leak(bundle.splits.fit, RowSketch.of(predictions.row_hashes()))
+
+
+def held_out(bundle: Bundle, predictions: Predictions) -> Predictions:
+    """The rows that the fit has not seen, of the very file that it was given: the split is drawn anew and checked."""
+    config = bundle.manifest["fit_config"]
+    refusal = ConfigError(
+        f"{predictions.source} is not the file that {bundle.path} was fitted to, so which of its rows were held out is "
+        "not known; leave --held-out away"
+    )
+    try:
+        fit, calibrate, test = config["shares"]
+        split = make_split(len(predictions), config["seed"], (fit, calibrate, test))
+    except (ConfigError, KeyError, TypeError, ValueError):
+        raise refusal from None
+    if RowSketch.of(predictions.row_hashes()[split.fit]).sha256 != bundle.splits.fit.sha256:
+        raise refusal
+    rows = np.sort(np.concatenate([split.calibrate, split.test]))
+    if len(rows) == 0:
+        raise ConfigError(f"{bundle.path} was fitted to all rows of {predictions.source}; none is held out")
+    return predictions.take(rows)

@@ -1,0 +1,309 @@
+"""Thresholds and comparisons as people use them: real processes, real files; and the certificate kept over many draws."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from darksight_core.bundle import read_bundle
+from darksight_core.certify import Rules, ScoredRows, certify
+from darksight_core.confidence import msp
+from darksight_core.gate import Reason
+from darksight_core.predictions import from_arrays, read_predictions
+from darksight_core.scorer import Scorer, Scores
+from darksight_core.selective import risk_curve
+from darksight_core.simplex import log_probs
+from tests.builders import make_probs
+
+SCORES = {"msp", "entropy", "margin", "doctor", "gen", "kl_matching", "log_density", "log_kde", "combined", "learned"}
+
+
+def darksight(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [sys.executable, "-m", "darksight_service", *(str(argument) for argument in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def ask(*arguments: object) -> dict[str, Any]:
+    """The JSON answer of a command that succeeds."""
+    done = darksight(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def draw_labels(probs: NDArray[np.float32], seed: int) -> NDArray[np.int64]:
+    """Labels of a classifier whose probabilities are true."""
+    places = np.random.default_rng(seed).random(len(probs))[:, None]
+    return (np.cumsum(probs, axis=1) < places).sum(axis=1).clip(max=probs.shape[1] - 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle, the file it was fitted to, labelled rows that it has not seen, and foreign rows."""
+    folder = tmp_path_factory.mktemp("confidence")
+    for name, n, seed in (("fit", 1_000, 0), ("labelled", 1_500, 1)):
+        probs = make_probs(n, 4, seed=seed)
+        np.savez(folder / f"{name}.npz", probs=probs, labels=draw_labels(probs, seed))
+    np.savez(folder / "foreign.npz", probs=np.random.default_rng(2).dirichlet(np.full(4, 5.0), 300).astype(np.float32))
+    np.savez(folder / "five.npz", probs=make_probs(200, 5), labels=np.zeros(200, dtype=np.int64))
+    np.savez(folder / "unlabelled.npz", probs=make_probs(300, 4, seed=3))
+    done = darksight("fit", folder / "fit.npz", "--out", folder / "model.safetensors", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "promised", "delta"),
+    [
+        (("--coverage", 0.8), "coverage", 0.8, None),
+        (("--target-accuracy", 0.95), "accuracy", 0.95, 0.05),
+        (("--target-accuracy", 0.95, "--delta", 0.1, "--score", "msp"), "accuracy", 0.95, 0.1),
+        (("--max-undetected", 0.05), "joint_risk", 0.05, None),
+    ],
+    ids=["coverage", "accuracy", "accuracy, delta and score", "undetected"],
+)
+def test_calibrate_writes_a_gate_with_its_certificate(
+    folder: Path, tmp_path: Path, options: tuple[object, ...], kind: str, promised: float, delta: float | None
+) -> None:
+    """Each rule gives a bundle that loads, whose gate is the one in the answer and keeps the promise on new rows."""
+    out = tmp_path / "gated.safetensors"
+    found = ask("calibrate", folder / "model.safetensors", folder / "labelled.npz", *options, "--out", out)
+
+    reject = found["certificate"]["reject"]
+    assert found["feasible"] is True
+    assert (reject["kind"], reject["promised"], reject["delta"]) == (kind, promised, delta)
+    labelled = read_predictions(folder / "labelled.npz")
+    assert found["certificate"]["rows"]["n"] == 1_500
+    assert found["certificate"]["rows"]["sha256"] == hashlib.sha256(labelled.row_hashes().tobytes()).hexdigest()
+    assert bool(found["table"]) == ("--score" not in options)
+    bundle = read_bundle(out)
+    assert bundle.gate is not None
+    assert bundle.gate.settings() == found["gate"] == bundle.manifest["gate"]
+    assert bundle.manifest["certificate"] == found["certificate"]
+    assert bundle.gate.reject_score == reject["score"]
+    probs = make_probs(20_000, 4, seed=9)
+    accepted = bundle.gate.decide(log_probs(probs), Scorer.load(out).score(probs)).accepted
+    wrong = probs.argmax(axis=1) != draw_labels(probs, 9)
+    value = {
+        "coverage": accepted.mean(),
+        "accuracy": 1.0 - wrong[accepted].mean(),
+        "joint_risk": (wrong & accepted).mean(),
+    }
+    assert value[kind] <= promised + 0.02 if kind == "joint_risk" else value[kind] >= promised - 0.03  # fmt: skip
+
+
+def test_outliers_and_one_more_rule_may_be_combined(folder: Path, tmp_path: Path) -> None:
+    """--alpha with --max-undetected gives both rules; the outlier rule is ranked among the bundle's calibration rows."""
+    out = tmp_path / "gated.safetensors"
+    options = ("--alpha", 0.05, "--max-undetected", 0.04, "--score", "entropy", "--out", out)
+    found = ask("calibrate", folder / "model.safetensors", folder / "labelled.npz", *options)
+
+    bundle = read_bundle(out)
+    outlier = found["certificate"]["outlier"]
+    assert outlier["n"] == len(bundle.calibration)
+    assert outlier["score"] == bundle.calibration.outlier_score
+    assert outlier["sha256"] == bundle.splits.calibrate.sha256
+    assert abs(outlier["observed"] - 0.05) < 0.04
+    assert bundle.gate is not None
+    foreign = np.load(folder / "foreign.npz")["probs"]
+    reasons = bundle.gate.decide(log_probs(foreign), Scorer.load(out).score(foreign)).reason
+    assert {Reason.OUTLIER, Reason.LOW_CONFIDENCE} <= set(reasons)
+
+
+def test_alpha_with_delta_is_stricter_than_on_average(folder: Path, tmp_path: Path) -> None:
+    """A false-alarm rate with confidence takes a smaller rank than one on average."""
+    arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--alpha", 0.05)
+    average = ask(*arguments, "--out", tmp_path / "a.safetensors")
+    sure = ask(*arguments, "--delta", 0.05, "--out", tmp_path / "b.safetensors")
+
+    assert sure["gate"]["outlier"]["rank"] < average["gate"]["outlier"]["rank"]
+    assert sure["gate"]["reject"] is average["gate"]["reject"] is None
+    assert "with confidence 0.95" in sure["certificate"]["outlier"]["promise"]
+
+
+def test_infeasible_is_an_answer(folder: Path, tmp_path: Path) -> None:
+    """A promise beyond the labels exits with 0, says how many it takes, and is in no gate."""
+    out = tmp_path / "gated.safetensors"
+    arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--target-accuracy", 0.9999)
+    found = ask(*arguments, "--out", out)
+    text = darksight(*arguments, "--out", out, "--overwrite")
+
+    assert found["feasible"] is False
+    assert found["gate"]["reject"] is None
+    assert found["certificate"]["reject"]["feasible"] is False
+    assert found["certificate"]["reject"]["labels_needed"] > 29_000
+    gate = read_bundle(out).gate
+    assert gate is not None
+    assert gate.reject_score is None
+    assert text.returncode == 0
+    assert "NOT FEASIBLE" in text.stdout
+    assert "no such rule" in text.stdout
+
+
+def test_auto_shows_the_table_that_it_chose_from(folder: Path, tmp_path: Path) -> None:
+    """The table has every candidate with its gain over msp, best first, one of them chosen, from a third of the rows."""
+    arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--coverage", 0.9)
+    found = ask(*arguments, "--out", tmp_path / "a.safetensors")
+    text = darksight(*arguments, "--out", tmp_path / "b.safetensors")
+
+    table = found["table"]
+    assert {row["score"] for row in table} == SCORES - {"kl_matching"}
+    assert [row["augrc"] for row in table] == sorted(row["augrc"] for row in table)
+    assert [row["score"] for row in table if row["chosen"]] == [found["gate"]["reject"]["score"]]
+    assert found["certificate"]["rows"]["choosing"] == 500
+    assert found["certificate"]["rows"]["certifying"] == 1_000
+    assert "AUGRC" in text.stdout
+    assert "Promise: at least 0.9 of rows are accepted" in text.stdout
+
+
+def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Path) -> None:
+    """The file of the fit cannot certify; --held-out takes from it the rows that the fit has not seen."""
+    out = tmp_path / "gated.safetensors"
+    arguments = ("calibrate", folder / "model.safetensors", folder / "fit.npz", "--coverage", 0.9, "--out", out)
+
+    refused = darksight(*arguments)
+    assert refused.returncode == 2
+    assert "fit rows" in refused.stderr
+    assert "--held-out" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert not out.exists()
+    held_out = ask(*arguments, "--held-out")
+    splits = read_bundle(out).splits
+    assert held_out["certificate"]["rows"]["n"] == splits.calibrate.n + splits.test.n
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("calibrate", "model.safetensors", "five.npz", "--coverage", "0.9"), "5 classes"),
+        (("calibrate", "model.safetensors", "unlabelled.npz", "--coverage", "0.9"), "labels"),
+        (("calibrate", "model.safetensors", "unlabelled.npz", "--max-undetected", "0.1", "--score", "msp"), "labels"),
+        (("calibrate", "model.safetensors", "labelled.npz"), "nothing to promise"),
+        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "1.5"), "1.5"),
+        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--max-undetected", "0.1"), "not allowed"),
+        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--score", "nobody"), "nobody"),
+        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--held-out"), "not the file"),
+        (("calibrate", "model.safetensors", "missing.npz", "--coverage", "0.9"), "missing.npz"),
+        (("evaluate", "model.safetensors", "five.npz"), "5 classes"),
+        (("evaluate", "model.safetensors", "labelled.npz", "--ood", "five.npz"), "5 classes"),
+        (("evaluate", "model.safetensors", "labelled.npz", "--out", "nowhere/report.json"), "nowhere"),
+    ],
+    ids=[
+        "other classes", "auto without labels", "errors without labels", "no rule", "bad share", "two rules", "no score",
+        "not the fit's file", "no file", "evaluate other classes", "foreign other classes", "no folder",
+    ],
+)  # fmt: skip
+def test_bad_usage_exits_2_with_a_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    """Bad usage exits with 2, words that say what is wrong, no traceback and no file."""
+    command, *rest = arguments
+    paths = [folder / part if part.endswith(("npz", "safetensors", "json")) else part for part in rest]
+    out = ("--out", folder / "never.safetensors") if command == "calibrate" else ()
+    done = darksight(command, *paths, *out)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "never.safetensors").exists()
+
+
+def test_evaluate_compares_every_score(folder: Path, tmp_path: Path) -> None:
+    """All scores are there for errors and for foreign rows, with intervals around them, and in the report file too."""
+    report = tmp_path / "report.json"
+    arguments = ("evaluate", folder / "model.safetensors", folder / "labelled.npz", "--ood", folder / "foreign.npz")
+    found = ask(*arguments, "--out", report)
+
+    assert SCORES | {"gmm", "kde_probs", "dirichlet"} <= found["failure"].keys()
+    for figures in found["failure"].values():
+        assert {"auroc", "aurc", "augrc", "e_aurc", "fpr95", "intervals"} <= figures.keys()
+        low, high = figures["intervals"]["auroc"]
+        assert low <= figures["auroc"] <= high
+    foreign = found["ood"][str(folder / "foreign.npz")]
+    assert found["failure"].keys() == foreign.keys()
+    assert foreign["msp"]["auroc"] > 0.8
+    assert found["chosen"]["reject"] in SCORES
+    assert found["chosen"]["outlier"] == read_bundle(folder / "model.safetensors").calibration.outlier_score
+    assert found["fidelity"]["acc_teacher"] == 1.0
+    assert found["warning"] is None
+    assert json.loads(report.read_text(encoding="utf-8")) == found
+
+
+def test_evaluate_tells_people_what_figures_do_not_say(folder: Path) -> None:
+    """The text has a table for errors and one per file, marks the best, and warns of rows that were fitted."""
+    arguments = (
+        "evaluate",
+        folder / "model.safetensors",
+        folder / "fit.npz",
+        "--ood",
+        folder / "foreign.npz",
+        "--fast",
+    )
+    done = darksight(*arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert "Which score finds wrong predictions?" in done.stdout
+    assert "foreign.npz? 300 foreign" in done.stdout
+    assert " *" in done.stdout
+    assert "No figure here is a threshold" in done.stdout
+    assert "left out, as asked" in done.stdout
+    assert "--held-out" in done.stderr
+
+
+def test_evaluate_without_labels_still_measures_the_map(folder: Path) -> None:
+    """Without labels there is no failure part, and this is said."""
+    found = ask(
+        "evaluate", folder / "model.safetensors", folder / "unlabelled.npz", "--ood", folder / "foreign.npz", "--fast"
+    )
+
+    assert found["failure"] is None
+    assert found["chosen"]["reject"] is None
+    assert found["fidelity"]["acc_ground"] is None
+    assert len(found["ood"]) == 1
+    assert any("labels" in note for note in found["comparison_notes"])
+
+
+def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredRows, NDArray[np.float64]]:
+    """Rows of two classes whose msp grows with u, wrong with probability 0.3 (1 - u)², and that probability."""
+    u = rng.random(n)
+    chance = 0.3 * (1.0 - u) ** 2
+    probs = np.stack([0.5 + 0.499 * u, 0.5 - 0.499 * u], axis=1)
+    labels = (rng.random(n) < chance).astype(np.int64)
+    noise, ones = rng.normal(size=n), np.ones(n)
+    scores = Scores(
+        points=np.zeros((n, 2)), log_density=noise, log_kde=noise + u, fidelity=0.0 * ones, combined=noise - u,
+        p_value=ones, valid=ones.astype(bool),
+    )  # fmt: skip
+    return ScoredRows.of(from_arrays(probs, labels=labels), scores), chance
+
+
+@pytest.mark.parametrize("score", ["msp", "auto"])
+def test_certified_accuracy_is_kept_over_many_calibrations(score: str) -> None:
+    """Over 200 calibrations the accuracy falls below its target in at most δ + 3 standard errors, where picking the
+    loosest threshold that looks good breaks it every other time."""
+    delta, target, repeats = 0.1, 0.95, 200
+    world, chance = make_traffic(200_000, np.random.default_rng(12345))
+    broken = naive = feasible = 0
+    for seed in range(repeats):
+        rows, _ = make_traffic(600, np.random.default_rng(seed))
+        found = certify(rows, Rules(accuracy=target, delta=delta, score=score, seed=seed), 999)
+        if found.feasible:
+            feasible += 1
+            broken += chance[found.gate.decide(world.log_pi, world.scores).accepted].mean() > 1.0 - target
+        assert rows.errors is not None
+        curve = risk_curve(msp(rows.log_pi), rows.errors)
+        good = np.flatnonzero(curve.selective_risk <= 1.0 - target)
+        naive += len(good) > 0 and chance[msp(world.log_pi) > curve.threshold[good[-1]]].mean() > 1.0 - target
+
+    noise = math.sqrt(delta * (1.0 - delta) / repeats)
+    assert feasible > 0.5 * repeats
+    assert broken / repeats <= delta + 3.0 * noise
+    assert naive / repeats > 0.3
