@@ -292,6 +292,30 @@ def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
 
 
 @_compiled
+def _loss(x: float, y: float, row: Floats, theta: Floats, power: float, work: Floats) -> float:
+    """KL_sym at a point, the first number of `_look` by itself."""
+    classes, total, top = theta.shape[1], 0.0, -np.inf
+    for k in range(classes):
+        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
+        distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
+        work[2, k], work[3, k] = -2.0 * power / distance, theta[2, k] - power * math.log(distance)
+        top = max(top, work[3, k])
+    if power == 2.0:
+        top = 0.0
+        for k in range(classes):
+            work[4, k] = theta[4, k] * work[2, k] * work[2, k]
+            total += work[4, k]
+    else:
+        for k in range(classes):
+            work[4, k] = math.exp(work[3, k] - top)
+            total += work[4, k]
+    log_total, scale, loss = top + math.log(total), 1.0 / total, 0.0
+    for k in range(classes):
+        loss += (row[k] - work[4, k] * scale) * (row[classes + k] - work[3, k] + log_total)
+    return 0.5 * loss
+
+
+@_compiled
 def _look(x: float, y: float, row: Floats, label: int, theta: Floats, power: float, work: Floats) -> Local:
     """KL_sym, log Σ exp s, gradient x, y, Hessian xx, yy, xy and the label's lead at a point; see `embed._look`."""
     classes = theta.shape[1]
@@ -395,11 +419,10 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
     power, margin = numbers[_POWER], numbers[_MARGIN]
     label, inside = int(np.argmax(row[classes : 2 * classes])), -1
     x, y = guess[0], guess[1]
-    local = _look(x, y, row, label, theta, power, work)
-    best = _best_anchor(row, label, local[0], plane)
+    best = _best_anchor(row, label, _loss(x, y, row, theta, power, work), plane)
     if best >= 0:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-        local = _look(x, y, row, label, theta, power, work)
+    local = _look(x, y, row, label, theta, power, work)
     x, y, local = _newton(x, y, local, row, label, -np.inf, plane.counts[_STEPS], theta, numbers, work)
     if local[7] > margin:
         return x, y, local[0], local[1]
@@ -451,18 +474,23 @@ def _combined(logs: Floats, outlier: Outlier, soft: Floats, near: Floats, best: 
 def _gen(logs: Floats, top: int, gamma: float, top_classes: int, spare: Floats) -> float:
     """Generalised entropy of the most probable classes, negated; see `confidence.gen`."""
     first, count, rest = 0, len(logs) - 1, 0.0
-    for k in range(len(logs)):
-        if k != top:
-            spare[k - (k > top)] = logs[k]
-            rest += math.exp(logs[k])
+    for k in range(count):
+        spare[k] = logs[k + (k >= top)]
     others = spare[:count]
     if count >= top_classes:
+        for k in range(count):
+            rest += math.exp(others[k])
         first = count - (top_classes - 1)
         others = np.partition(others, first)
-    total = math.exp(gamma * (logs[top] + math.log(rest)))
+    total = 0.0
     for k in range(first, count):
-        total += math.exp(gamma * (others[k] + math.log1p(-math.exp(others[k]))))
-    return -total
+        p = math.exp(others[k])
+        # Most probabilities are so small that three terms of log(1 - p) are all that there is.
+        log_rest = math.log1p(-p) if p > 1e-4 else -p * (1.0 + p * (0.5 + p / 3.0))
+        total += math.exp(gamma * (others[k] + log_rest))
+        if first == 0:
+            rest += p
+    return -total - math.exp(gamma * (logs[top] + math.log(rest)))
 
 
 @_compiled
@@ -489,19 +517,31 @@ def _square_distance(soft: Floats, outlier: Outlier, near: Floats, best: Floats)
 @_compiled
 def _visit(soft: Floats, box: Floats, squares: Floats, best: Floats) -> None:
     """Merge the square distances of the rows of a box into the ascending smallest ones."""
-    for m in range(BOX):
+    k, classes, count = 0, len(soft), len(squares)
+    for m in range(count):
         squares[m] = 0.0
-    for k in range(len(soft)):
-        for m in range(BOX):
-            gap = soft[k] - box[k, m]
-            squares[m] += gap * gap
-    for m in range(BOX):
-        if squares[m] < best[-1]:
+    # Four classes at a time, because reading and writing the sums would take longer than the sums.
+    while k + 3 < classes:
+        a, b, c, d = soft[k], soft[k + 1], soft[k + 2], soft[k + 3]
+        box_a, box_b, box_c, box_d = box[k], box[k + 1], box[k + 2], box[k + 3]
+        for m in range(count):
+            gap_a, gap_b, gap_c, gap_d = a - box_a[m], b - box_b[m], c - box_c[m], d - box_d[m]
+            squares[m] += (gap_a * gap_a + gap_b * gap_b) + (gap_c * gap_c + gap_d * gap_d)
+        k += 4
+    while k < classes:
+        a, box_a = soft[k], box[k]
+        for m in range(count):
+            squares[m] += (a - box_a[m]) * (a - box_a[m])
+        k += 1
+    worst = best[-1]
+    for m in range(count):
+        if squares[m] < worst:
             j = len(best) - 1
             while j > 0 and best[j - 1] > squares[m]:
                 best[j] = best[j - 1]
                 j -= 1
             best[j] = squares[m]
+            worst = best[-1]
 
 
 @_compiled

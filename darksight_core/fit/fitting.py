@@ -32,7 +32,6 @@ _NEWTON_STEPS = 10
 _FAITHFUL_STEPS = 20
 _ANCHOR_ROWS = 500
 _ANCHOR_GRID = 32
-_THREADED_CLASSES = 50
 _LARGEST = 1 << 22
 
 
@@ -73,7 +72,7 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
         return MapFit(softmax, points, points[:0], float("inf"), history, time.perf_counter() - started)
     like = torch.empty(0, device=choose_device(config.device))
     generator = torch.Generator().manual_seed(config.seed)
-    with _few_threads(like, probs.shape[1]):
+    with _one_thread(like.device):
         if config.method == "fast":
             core = Coreset.draw(_entropy(probs, config.temperature), _theta_rows(probs, config), generator)
             rows = _load(probs[core.rows.numpy()], config.temperature, like)
@@ -107,14 +106,14 @@ def place_rows(
 
 
 @contextmanager
-def _few_threads(like: Tensor, n_classes: int) -> Iterator[None]:
-    """One thread of torch while θ is decided, unless there are many classes.
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """One thread of torch on a CPU while θ is decided.
 
-    With few classes the arrays fit the cache of one core, and more threads mostly wait for each other: on a busy
-    machine two threads were five times slower than one.
+    The arrays fit the cache of one core, and more threads mostly wait for each other: on a busy machine two threads
+    were five to ten times slower than one.
     """
     before = torch.get_num_threads()
-    if like.device.type == "cpu" and n_classes < _THREADED_CLASSES:
+    if device.type == "cpu":
         torch.set_num_threads(1)
     try:
         yield

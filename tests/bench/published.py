@@ -1,6 +1,6 @@
 """The published algorithm as its appendix reads: torch.optim.Adam over θ and all of Y, by automatic differentiation.
 
-`darksight_core.fit.paper` is the same descent with closed-form gradients and an Adam that touches a batch's points only;
+`darksight_core.fit.paper` is the same descent with closed-form gradients and an Adam that touches a batch's points;
 this is what it and `fast` are timed against.
 """
 

@@ -1,4 +1,4 @@
-"""Thresholds and comparisons as people use them: real processes, real files; and the certificate kept over many draws."""
+"""Thresholds and comparisons as people use them, and a certificate that is kept over many draws of its rows."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_calibrate_writes_a_gate_with_its_certificate(
 
 
 def test_outliers_and_one_more_rule_may_be_combined(folder: Path, tmp_path: Path) -> None:
-    """--alpha with --max-undetected gives both rules; the outlier rule is ranked among the bundle's calibration rows."""
+    """--alpha with --max-undetected gives both rules; outliers are ranked among the bundle's calibration rows."""
     out = tmp_path / "gated.safetensors"
     options = ("--alpha", 0.05, "--max-undetected", 0.04, "--score", "entropy", "--out", out)
     found = ask("calibrate", folder / "model.safetensors", folder / "labelled.npz", *options)
@@ -151,7 +151,7 @@ def test_infeasible_is_an_answer(folder: Path, tmp_path: Path) -> None:
 
 
 def test_auto_shows_the_table_that_it_chose_from(folder: Path, tmp_path: Path) -> None:
-    """The table has every candidate with its gain over msp, best first, one of them chosen, from a third of the rows."""
+    """The table has every candidate, best first and one of them chosen, from a third of the rows."""
     arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--coverage", 0.9)
     found = ask(*arguments, "--out", tmp_path / "a.safetensors")
     text = darksight(*arguments, "--out", tmp_path / "b.safetensors")
@@ -190,7 +190,7 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
         (("calibrate", "model.safetensors", "unlabelled.npz", "--max-undetected", "0.1", "--score", "msp"), "labels"),
         (("calibrate", "model.safetensors", "labelled.npz"), "nothing to promise"),
         (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "1.5"), "1.5"),
-        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--max-undetected", "0.1"), "not allowed"),
+        (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--max-undetected", "0.1"), "with"),
         (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--score", "nobody"), "nobody"),
         (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--held-out"), "not the file"),
         (("calibrate", "model.safetensors", "missing.npz", "--coverage", "0.9"), "missing.npz"),
@@ -199,8 +199,8 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
         (("evaluate", "model.safetensors", "labelled.npz", "--out", "nowhere/report.json"), "nowhere"),
     ],
     ids=[
-        "other classes", "auto without labels", "errors without labels", "no rule", "bad share", "two rules", "no score",
-        "not the fit's file", "no file", "evaluate other classes", "foreign other classes", "no folder",
+        "other classes", "auto without labels", "errors without labels", "no rule", "bad share", "two rules",
+        "no score", "not the fit's file", "no file", "evaluate other classes", "foreign other classes", "no folder",
     ],
 )  # fmt: skip
 def test_bad_usage_exits_2_with_a_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -285,12 +285,11 @@ def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredRows, NDArray[
     return ScoredRows.of(from_arrays(probs, labels=labels), scores), chance
 
 
-@pytest.mark.parametrize("score", ["msp", "auto"])
-def test_certified_accuracy_is_kept_over_many_calibrations(score: str) -> None:
-    """Over 200 calibrations the accuracy falls below its target in at most δ + 3 standard errors, where picking the
-    loosest threshold that looks good breaks it every other time."""
-    delta, target, repeats = 0.1, 0.95, 200
-    world, chance = make_traffic(200_000, np.random.default_rng(12345))
+@pytest.mark.parametrize(("score", "repeats"), [("msp", 200), ("auto", 60)])
+def test_certified_accuracy_is_kept_over_many_calibrations(score: str, repeats: int) -> None:
+    """The target is missed by at most δ + 3 standard errors of gates; a threshold that looks good misses it often."""
+    delta, target = 0.1, 0.95
+    world, chance = make_traffic(100_000, np.random.default_rng(12345))
     broken = naive = feasible = 0
     for seed in range(repeats):
         rows, _ = make_traffic(600, np.random.default_rng(seed))
