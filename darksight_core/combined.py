@@ -203,7 +203,8 @@ class Combined:
         stored = max(1, min(_REFERENCES, _NUMBERS // classes, n // 2))
         neighbours = SoftNeighbours.fit(log_pi[order[:stored]], _temperature(log_pi[order[:_CHUNK]]))
         ranked = log_pi[order[stored:]]
-        return cls(neighbours, RankTransform.fit(gen(ranked, GAMMA, TOP_CLASSES)), RankTransform.fit(neighbours.score(ranked)))
+        gen_rank = RankTransform.fit(gen(ranked, GAMMA, TOP_CLASSES))
+        return cls(neighbours, gen_rank, RankTransform.fit(neighbours.score(ranked)))
 
     def score(self, log_pi: Floats) -> Floats:
         """Sum of the two log ranks for rows (n, K), as (n,); negative, lower is more unusual."""

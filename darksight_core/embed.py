@@ -42,7 +42,7 @@ MARGIN = 1e-4
 SLACK = 1e-13
 """Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
 
-REST = 1e-9
+REST = 1e-8
 """A step shorter than this share of the bound ends a search: Newton steps after it would be shorter still."""
 
 CHUNK = 256

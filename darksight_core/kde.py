@@ -21,9 +21,9 @@ Outside the tree the plane is cut into cones with a list each, which hold to inf
 matter there are those near the convex hull. Tails are made of references, not of noise.
 
 Promise, against `exact_log_kde`: within `CORE_ERROR` nats where log p is at most `CORE_DEPTH` nats below its maximum
-over the references, within `TAIL_ERROR` elsewhere, at any distance. One exception keeps bundles small: outside the
-frame, which is 12 h or more from all references, a hundred thousand references with a dense sharp rim may err by some
-tenths of a nat, out of the hundreds that log p is below its maximum there.
+over the references, within `TAIL_ERROR` elsewhere, at any distance. The exception is a cloud of
+tens of thousands of references of which none lies inside the others' hull: outside the frame, 100 h away, it may err by
+more than that.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Kde:
             # The raising is done on a draw, where it is cheap. More references leave fewer cells to short lists: from
             # 20,000 to 1,000,000 the tree of ten clusters with bridges grew by 2.3 at the same h.
             some = np.random.default_rng(seed).choice(len(counts), _DRAWN, replace=False)
-            budget = _BUDGET * (_DRAWN / len(counts)) ** 0.25
+            budget = _BUDGET * (_DRAWN / len(counts)) ** 0.15
             bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget).bandwidth
         return _fit_budget(references, log_weights, bandwidth, _BUDGET)
 
@@ -388,8 +388,8 @@ class _Build:
         total = float(np.exp(log_weights).sum())
         self.log_norm = _log_norm(total, bandwidth)
         low, high = references.min(axis=1), references.max(axis=1)
-        # A crease leaves the frame only at its rim: beyond 12 h it is a matter for the cones.
-        self.side = 1.25 * float((high - low).max()) + 24.0 * bandwidth
+        # Seen from 100 h away few references are outermost, and few cones face a long rim of them.
+        self.side = 1.25 * float((high - low).max()) + 200.0 * bandwidth
         self.centre = 0.5 * (low + high)
         self.keys: list[int] = []
         self.widths: list[int] = []
@@ -451,8 +451,9 @@ class _Build:
             anchor = centre + mean
             offset = log_total + float(mean @ mean) / (2.0 * h**2) - self.log_norm
             tile, is_core = None, True
-            # Where so many references matter a large tile hardly ever fits, and trying is what costs.
-            if len(log_shares) > _SHORT and side <= (24.0 if len(log_shares) <= _MANY else 4.0) * h:
+            # Among many references a large tile hardly ever fits, and trying is what costs.
+            crowded = len(log_shares) > _MANY and float(mean @ mean) < (side + 4.0 * h) ** 2
+            if len(log_shares) > _SHORT and side <= (4.0 if crowded else 24.0) * h:
                 tile, is_core = self.try_tile(log_shares, slopes, mean, side, offset, core)
             short = len(log_shares) <= _LONG or level == _LEVELS
             if tile is None and not short and side <= h and log_shares.min() > -600.0:
@@ -566,9 +567,7 @@ class _Build:
             self.add_list(anchor, alpha, slopes)
         return True
 
-    def thin(
-        self, segment: Floats, places: Floats, log_weights: Floats, tolerance: float
-    ) -> tuple[Floats, Floats]:
+    def thin(self, segment: Floats, places: Floats, log_weights: Floats, tolerance: float) -> tuple[Floats, Floats]:
         """Fewer references for a cone, if they give the same density within a tolerance out to a thousand frames.
 
         From afar only the outermost references count, and moving one by e moves log p by e d / h². Those that outweigh
@@ -634,7 +633,7 @@ def _seen_from(segment: Floats, places: Floats, log_weights: Floats, bandwidth: 
     """Indices of the references (2, k) that matter in the cone over a segment of the frame.
 
     A reference is out if one other beats it by enough on the segment and does not lose ground outwards. Both are
-    affine along the segment, so its ends decide. The frame is 12 h away from all references and so outside the core:
+    affine along the segment, so its ends decide. The frame is 100 h away from all references and so outside the core:
     more may be dropped here than in a cell.
     """
     scale = 1.0 / bandwidth**2

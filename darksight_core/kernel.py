@@ -2,7 +2,7 @@
 
 numpy needs a microsecond or more for each call, whatever its size, and a row needs several hundred calls. `loops` has
 the same computation as plain loops for numba. Rows that come one at a time take their whole way there; a batch takes
-logarithms and the network from numpy and BLAS and only the rest from there.
+logarithms and matrix products from numpy and BLAS and only the rest from there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from darksight_core import kde as kde_module
 from darksight_core.combined import GAMMA, TOP_CLASSES, Combined
 from darksight_core.embed import BISECTIONS, FEATURES, MARGIN, REST, SLACK, Embedder
 from darksight_core.kde import Kde
-from darksight_core.loops import BOX, COMPILED, Density, Outlier, Plane, Ranking, finish_rows, score_rows
+from darksight_core.loops import BLOCK, COMPILED, Density, Outlier, Plane, Ranking, finish_rows, score_rows, soften_rows
 from darksight_core.simplex import FLOOR, Floats
 
 __all__ = ["COMPILED", "Kernel"]
@@ -42,14 +41,16 @@ class Kernel:
         self, embedder: Embedder, kde: Kde, combined: Combined, calibration: Floats, outlier_column: int
     ) -> None:
         network = embedder.network
-        log_norm = math.log(embedder.student.dof / (2.0 * math.pi))
+        log_norm, outlier = math.log(embedder.student.dof / (2.0 * math.pi)), _outlier(combined)
         # Everything is copied, because numba compiles once more for arrays that cannot be written to.
         self._arrays = (
             *Ranking(np.array(calibration), outlier_column, log_norm),
             *_plane(embedder),
             *_density(kde),
-            *_outlier(combined),
+            *outlier,
         )
+        self._temperature = combined.neighbours.temperature
+        self._screen = outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
         self._inputs = (
             np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
             embedder.temperature,
@@ -75,7 +76,10 @@ class Kernel:
 
     def finish(self, logs: Floats, rows: Floats, guesses: Floats, points: Floats, results: Floats) -> None:
         """Score rows from log π (n, n_inputs), what `Embedder` prepared of it (n, 2K + 1) and guessed (n, 2)."""
-        finish_rows(logs, rows, guesses, points, results, *self._arrays)
+        soft = np.empty_like(logs)
+        soften_rows(logs, self._temperature, soft)
+        affinities = (soft.astype(np.float32) @ self._screen).reshape(len(soft), -1, BLOCK)
+        finish_rows(logs, rows, guesses, soft, affinities, points, results, *self._arrays)
 
 
 def _plane(embedder: Embedder) -> Plane:
@@ -112,14 +116,15 @@ def _density(kde: Kde) -> Density:
 
 def _outlier(combined: Combined) -> Outlier:
     neighbours = combined.neighbours
-    parts = _boxes(neighbours.rows, np.arange(len(neighbours.rows)))
-    boxes = np.full((len(parts), neighbours.rows.shape[1], BOX), _FAR)
-    for box, part in zip(boxes, parts, strict=True):
-        box[:, : len(part)] = neighbours.rows[part].T
+    stored, classes = neighbours.rows.shape
+    blocks = -(-stored // BLOCK)
+    rows = np.full((blocks * BLOCK, classes), _FAR)
+    rows[:stored] = neighbours.rows
+    screen = np.zeros((blocks * BLOCK, classes), dtype=np.float32)
+    screen[:stored] = neighbours.rows
     return Outlier(
-        boxes=boxes,
-        low=np.stack([neighbours.rows[part].min(axis=0) for part in parts], axis=1),
-        high=np.stack([neighbours.rows[part].max(axis=0) for part in parts], axis=1),
+        rows=rows,
+        screen=screen.reshape(blocks, BLOCK, classes).transpose(0, 2, 1).copy(),
         gen_scores=combined.gen_rank.scores.copy(),
         gen_log_ranks=combined.gen_rank.log_ranks.copy(),
         soft_scores=combined.soft_rank.scores.copy(),
@@ -127,13 +132,3 @@ def _outlier(combined: Combined) -> Outlier:
         numbers=np.array([neighbours.temperature, combined.gen_rank.slope, combined.soft_rank.slope, GAMMA]),
         counts=np.array([neighbours.neighbours, TOP_CLASSES]),
     )
-
-
-def _boxes(rows: Floats, part: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The rows of a part in groups of `BOX` that are near each other: halved across their widest side, and again."""
-    if len(part) <= BOX:
-        return [part]
-    widest = int(np.ptp(rows[part], axis=0).argmax())
-    part = part[np.argsort(rows[part, widest], kind="stable")]
-    half = (len(part) + 2 * BOX - 1) // (2 * BOX) * BOX
-    return _boxes(rows, part[:half]) + _boxes(rows, part[half:])

@@ -5,13 +5,14 @@ Two searches are cut short without changing what they find:
 
     anchors      KL_sym is at least that of two classes, "the row's own" and "any other" (data processing), so anchors
                  in the order of their log-odds are tried from the row's outwards until no other can win
-    neighbours   stored rows lie in boxes of 32, and a box that is further away than the k-th nearest so far is skipped
+    neighbours   products in float32 leave few stored rows that can be the k-th nearest; float64 decides among them
 
 numba is optional: without it `COMPILED` is false, and the functions here would work, but slowly. Compiled code is kept
 beside this file, or in the user's cache directory if that is read-only; without both it is compiled in each process.
-Every array and constant of another file comes in as an argument, and no function here calls one of another file, because
-what numba keeps is not renewed when that file changes. The functions take few arguments and copy arrays by loops because
-both save seconds of compilation.
+Every array and constant of another file comes in as an argument, and no function of another file is called, because
+what numba keeps is not renewed when that file changes. The functions take few arguments and copy arrays by loops
+because both save seconds of compilation. Loops run over a row of an array, not over a row and an offset in it, because
+numba cannot tell that an offset is never negative, and then nothing is worked on several at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ try:
 except ImportError:
     njit = None  # type: ignore[assignment]  # numba is optional
 
-__all__ = ["BOX", "COMPILED", "Density", "Outlier", "Plane", "Ranking", "finish_rows", "score_rows"]
+__all__ = ["BLOCK", "COMPILED", "Density", "Outlier", "Plane", "Ranking", "finish_rows", "score_rows", "soften_rows"]
 
 COMPILED = njit is not None
 """Whether numba is there."""
 
-BOX = 32
-"""Stored rows in a box of `Outlier`."""
+BLOCK = 64
+"""Stored rows that are looked at together."""
 
 Ints: TypeAlias = NDArray[np.int64]
 Local: TypeAlias = tuple[float, float, float, float, float, float, float, float]
@@ -100,13 +101,12 @@ class Density(NamedTuple):
 class Outlier(NamedTuple):
     """Arrays of a `Combined`.
 
-    `boxes` has the stored rows, (B, K, `BOX`), the last box filled up with places that are far from all rows; `low` and
-    `high` are the corners of each box, (K, B).
+    `rows` are the stored rows, (64 B, K), filled up to whole blocks with places that are far from any row, and `screen`
+    has them in float32 and turned, (B, K, 64), filled up with zeros.
     """
 
-    boxes: Floats
-    low: Floats
-    high: Floats
+    rows: Floats
+    screen: NDArray[np.float32]
     gen_scores: Floats
     gen_log_ranks: Floats
     soft_scores: Floats
@@ -151,18 +151,47 @@ def score_rows(
     count, classes = len(probs), len(columns)
     logs, rows = np.empty(probs.shape), np.empty((count, 2 * classes + 1))
     guesses, values = np.empty((count, 2)), np.empty((2, sizes.max()))
+    soft, affinities = np.empty(probs.shape), np.empty((count, len(outlier.screen), BLOCK), dtype=np.float32)
     for i in range(count):
         if _prepare(probs[i], columns, temperature, floor, logs[i], rows[i]):
             _guess(rows[i], network, sizes, features, plane.numbers[_BOUND], values, guesses[i])
-    _finish(logs, rows, guesses, points, results, ranking, plane, density, outlier)
+            _soften(logs[i], outlier.numbers[_TEMPERATURE], soft[i])
+            _affinity(soft[i], outlier.screen, affinities[i])
+    _finish(logs, rows, guesses, soft, affinities, points, results, ranking, plane, density, outlier)
 
 
 @_compiled
-def finish_rows(logs: Floats, rows: Floats, guesses: Floats, points: Floats, results: Floats, *arrays: Any) -> None:
-    """Score rows from log π (n, n_inputs), what `Embedder.prepare` made of it, and guesses of f_p (n, 2)."""
+def soften_rows(logs: Floats, temperature: float, soft: Floats) -> None:
+    """Write √softmax(log π / T) of rows (n, K) to `soft`."""
+    for i in range(len(logs)):
+        _soften(logs[i], temperature, soft[i])
+
+
+@_compiled
+def finish_rows(
+    logs: Floats,
+    rows: Floats,
+    guesses: Floats,
+    soft: Floats,
+    affinities: NDArray[np.float32],
+    points: Floats,
+    results: Floats,
+    *arrays: Any,
+) -> None:
+    """Score rows from what numpy and BLAS made of them.
+
+    Parameters
+    ----------
+    logs, rows, guesses
+        log π (n, n_inputs), what `Embedder.prepare` makes of it (n, 2K + 1), and the guesses of f_p (n, 2).
+    soft, affinities
+        Softened rows (n, n_inputs), and their products with the stored rows (n, B, 64).
+    points, results
+        Where the scores go.
+    """
     ranking, plane = Ranking(*arrays[:_RANKING]), Plane(*arrays[_RANKING:_TO_PLANE])
     density, outlier = Density(*arrays[_TO_PLANE:_TO_DENSITY]), Outlier(*arrays[_TO_DENSITY:])
-    _finish(logs, rows, guesses, points, results, ranking, plane, density, outlier)
+    _finish(logs, rows, guesses, soft, affinities, points, results, ranking, plane, density, outlier)
 
 
 @_compiled
@@ -170,6 +199,8 @@ def _finish(
     logs: Floats,
     rows: Floats,
     guesses: Floats,
+    soft: Floats,
+    affinities: NDArray[np.float32],
     points: Floats,
     results: Floats,
     ranking: Ranking,
@@ -179,8 +210,8 @@ def _finish(
 ) -> None:
     """Place rows and score them; a row whose last number is not one is bad."""
     calibration, last = ranking.calibration, results.shape[1] - 1
-    work, soft = np.empty((6, plane.theta.shape[1])), np.empty((2, logs.shape[1]))
-    near, best = np.empty(outlier.low.shape[1] + BOX), np.empty(outlier.counts[_NEIGHBOURS])
+    work, spare = np.empty((6, plane.theta.shape[1])), np.empty(logs.shape[1])
+    lanes, best = np.empty(BLOCK, dtype=np.float32), np.empty(outlier.counts[_NEIGHBOURS])
     for i in range(len(rows)):
         if rows[i, -1] != 1.0:
             points[i, 0] = points[i, 1] = np.nan
@@ -192,7 +223,9 @@ def _finish(
         results[i, 0] = log_total + ranking.log_norm
         results[i, 1] = _log_kde(x, y, density)
         results[i, 2] = loss
-        results[i, 3] = _combined(logs[i], outlier, soft, near, best)
+        gen = _gen(logs[i], outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], spare)
+        square = _square_distance(soft[i], affinities[i], outlier.rows, lanes, best)
+        results[i, 3] = _combined(gen, -math.sqrt(square), outlier)
         results[i, last] = (1.0 + _rank(results[i, ranking.column], calibration)) / (1.0 + len(calibration))
 
 
@@ -417,7 +450,7 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
     """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
     theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
     power, margin = numbers[_POWER], numbers[_MARGIN]
-    label, inside = int(np.argmax(row[classes : 2 * classes])), -1
+    label, inside = _largest(row, classes, 2 * classes), -1
     x, y = guess[0], guess[1]
     best = _best_anchor(row, label, _loss(x, y, row, theta, power, work), plane)
     if best >= 0:
@@ -453,27 +486,17 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
 
 
 @_compiled
-def _combined(logs: Floats, outlier: Outlier, soft: Floats, near: Floats, best: Floats) -> float:
-    """Sum of two log ranks; see `Combined.score`."""
+def _combined(gen: float, soft_knn: float, outlier: Outlier) -> float:
+    """Sum of the two log ranks; see `Combined.score`."""
     numbers = outlier.numbers
-    top = int(np.argmax(logs))
-    gen = _gen(logs, top, numbers[_GAMMA], outlier.counts[_TOP_CLASSES], soft[1])
-    total = 0.0
-    for k in range(len(logs)):
-        soft[0, k] = math.exp((logs[k] - logs[top]) / numbers[_TEMPERATURE])
-        total += soft[0, k]
-    for k in range(len(logs)):
-        soft[0, k] = math.sqrt(soft[0, k] / total)
-    distance = math.sqrt(_square_distance(soft[0], outlier, near, best))
-    return _log_rank(gen, outlier.gen_scores, outlier.gen_log_ranks, numbers[_GEN_SLOPE]) + _log_rank(
-        -distance, outlier.soft_scores, outlier.soft_log_ranks, numbers[_SOFT_SLOPE]
-    )
+    gen_rank = _log_rank(gen, outlier.gen_scores, outlier.gen_log_ranks, numbers[_GEN_SLOPE])
+    return gen_rank + _log_rank(soft_knn, outlier.soft_scores, outlier.soft_log_ranks, numbers[_SOFT_SLOPE])
 
 
 @_compiled
-def _gen(logs: Floats, top: int, gamma: float, top_classes: int, spare: Floats) -> float:
+def _gen(logs: Floats, gamma: float, top_classes: int, spare: Floats) -> float:
     """Generalised entropy of the most probable classes, negated; see `confidence.gen`."""
-    first, count, rest = 0, len(logs) - 1, 0.0
+    top, first, count, rest = _largest(logs, 0, len(logs)), 0, len(logs) - 1, 0.0
     for k in range(count):
         spare[k] = logs[k + (k >= top)]
     others = spare[:count]
@@ -494,54 +517,85 @@ def _gen(logs: Floats, top: int, gamma: float, top_classes: int, spare: Floats) 
 
 
 @_compiled
-def _square_distance(soft: Floats, outlier: Outlier, near: Floats, best: Floats) -> float:
-    """Square distance to the k-th nearest stored row; `near` and `best` are scratch."""
-    boxes = outlier.low.shape[1]
-    for b in range(boxes):
-        near[b] = 0.0
-    for k in range(len(soft)):
-        place = soft[k]
-        for b in range(boxes):
-            gap = max(max(outlier.low[k, b] - place, place - outlier.high[k, b]), 0.0)
-            near[b] += gap * gap
+def _soften(logs: Floats, temperature: float, soft: Floats) -> None:
+    """Write √softmax(log π / T) to `soft`."""
+    top, total = logs[_largest(logs, 0, len(logs))], 0.0
+    for k in range(len(logs)):
+        soft[k] = math.exp((logs[k] - top) / temperature)
+        total += soft[k]
+    for k in range(len(logs)):
+        soft[k] = math.sqrt(soft[k] / total)
+
+
+@_compiled
+def _affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
+    """Write the products with all stored rows to `affinity`."""
+    classes = len(soft)
+    for block in range(len(screen)):
+        rows, sums, k = screen[block], affinity[block], 0
+        for m in range(len(sums)):
+            sums[m] = 0.0
+        # Four classes at a time, because reading and writing the sums takes longer than adding to them.
+        while k + 3 < classes:
+            a, b = np.float32(soft[k]), np.float32(soft[k + 1])
+            c, d = np.float32(soft[k + 2]), np.float32(soft[k + 3])
+            row_a, row_b, row_c, row_d = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+            for m in range(len(sums)):
+                sums[m] += (a * row_a[m] + b * row_b[m]) + (c * row_c[m] + d * row_d[m])
+            k += 4
+        while k < classes:
+            a, row_a = np.float32(soft[k]), rows[k]
+            for m in range(len(sums)):
+                sums[m] += a * row_a[m]
+            k += 1
+
+
+@_compiled
+def _square_distance(
+    soft: Floats, affinity: NDArray[np.float32], rows: Floats, lanes: NDArray[np.float32], best: Floats
+) -> float:
+    """Square distance to the k-th nearest stored row, k being the length of `best`; see `SoftNeighbours.score`.
+
+    `lanes` gets the largest product at each place of the blocks. The k-th largest of these is at most the k-th largest
+    of all, so only rows whose product is not below it, but for rounding, can be among the k nearest.
+    """
+    for j in range(len(lanes)):
+        lanes[j] = -1.0
+    for block in range(len(affinity)):
+        part = affinity[block]
+        for j in range(len(lanes)):
+            lanes[j] = part[j] if part[j] > lanes[j] else lanes[j]
     for j in range(len(best)):
         best[j] = np.inf
-    first = int(np.argmin(near[:boxes]))
-    _visit(soft, outlier.boxes[first], near[boxes:], best)
-    for b in range(boxes):
-        if b != first and near[b] < best[-1]:
-            _visit(soft, outlier.boxes[b], near[boxes:], best)
+    for j in range(len(lanes)):
+        _insert(-float(lanes[j]), best)
+    # Both factors and each of the K sums are rounded to 24 bits.
+    least = np.float32(-best[-1] - (len(soft) + 8) * 2.0**-23)
+    for j in range(len(best)):
+        best[j] = np.inf
+    for block in range(len(affinity)):
+        part, found = affinity[block], np.int32(0)
+        for j in range(len(part)):
+            found = np.int32(found | np.int32(part[j] >= least))
+        if found:
+            for j in range(len(part)):
+                if part[j] >= least:
+                    row, square = rows[block * BLOCK + j], 0.0
+                    for k in range(len(soft)):
+                        square += (soft[k] - row[k]) * (soft[k] - row[k])
+                    _insert(square, best)
     return float(best[-1])
 
 
 @_compiled
-def _visit(soft: Floats, box: Floats, squares: Floats, best: Floats) -> None:
-    """Merge the square distances of the rows of a box into the ascending smallest ones."""
-    k, classes, count = 0, len(soft), len(squares)
-    for m in range(count):
-        squares[m] = 0.0
-    # Four classes at a time, because reading and writing the sums would take longer than the sums.
-    while k + 3 < classes:
-        a, b, c, d = soft[k], soft[k + 1], soft[k + 2], soft[k + 3]
-        box_a, box_b, box_c, box_d = box[k], box[k + 1], box[k + 2], box[k + 3]
-        for m in range(count):
-            gap_a, gap_b, gap_c, gap_d = a - box_a[m], b - box_b[m], c - box_c[m], d - box_d[m]
-            squares[m] += (gap_a * gap_a + gap_b * gap_b) + (gap_c * gap_c + gap_d * gap_d)
-        k += 4
-    while k < classes:
-        a, box_a = soft[k], box[k]
-        for m in range(count):
-            squares[m] += (a - box_a[m]) * (a - box_a[m])
-        k += 1
-    worst = best[-1]
-    for m in range(count):
-        if squares[m] < worst:
-            j = len(best) - 1
-            while j > 0 and best[j - 1] > squares[m]:
-                best[j] = best[j - 1]
-                j -= 1
-            best[j] = squares[m]
-            worst = best[-1]
+def _insert(value: float, ascending: Floats) -> None:
+    """Put a value among the smallest ones."""
+    j = len(ascending) - 1
+    if value < ascending[j]:
+        while j > 0 and ascending[j - 1] > value:
+            ascending[j] = ascending[j - 1]
+            j -= 1
+        ascending[j] = value
 
 
 @_compiled
@@ -637,6 +691,16 @@ def _b_spline(offset: float) -> tuple[float, float, float, float]:
         (4.0 - (6.0 - 3.0 * rest) * rest_square) / 6.0,
         square * offset / 6.0,
     )
+
+
+@_compiled
+def _largest(values: Floats, start: int, end: int) -> int:
+    """Where the largest of some values is, counted from the start of them."""
+    best = start
+    for k in range(start + 1, end):
+        if values[k] > values[best]:
+            best = k
+    return best - start
 
 
 @_compiled

@@ -134,9 +134,9 @@ class Probes:
         cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike, combined: ArrayLike
     ) -> Probes:
         """Probes without p-values, which come from `ranked`."""
-        rows = np.array(inputs, dtype=np.float32)
-        scores = (np.array(score, dtype=np.float64) for score in (points, log_density, log_kde, combined))
-        return cls(rows, *scores, p_value=np.ones(len(rows)))
+        rows, places = np.array(inputs, dtype=np.float32), np.array(points, dtype=np.float64)
+        first, second, third = (np.array(score, dtype=np.float64) for score in (log_density, log_kde, combined))
+        return cls(rows, places, first, second, third, np.ones(len(rows)))
 
     def ranked(self, calibration: Calibration) -> Probes:
         """The same probes with their p-values under a calibration."""

@@ -135,6 +135,10 @@ def _flatten(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten(f"{name}.{key}", inner)
+    elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            rest = {key: inner for key, inner in item.items() if key != "name"}
+            yield from _flatten(f"{name}.{item.get('name', number)}", rest)
     else:
         yield name, _text(value)
 

@@ -158,7 +158,8 @@ def outlier_table(found: dict[str, list[Floats]]) -> str:
     rows.append(("**mean**", *(float(value) for value in mean), f"{gain.mean():+.4f} ± {spread:.4f}"))
     worst, gap = min(((name, values[-1] - values[0]) for name, values in pairs.items()), key=lambda pair: pair[1])
     table = results.markdown(("pair", *OUTLIER_SCORES, "combined - msp"), rows)
-    return f"AUROC of known against foreign rows, mean of {seeds} seeds.\n\n{table}\n\nWorst pair against msp: {worst}, {gap:+.4f}."
+    title = f"AUROC of known against foreign rows, mean of {seeds} seeds."
+    return f"{title}\n\n{table}\n\nWorst pair against msp: {worst}, {gap:+.4f}."
 
 
 def main(argv: list[str]) -> int:

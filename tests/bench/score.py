@@ -1,13 +1,35 @@
-"""Pace, start-up time and memory of the scorer, beside the bare forward pass of its network."""
+"""Scoring: fidelity of held-out rows, pace beside the bare network, density, bundle files, start-up and memory.
+
+CPU seconds are of one process with BLAS at one thread; what counts are the ratios, of calls that take turns.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.bench import results
+
+if TYPE_CHECKING:
+    from darksight_core.predictions import Predictions
+
+_FILES = (
+    "mnist_paper", "mnist_lenet", "cifar10_resnet20", "cifar10_resnet56", "cifar10_vgg16", "cifar100_resnet56",
+    "news20", "imdb",
+)  # fmt: skip
+_PARTS = ("fidelity", "pace", "density", "bundle", "process")
+_ROWS = 4_096
 
 PROBE = """
 import resource, sys, time
@@ -16,52 +38,75 @@ if sys.argv[1] == "numpy":
     sys.modules["numba"] = None
 from darksight_core.scorer import Scorer
 imported = time.perf_counter() - started
-from tests.bench.score import make_parts
-embedder, kde, calibration, probs = make_parts(10, 1000)
+import numpy as np
 started = time.perf_counter()
-scorer = Scorer(embedder, kde, calibration)
+scorer = Scorer.load(sys.argv[2])
 ready = time.perf_counter() - started
+assert scorer.is_compiled == (sys.argv[1] == "compiled")
+rows = np.random.default_rng(0).dirichlet(np.full(scorer.n_inputs, 0.3), 4096)
 for _ in range(3):
-    scorer.score(probs)
-    scorer.score(probs[:1])
+    scorer.score(rows)
+    scorer.score(rows[:1])
 _, resident, shared, *_ = map(int, open("/proc/self/statm").read().split())
 megabytes = resource.getpagesize() / 1e6
-print(imported, ready, resident * megabytes, (resident - shared) * megabytes)
+print(imported, ready, resident * megabytes, (resident - shared) * megabytes, "torch" in sys.modules)
 """
 
 
-def make_parts(classes: int, anchors: int, rows: int = 4096):  # type: ignore[no-untyped-def]  # a tuple of four parts
-    """Embedder, density, calibration and rows (n, K) of a map that was not fitted, with a network of 128-128."""
-    import numpy as np
+def data_sets() -> dict[str, Predictions]:
+    """Real predictions where they are, digits elsewhere."""
+    from darksight_core.predictions import from_arrays, read_predictions
 
-    from darksight_core.embed import Embedder, Network
-    from darksight_core.kde import Kde
-    from darksight_core.scorer import Calibration
-    from darksight_core.simplex import log_softmax
-    from darksight_core.student import Student
+    found = {name: results.DATA / name / "test.npz" for name in _FILES}
+    read = {name: read_predictions(path) for name, path in found.items() if path.exists()}
+    return read or {"digits": from_arrays(*results.digits_probs())}
 
-    rng = np.random.default_rng(0)
-    radius = 5.0 * np.sqrt(classes)
-    means = rng.uniform(-radius, radius, size=(classes, 2))
-    student = Student(means, np.full(classes, 1.2), np.zeros(classes))
-    points = means[rng.integers(classes, size=10_000)] + rng.standard_t(2.0, size=(10_000, 2)).clip(-radius, radius)
-    shapes = ((classes, 128), (128, 128), (128, 2))
-    embedder = Embedder(
-        student=student,
-        network=Network(
-            weights=tuple(rng.normal(size=shape) * np.sqrt(2.0 / shape[0]) for shape in shapes),
-            biases=tuple(np.zeros(shape[1]) for shape in shapes),
-        ),
-        anchors=np.concatenate([means, points[: anchors - classes]]) if anchors > classes else means[:anchors],
-        bound=4.0 * radius,
-        n_inputs=classes,
-    )
-    kde = Kde.fit(points)
-    calibration = Calibration(
-        {"log_density": student.log_density(points[:2000]), "log_kde": kde.log_density(points[:2000])}
-    )
-    logits = student.log_posterior(points[-rows:]) + 0.5 * rng.normal(size=(rows, classes))
-    return embedder, kde, calibration, np.exp(log_softmax(logits)).astype(np.float32)
+
+class Bundles:
+    """A bundle of each data set, half of its rows fitted and half held out, made when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sets = data_sets()
+        self._folder = folder
+        self._reports: dict[str, Any] = {}
+
+    def report(self, name: str) -> Any:
+        """The `FitReport` of a data set."""
+        from darksight_core.fit.pipeline import fit_bundle
+
+        if name not in self._reports:
+            out = self._folder / f"{name}.safetensors"
+            self._reports[name] = fit_bundle(self.sets[name], out, shares=(0.5, 0.25, 0.25))
+        return self._reports[name]
+
+    def typical(self) -> list[str]:
+        """One data set for each number of classes, the smallest and the largest."""
+        by_classes = sorted(self.sets, key=lambda name: self.sets[name].n_classes)
+        ten = next((name for name in self.sets if self.sets[name].n_classes == 10), by_classes[0])
+        return list(dict.fromkeys([ten, by_classes[-1]]))
+
+
+def fidelity(bundles: Bundles) -> str:
+    """KL_sym of held-out rows by every way of placing them."""
+    rows = []
+    for name, predictions in bundles.sets.items():
+        report = bundles.report(name)
+        exact, network, served = report.stages
+        rows.append(
+            (
+                name, predictions.n_classes, exact.heldout_kl_sym, served.heldout_kl_sym, network.heldout_kl_sym,
+                " ".join(f"{value:.4g}" for value in report.refinement),
+                f"{served.heldout_kl_sym / exact.heldout_kl_sym:.4f}",
+                f"{served.heldout_kl_sym / exact.fit_kl_sym:.3f}",
+                f"{100 * served.heldout_agree:.2f}%",
+            )
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr)
+    header = (
+        "rows", "K", "each row solved", "served", "f_p alone", "served, after 0 to 5 steps", "served / solved",
+        "served / fitted rows", "agree",
+    )  # fmt: skip
+    return results.markdown(header, rows)
 
 
 def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -77,57 +122,212 @@ def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return best
 
 
-def measure(classes: int, anchors: int, rounds: int) -> None:
-    """Print one row of the table for each batch size."""
-    import numpy as np
-
+def pace(bundles: Bundles, rounds: int) -> str:
+    """One row and a batch, beside the bare forward pass of f_p in numpy."""
+    from darksight_core.bundle import read_bundle
     from darksight_core.scorer import Scorer
 
-    embedder, kde, calibration, probs = make_parts(classes, anchors)
-    compiled, plain = (Scorer(embedder, kde, calibration, compiled=flag) for flag in (None, False))
-    *hidden, (last_weight, last_bias) = zip(embedder.network.weights, embedder.network.biases, strict=True)
+    rows = []
+    for name in bundles.typical():
+        bundle = read_bundle(bundles.report(name).bundle)
+        compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (None, False))
+        network = bundle.embedder.network
+        probs = np.resize(bundles.sets[name].probs, (_ROWS, compiled.n_inputs))
+        inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
+        layers = list(zip(network.weights, network.biases, strict=True))
 
-    def forward(values):  # type: ignore[no-untyped-def]  # float32 in and out
-        for weight, bias in hidden:
-            values = np.maximum(values @ weight + bias, 0.0)
-        return values @ last_weight + last_bias
+        def forward(values, layers=layers):  # type: ignore[no-untyped-def]  # float32 in and out
+            for weight, bias in layers[:-1]:
+                values = np.maximum(values @ weight + bias, 0.0)
+            return values @ layers[-1][0] + layers[-1][1]
 
-    for rows in (1, 16, 256, 4096):
-        batches = np.split(probs, len(probs) // rows)[: max(1, 200 // rows)]
-        few = batches[: max(1, 20 // rows)]
+        for size in (1, _ROWS):
+            count = max(1, 200 // size)
+            few = max(1, 20 // size)
+            given, read = (np.split(array[: count * size], count) for array in (probs, inputs))
+            calls = {
+                "forward": lambda read=read: [forward(batch) for batch in read],
+                "score": lambda given=given, scorer=compiled: [scorer.score(batch) for batch in given],
+                "numpy": lambda given=given, scorer=plain, few=few: [scorer.score(batch) for batch in given[:few]],
+            }
+            runs = [best_of(calls, rounds) for _ in range(3)]
+            seconds = {key: float(np.median([run[key] for run in runs])) / count for key in calls}
+            seconds["numpy"] *= count / few
+            ratios = sorted(run["score"] / run["forward"] for run in runs)
+            rows.append(
+                (
+                    name, compiled.n_inputs, size, f"{1e6 * seconds['forward'] / size:.2f}",
+                    f"{1e6 * seconds['score'] / size:.2f}", f"{1e6 * seconds['numpy'] / size:.2f}",
+                    f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})", f"{size / seconds['score']:,.0f}",
+                )
+            )  # fmt: skip
+            print(rows[-1], file=sys.stderr)
+    header = (
+        "bundle", "K", "rows per call", "bare forward pass, us per row", "scorer", "scorer without numba",
+        "scorer / forward, median of 3 runs", "rows per second",
+    )  # fmt: skip
+    return results.markdown(header, rows)
+
+
+def clusters(n: int) -> Any:
+    """n points of ten clusters with bridges between them."""
+    rng = np.random.default_rng(0)
+    centres = 20.0 * np.stack([np.cos(np.arange(10) * 0.2 * np.pi), np.sin(np.arange(10) * 0.2 * np.pi)], axis=1)
+    label = rng.integers(10, size=n)
+    bridge = rng.random(n) < 0.1
+    share = np.where(bridge, rng.random(n), 0.0)[:, None]
+    return (1.0 - share) * centres[label] + share * centres[(label + 3) % 10] + rng.normal(size=(n, 2))
+
+
+def density(rounds: int) -> str:
+    """The density beside scikit-learn's and the exact sum, and its cost as references grow."""
+    from sklearn.neighbors import KernelDensity
+
+    from darksight_core import kernel, loops
+    from darksight_core.kde import CORE_DEPTH, Kde, exact_log_kde
+
+    rng = np.random.default_rng(1)
+    queries = np.concatenate([clusters(2_000), rng.uniform(-80.0, 80.0, size=(2_000, 2))])
+    rows = []
+    for n in (1_000, 10_000, 1_000_000):
+        points = clusters(n)
+        started = time.process_time()
+        kde = Kde.fit(points)
+        fit_seconds = time.process_time() - started
+        calls: dict[str, Callable[[], object]] = {"numpy": lambda kde=kde: kde.log_density(queries)}
+        if kernel.COMPILED:
+            arrays = kernel._density(kde)
+            calls["one"] = lambda arrays=arrays: [loops._log_kde(x, y, arrays) for x, y in queries[:500]]
+        if n == 10_000:
+            theirs = KernelDensity(bandwidth=kde.bandwidth).fit(points)
+            calls["sklearn"] = lambda theirs=theirs: theirs.score_samples(queries[:400])
+        seconds = best_of(calls, 1 if n == 10_000 else rounds)
+        sklearn = 1e6 * seconds["sklearn"] / 400 if "sklearn" in seconds else None
+        ours = 1e6 * seconds["numpy"] / len(queries)
+        asked = queries if n <= 10_000 else queries[::20]
+        exact = exact_log_kde(asked, points, kde.bandwidth)
+        error = np.abs(kde.log_density(asked) - exact)
+        top = float(exact_log_kde(points[:2_000], points, kde.bandwidth).max())
+        core = exact >= top - CORE_DEPTH
+        rows.append(
+            (
+                f"{n:,}", f"{fit_seconds:.1f}", f"{ours:.2f}", sklearn and f"{sklearn:.1f}",
+                sklearn and f"{sklearn / ours:.0f}x", f"{error[core].max():.4f}", f"{error[~core].max():.4f}",
+                f"{sum(array.nbytes for array in kde.tensors().values()) / 1e6:.2f}",
+            )
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr)
+    header = (
+        "references", "fit, CPU s", "log density in a batch, us per row", "scikit-learn KernelDensity", "ratio",
+        "largest error within 15 nats", "and beyond", "MB",
+    )  # fmt: skip
+    return results.markdown(header, rows)
+
+
+def mutations(data: bytes, count: int) -> Counter[str]:
+    """What becomes of altered copies of a file: refused, loaded, or an error of another kind."""
+    from darksight_core.bundle import decode_bundle
+    from darksight_core.errors import BundleError
+
+    rng = random.Random(2018)
+    found: Counter[str] = Counter()
+    while found.total() < count:
+        changed = bytearray(data)
+        start, size = rng.randrange(len(data)), rng.choice([1, 8, 64, 512, 4096])
+        match rng.randrange(5):
+            case 0 | 1:
+                changed[start] ^= 1 << rng.randrange(8)
+            case 2:
+                del changed[start : start + size]
+            case 3:
+                changed[start : start + size] = rng.randbytes(len(changed[start : start + size]))
+            case _:
+                changed[start:start] = changed[start : start + size]
+        if changed == data:
+            continue
+        try:
+            decode_bundle(bytes(changed))
+            found["loaded"] += 1
+        except BundleError:
+            found["refused"] += 1
+        except Exception as error:
+            found["crashed"] += 1
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return found
+
+
+def files(bundles: Bundles, count: int) -> str:
+    """Size of bundles, time to load and to verify them, and what becomes of altered ones."""
+    from darksight_core.bundle import read_bundle
+
+    rows = []
+    for number, name in enumerate(bundles.typical()):
+        path = bundles.report(name).bundle
         calls = {
-            "forward": lambda batches=batches: [forward(batch) for batch in batches],
-            "score": lambda batches=batches: [compiled.score(batch) for batch in batches],
-            "numpy": lambda few=few: [plain.score(batch) for batch in few],
+            "verify": lambda path=path: read_bundle(path),
+            "read": lambda path=path: read_bundle(path, verify=False),
         }
-        seconds = best_of(calls, rounds)
-        each = {name: value / (len(few) if name == "numpy" else len(batches)) for name, value in seconds.items()}
-        print(
-            f"{classes:>7} {anchors:>7} {rows:>6} {each['forward'] * 1e6:>10.1f} {each['score'] * 1e6:>10.1f} "
-            f"{each['numpy'] * 1e6:>10.1f} {each['score'] / each['forward']:>7.2f} {rows / each['score']:>10.0f}"
-        )
+        seconds = best_of(calls, 20)
+        found = mutations(path.read_bytes(), count if number == 0 else count // 10)
+        rows.append(
+            (
+                name, bundles.sets[name].n_classes, f"{path.stat().st_size / 1e6:.2f}",
+                f"{1e3 * seconds['read']:.1f}", f"{1e3 * seconds['verify']:.1f}", f"{found.total():,}",
+                found["loaded"], found["crashed"],
+            )
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr)
+    header = ("bundle", "K", "MB", "read, ms", "read and verify, ms", "altered files", "loaded", "crashed")
+    return results.markdown(header, rows)
+
+
+def process(bundles: Bundles) -> str:
+    """Start-up and memory of a process that scores, with numba and without."""
+    rows = []
+    for name in bundles.typical():
+        path = str(bundles.report(name).bundle)
+        for engine in ("compiled", "numpy"):
+            command = [sys.executable, "-c", PROBE, engine, path]
+            runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+            *numbers, torch = np.median([[float(word == "True") if word in ("True", "False") else float(word)
+                                          for word in run.split()] for run in runs], axis=0).tolist()  # fmt: skip
+            imported, ready, resident, private = numbers
+            rows.append(
+                (
+                    name, bundles.sets[name].n_classes, engine, f"{imported:.2f}", f"{ready:.2f}", f"{resident:.0f}",
+                    f"{private:.0f}", "yes" if torch else "no",
+                )
+            )  # fmt: skip
+            print(rows[-1], file=sys.stderr)
+    header = (
+        "bundle", "K", "engine", "import, s", "load, verify and warm up, s", "resident MB", "of it not file-backed",
+        "torch loaded",
+    )  # fmt: skip
+    return results.markdown(header, rows)
 
 
 def main(argv: list[str]) -> int:
-    """Print the table; see --help."""
-    parser = argparse.ArgumentParser(prog="score", description=__doc__)
-    parser.add_argument("--classes", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--anchors", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=15)
+    """Run all parts, or the ones named."""
+    parser = argparse.ArgumentParser(prog="./dev bench score", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], default=[])
+    parser.add_argument("--rounds", type=int, default=15, help="turns of which the fastest counts (default 15)")
+    parser.add_argument("--altered", type=int, default=10_000, help="altered bundles to load (default 10000)")
     args = parser.parse_args(argv)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     if any(os.environ.get(name) != value for name, value in threads.items()):
         # BLAS reads these when it is loaded, so they must be there from the start.
         command = [sys.executable, "-m", "tests.bench", "score", *argv]
         return subprocess.run(command, env={**os.environ, **threads}, check=False).returncode
-
-    print("CPU microseconds per call, best of rounds, BLAS at one thread")
-    print("classes anchors   rows    forward      score      numpy   ratio     rows/s")
-    for classes in args.classes:
-        measure(classes, args.anchors, args.rounds)
-    print("\nengine     import s    ready s    resident MB    of it not file-backed")
-    for engine in ("compiled", "numpy"):
-        done = subprocess.run([sys.executable, "-c", PROBE, engine], capture_output=True, text=True, check=True)
-        imported, ready, resident, private = map(float, done.stdout.split())
-        print(f"{engine:<9} {imported:>9.2f} {ready:>10.2f} {resident:>14.0f} {private:>24.0f}")
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = Bundles(Path(folder))
+        runs: dict[str, tuple[str, Callable[[], str]]] = {
+            "fidelity": ("held-out KL_sym, half of the rows fitted", lambda: fidelity(bundles)),
+            "pace": ("pace on one core", lambda: pace(bundles, args.rounds)),
+            "density": ("density of the map", lambda: density(args.rounds)),
+            "bundle": ("bundle files", lambda: files(bundles, args.altered)),
+            "process": ("a process that scores", lambda: process(bundles)),
+        }
+        for part in args.parts or _PARTS:
+            title, run = runs[part]
+            results.save(f"score: {title}", run())
     return 0

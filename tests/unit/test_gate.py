@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
 from darksight_core.certify import CHOICE_ROWS, Rules, ScoredRows, certify
 from darksight_core.confidence import msp
 from darksight_core.conformal import Cutoff, cutoff
@@ -23,6 +24,7 @@ from darksight_core.predictions import from_arrays
 from darksight_core.scorer import Scores
 from darksight_core.simplex import Floats, log_probs
 from tests.builders import make_probs
+from tests.bundles import make_bundle
 
 NAN = math.nan
 
@@ -200,6 +202,25 @@ def test_settings_that_make_no_gate_are_refused(change: dict[str, object]) -> No
     """Missing, contradicting and senseless settings are errors."""
     with pytest.raises(ConfigError):
         Gate.from_tensors({}, {**Gate().settings(), **change})
+
+
+def test_a_bundle_carries_its_gate() -> None:
+    """Written and read, a bundle has the same gate and certificate; one that does not fit its parts is refused."""
+    bundle = make_bundle(rows=400)
+    rows = make_rows(classes=3)
+    assert rows.errors is not None
+    gate = Gate(cutoff(len(bundle.calibration), 0.05), "learned", 0.5, Learned.fit(rows.log_pi, ~rows.errors))
+
+    again = decode_bundle(encode_bundle(bundle.with_gate(gate, {"n": 1})))
+
+    assert again.gate is not None
+    assert again.gate.settings() == gate.settings()
+    assert again.manifest["certificate"] == {"n": 1}
+    assert reasons(again.gate, rows.log_pi, rows.scores) == reasons(gate, rows.log_pi, rows.scores)
+    other = Learned.fit(make_rows(classes=5).log_pi, ~rows.errors)
+    for wrong in (replace(gate, learned=other), Gate(cutoff(len(bundle.calibration) + 1, 0.05))):
+        with pytest.raises(BundlePartsError, match="gate"):
+            encode_bundle(bundle.with_gate(wrong))
 
 
 def test_a_score_of_logits_needs_them() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core import kernel, loops
+from darksight_core.combined import Combined, SoftNeighbours
 from darksight_core.embed import FEATURES, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.kde import Kde
@@ -332,3 +333,69 @@ def test_compiled_scorer_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match="numba"):
         make_scorer(4, compiled=True)
+
+
+def test_false_alarm_rate_is_what_was_asked_for() -> None:
+    """Over splits of rows that are alike, p <= 0.1 comes up in a tenth of new rows, for every outlier score."""
+    embedder = random_embedder(5)
+    pool = map_probs(embedder, 2_400, noise=1.0)
+    rates = []
+    for seed in range(20):
+        known, held_out, new = np.split(np.random.default_rng(seed).permutation(pool), [400, 799])
+        kde = Kde.fit(embedder.embed(log_probs(known))[0], bandwidth=2.0)
+        scorer = Scorer(embedder, kde, Combined.fit(log_probs(known)), Calibration.empty())
+        calibrate, found = scorer.score(held_out), scorer.score(new)
+        calibration = {name: getattr(calibrate, name) for name in OUTLIER_SCORES}
+        p_values = [Calibration(calibration, name).p_value(getattr(found, name)) for name in OUTLIER_SCORES]
+        rates.append([float((p_value <= 0.1).mean()) for p_value in p_values])
+
+    # k = 40 of 399 rows: the rate of one split is Beta(40, 360), plus the draw of the new rows.
+    error = np.sqrt(0.1 * 0.9 * (1 / 400 + 1 / 1_601) / len(rates))
+    np.testing.assert_allclose(np.mean(rates, axis=0), 0.1, atol=4.0 * error)
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.parametrize("neighbours", [1, 3, 40, 100, 130])
+@pytest.mark.parametrize("copies", [1, 30])
+def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
+    """The k-th nearest stored row is found among rows that are all different, and among many that are the same."""
+    log_pi = log_probs(map_probs(random_embedder(7), 330))
+    stored = np.repeat(log_pi[: 150 // copies], copies, axis=0)
+    fitted = Combined.fit(log_pi)
+    nearest = replace(SoftNeighbours.fit(stored, temperature=3.0), neighbours=neighbours)
+    combined = replace(fitted, neighbours=nearest)
+    embedder = random_embedder(7)
+    scorer = Scorer(embedder, random_kde(embedder), combined, random_calibration(), compiled=True)
+
+    found = [scorer.score(np.exp(log_pi)), join([scorer.score(row[None]) for row in np.exp(log_pi)])]
+
+    for scores in found:
+        np.testing.assert_allclose(scores.combined, combined.score(log_probs(np.exp(log_pi))), atol=1e-6)
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.parametrize("classes", CLASSES)
+def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
+    """The search that stops early finds the anchor that the product with all of them finds, or that none is better."""
+    embedder = random_embedder(classes)
+    rows = embedder.prepare(log_probs(make_rows(make_scorer(classes), 200)))
+    plane = kernel._plane(embedder)
+    best, losses = embedder.best_anchor(rows)
+    labels = rows[:, classes : 2 * classes].argmax(axis=1)
+
+    found = [loops._best_anchor(row, int(label), np.inf, plane) for row, label in zip(rows, labels, strict=True)]
+    better = [
+        loops._best_anchor(row, int(label), float(loss) - 1e-9, plane)
+        for row, label, loss in zip(rows, labels, losses, strict=True)
+    ]
+
+    np.testing.assert_array_equal(found, best)
+    assert set(better) == {-1}
+
+
+def test_scorer_refuses_known_rows_of_other_classes() -> None:
+    """The outlier score must be of as many classes as the rows that come in."""
+    embedder = random_embedder(3)
+
+    with pytest.raises(ConfigError, match="known rows of 4"):
+        Scorer(embedder, random_kde(embedder), random_combined(4), random_calibration(), compiled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -129,22 +130,25 @@ def _print(found: Certification) -> None:
         print(f"{rows['n']} rows are too few to choose a score; msp is used.\n")
     for name, title in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate[name] is not None:
-            for line in _describe(title, certificate[name], found):
-                print(line)
+            print("\n".join(_describe(title, certificate[name])))
     seen = certificate["observed"]
     right = "" if seen["accuracy"] is None else f", {seen['accuracy']:.2%} of them right"
     print(f"On the {rows['certifying']:,} certifying rows the gate accepts {seen['coverage']:.2%}{right}.")
-    print("All this holds while traffic is like these rows. It says nothing about any single row, and after a drift ")
-    print("nothing at all: watch the p-values, and calibrate again.")
+    print("All this holds while traffic is like these rows. It says nothing about a single row, and nothing at all")
+    print("after a drift: watch the p-values, and calibrate again.")
 
 
-def _describe(title: str, part: dict[str, Any], found: Certification) -> list[str]:
+def _describe(title: str, part: dict[str, Any]) -> list[str]:
     """A rule in words: what it does and promises, or why there is none."""
     if part["feasible"]:
         if title == "OUTLIER":
             rule = f"p-value of {part['score']} <= {part['p_value']:.6g}, {part['n']:,} calibration rows"
         else:
-            rule = f"{part['score']} <= {part['threshold']}, {part['n']:,} rows"
+            threshold = float(part["threshold"])
+            rule = f"{part['score']} <= {threshold:.6g}, {part['n']:,} rows"
+            if part["score"] == "msp":
+                # The score is the log-odds of what people know as the largest probability.
+                rule += f"; that is a largest probability of {0.5 * (1.0 + math.tanh(0.5 * threshold)):.6g}"
         return [f"{title}: reject if {rule}.", f"  Promise: {part['promise']}."]
     if title == "OUTLIER":
         needed = f"it takes {part['rows_needed']:,} calibration rows, and the bundle has {part['n']:,}"

@@ -14,7 +14,16 @@ from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["Bars", "print_json", "print_table", "require", "say", "shares"]
+__all__ = ["Bars", "HelpFormatter", "print_json", "print_table", "require", "say", "shares"]
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names a default where there is one to name."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
 
 
 class _Progress(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
-from darksight_service.cli.console import Bars, print_json, print_table, require, say, shares
+from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say, shares
 from darksight_service.tables import atomic
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
         help="fit a map to predictions and write a bundle",
         description="Fits the map to part of the rows, distils it into f_p, fine-tunes, calibrates on rows no other "
         "step has seen, and writes one file, the bundle.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("predictions", type=Path, metavar="FILE", help=".npz, .npy, .csv or .parquet")
     parser.add_argument(
