@@ -221,9 +221,9 @@ def certify(rows: ScoredRows, rules: Rules, calibration_rows: int) -> Certificat
         gate = replace(proposal, threshold=threshold.value) if threshold.feasible else gate
         reject = _reject_part(threshold, proposal, choice, certifying)
     observed = _observed(gate, certifying)
-    if reject is not None and reject["feasible"]:
-        # Of the whole gate; the threshold by itself knows nothing of the outliers.
-        reject |= {name: observed[name] for name in ("coverage", "errors_accepted")}
+    if reject is not None:
+        # Of the whole gate, as the threshold by itself knows nothing of the outliers; of no gate if there is none.
+        reject |= {name: observed[name] if reject["feasible"] else None for name in ("coverage", "errors_accepted")}
     certificate = {
         "holds_while": "new rows are drawn as these rows were",
         "rows": {

@@ -21,9 +21,8 @@ Outside the tree the plane is cut into cones with a list each, which hold to inf
 matter there are those near the convex hull. Tails are made of references, not of noise.
 
 Promise, against `exact_log_kde`: within `CORE_ERROR` nats where log p is at most `CORE_DEPTH` nats below its maximum
-over the references, within `TAIL_ERROR` elsewhere, at any distance. The exception is a cloud of
-tens of thousands of references of which none lies inside the others' hull: outside the frame, 100 h away, it may err by
-more than that.
+over the references, within `TAIL_ERROR` elsewhere, at any distance. The exception is a cloud of tens of thousands of
+references of which none lies inside the others' hull: outside the frame, 100 h away, it may err by more than that.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class FitConfig:
     spread_penalty: float = 4e-8
     starts: int | None = None
     theta_rows: int = 5_000
-    tolerance: float = 2e-4
+    tolerance: float = 5e-4
     faithful: bool = True
     epochs: int = 1_000
     batch_rows: int = 1_000

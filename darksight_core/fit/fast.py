@@ -47,8 +47,8 @@ _SCHEDULE = (
     _Stage(5.0, 1, 10, 1.0),
     _Stage(2.5, 1, 9, 0.67),
     _Stage(1.6, 1, 10, 0.34, relocations=20),
-    _Stage(1.0, 2, 9, 0.0, relocations=20),
-    _Stage(1.0, 5, 8, 0.0, relocations=16),
+    _Stage(1.0, 3, 9, 0.0, relocations=24),
+    _Stage(1.0, 5, 6, 0.0, relocations=4),
 )
 _SWEEPS = 30
 _GIVE_UP = 10.0

@@ -155,7 +155,7 @@ def _describe(title: str, part: dict[str, Any]) -> list[str]:
     elif part["labels_needed"] is None:
         needed = "no part of the rows comes near it, so more labels would not help; ask for less, or improve the score"
     else:
-        needed = f"it would take about {part['labels_needed']:,} rows like these {part['n']:,}"
+        needed = f"it would take about {part['labels_needed']:,} rows or more, if they are like these {part['n']:,}"
     return [
         f"{title}: NOT FEASIBLE, the gate has no such rule and rejects no row for this reason.",
         f"  Cannot promise that {part['promise']}: {needed}.",
