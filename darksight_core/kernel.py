@@ -15,10 +15,23 @@ from darksight_core import kde as kde_module
 from darksight_core.combined import GAMMA, TOP_CLASSES, Combined
 from darksight_core.embed import BISECTIONS, FEATURES, MARGIN, REST, SLACK, Embedder
 from darksight_core.kde import Kde
-from darksight_core.loops import BLOCK, COMPILED, Density, Outlier, Plane, Ranking, finish_rows, score_rows, soften_rows
+from darksight_core.loops import (
+    BLOCK,
+    Density,
+    Outlier,
+    Plane,
+    Ranking,
+    finish_rows,
+    nearest_rows,
+    score_rows,
+    soften_rows,
+)
 from darksight_core.simplex import FLOOR, Floats
 
-__all__ = ["COMPILED", "Kernel"]
+__all__ = ["Kernel"]
+
+# Rows whose products with all stored rows are made at a time: a few hundred kilobytes, which stay in cache.
+_ROWS = 64
 
 # Further from every softened row than two of them can be from each other.
 _FAR = 9.0
@@ -49,8 +62,8 @@ class Kernel:
             *_density(kde),
             *outlier,
         )
-        self._temperature = combined.neighbours.temperature
-        self._screen = outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
+        self._neighbours = combined.neighbours.neighbours, combined.neighbours.temperature
+        self._stored, self._screen = outlier.rows, outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
         self._inputs = (
             np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
             embedder.temperature,
@@ -76,10 +89,20 @@ class Kernel:
 
     def finish(self, logs: Floats, rows: Floats, guesses: Floats, points: Floats, results: Floats) -> None:
         """Score rows from log π (n, n_inputs), what `Embedder` prepared of it (n, 2K + 1) and guessed (n, 2)."""
-        soft = np.empty_like(logs)
-        soften_rows(logs, self._temperature, soft)
-        affinities = (soft.astype(np.float32) @ self._screen).reshape(len(soft), -1, BLOCK)
-        finish_rows(logs, rows, guesses, soft, affinities, points, results, *self._arrays)
+        finish_rows(logs, rows, guesses, self._square_distances(logs), points, results, *self._arrays)
+
+    def _square_distances(self, logs: Floats) -> Floats:
+        """Square distance of softened rows to the k-th nearest stored row, (n,)."""
+        neighbours, temperature = self._neighbours
+        soft, squares = np.empty_like(logs), np.empty(len(logs))
+        soften_rows(logs, temperature, soft)
+        single = soft.astype(np.float32)
+        products = np.empty((_ROWS, self._screen.shape[1]), dtype=np.float32)
+        for start in range(0, len(logs), _ROWS):
+            part = slice(start, start + _ROWS)
+            found = np.matmul(single[part], self._screen, out=products[: len(single[part])])
+            nearest_rows(soft[part], found.reshape(len(found), -1, BLOCK), self._stored, neighbours, squares[part])
+        return squares
 
 
 def _plane(embedder: Embedder) -> Plane:

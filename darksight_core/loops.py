@@ -31,7 +31,18 @@ try:
 except ImportError:
     njit = None  # type: ignore[assignment]  # numba is optional
 
-__all__ = ["BLOCK", "COMPILED", "Density", "Outlier", "Plane", "Ranking", "finish_rows", "score_rows", "soften_rows"]
+__all__ = [
+    "BLOCK",
+    "COMPILED",
+    "Density",
+    "Outlier",
+    "Plane",
+    "Ranking",
+    "finish_rows",
+    "nearest_rows",
+    "score_rows",
+    "soften_rows",
+]
 
 COMPILED = njit is not None
 """Whether numba is there."""
@@ -151,13 +162,16 @@ def score_rows(
     count, classes = len(probs), len(columns)
     logs, rows = np.empty(probs.shape), np.empty((count, 2 * classes + 1))
     guesses, values = np.empty((count, 2)), np.empty((2, sizes.max()))
-    soft, affinities = np.empty(probs.shape), np.empty((count, len(outlier.screen), BLOCK), dtype=np.float32)
+    soft, affinity = np.empty(probs.shape[1]), np.empty((len(outlier.screen), BLOCK), dtype=np.float32)
+    squares, lanes = np.empty(count), np.empty(BLOCK, dtype=np.float32)
+    best = np.empty(outlier.counts[_NEIGHBOURS])
     for i in range(count):
         if _prepare(probs[i], columns, temperature, floor, logs[i], rows[i]):
             _guess(rows[i], network, sizes, features, plane.numbers[_BOUND], values, guesses[i])
-            _soften(logs[i], outlier.numbers[_TEMPERATURE], soft[i])
-            _affinity(soft[i], outlier.screen, affinities[i])
-    _finish(logs, rows, guesses, soft, affinities, points, results, ranking, plane, density, outlier)
+            _soften(logs[i], outlier.numbers[_TEMPERATURE], soft)
+            _affinity(soft, outlier.screen, affinity)
+            squares[i] = _square_distance(soft, affinity, outlier.rows, lanes, best)
+    _finish(logs, rows, guesses, squares, points, results, ranking, plane, density, outlier)
 
 
 @_compiled
@@ -168,30 +182,43 @@ def soften_rows(logs: Floats, temperature: float, soft: Floats) -> None:
 
 
 @_compiled
-def finish_rows(
-    logs: Floats,
-    rows: Floats,
-    guesses: Floats,
-    soft: Floats,
-    affinities: NDArray[np.float32],
-    points: Floats,
-    results: Floats,
-    *arrays: Any,
+def nearest_rows(
+    soft: Floats, affinities: NDArray[np.float32], stored: Floats, neighbours: int, squares: Floats
 ) -> None:
-    """Score rows from what numpy and BLAS made of them.
+    """Write the square distance of softened rows (n, K) to the k-th nearest stored row to `squares`, (n,).
+
+    Parameters
+    ----------
+    soft, affinities
+        The rows, and their products with the stored ones, (n, B, 64).
+    stored, neighbours
+        The stored rows as in `Outlier`, and k.
+    squares
+        Where the square distances go.
+    """
+    lanes, best = np.empty(BLOCK, dtype=np.float32), np.empty(neighbours)
+    for i in range(len(soft)):
+        squares[i] = _square_distance(soft[i], affinities[i], stored, lanes, best)
+
+
+@_compiled
+def finish_rows(
+    logs: Floats, rows: Floats, guesses: Floats, squares: Floats, points: Floats, results: Floats, *arrays: Any
+) -> None:
+    """Score rows from what else was made of them.
 
     Parameters
     ----------
     logs, rows, guesses
         log π (n, n_inputs), what `Embedder.prepare` makes of it (n, 2K + 1), and the guesses of f_p (n, 2).
-    soft, affinities
-        Softened rows (n, n_inputs), and their products with the stored rows (n, B, 64).
+    squares
+        From `nearest_rows`.
     points, results
         Where the scores go.
     """
     ranking, plane = Ranking(*arrays[:_RANKING]), Plane(*arrays[_RANKING:_TO_PLANE])
     density, outlier = Density(*arrays[_TO_PLANE:_TO_DENSITY]), Outlier(*arrays[_TO_DENSITY:])
-    _finish(logs, rows, guesses, soft, affinities, points, results, ranking, plane, density, outlier)
+    _finish(logs, rows, guesses, squares, points, results, ranking, plane, density, outlier)
 
 
 @_compiled
@@ -199,8 +226,7 @@ def _finish(
     logs: Floats,
     rows: Floats,
     guesses: Floats,
-    soft: Floats,
-    affinities: NDArray[np.float32],
+    squares: Floats,
     points: Floats,
     results: Floats,
     ranking: Ranking,
@@ -211,7 +237,6 @@ def _finish(
     """Place rows and score them; a row whose last number is not one is bad."""
     calibration, last = ranking.calibration, results.shape[1] - 1
     work, spare = np.empty((6, plane.theta.shape[1])), np.empty(logs.shape[1])
-    lanes, best = np.empty(BLOCK, dtype=np.float32), np.empty(outlier.counts[_NEIGHBOURS])
     for i in range(len(rows)):
         if rows[i, -1] != 1.0:
             points[i, 0] = points[i, 1] = np.nan
@@ -224,8 +249,7 @@ def _finish(
         results[i, 1] = _log_kde(x, y, density)
         results[i, 2] = loss
         gen = _gen(logs[i], outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], spare)
-        square = _square_distance(soft[i], affinities[i], outlier.rows, lanes, best)
-        results[i, 3] = _combined(gen, -math.sqrt(square), outlier)
+        results[i, 3] = _combined(gen, -math.sqrt(squares[i]), outlier)
         results[i, last] = (1.0 + _rank(results[i, ranking.column], calibration)) / (1.0 + len(calibration))
 
 

@@ -265,7 +265,8 @@ class Scorer:
 
 def _make_kernel(embedder: Embedder, kde: Kde, combined: Combined, calibration: Calibration) -> Kernel | None:
     """The compiled kernel, or nothing without numba; imported here because numba takes long to import."""
-    from darksight_core.kernel import COMPILED, Kernel
+    from darksight_core.kernel import Kernel
+    from darksight_core.loops import COMPILED
 
     if not COMPILED:
         return None

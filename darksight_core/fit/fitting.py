@@ -80,10 +80,10 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
         else:
             rows = _load(probs, config.temperature, like)
             theta, placed, steps = fit_paper(rows, config, generator, report)
-    if not np.isfinite(steps[-1]):
-        raise FitError(f"the fit diverged: its loss is {steps[-1]}; try another seed, or method fast", loss=steps[-1])
-    anchors = _anchors(theta, rows, placed, generator)
-    points = _place(probs, theta, anchors, config, report) if config.method == "fast" else _numpy(placed)
+        if not np.isfinite(steps[-1]):
+            raise FitError(f"the fit diverged: its loss is {steps[-1]}; try another seed, or method fast")
+        anchors = _anchors(theta, rows, placed, generator)
+        points = _place(probs, theta, anchors, config, report) if config.method == "fast" else _numpy(placed)
     seconds = time.perf_counter() - started
     return MapFit(theta.to_student(), points, _numpy(anchors), float(map_bound(theta)[0]), tuple(steps), seconds)
 
@@ -102,12 +102,13 @@ def place_rows(
     device = choose_device(config.device)
     theta = Theta.of(fitted.student, device=device, dtype=torch.float64)
     anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=torch.float64)
-    return _place(probs, theta, anchors, config, report)
+    with _one_thread(device):
+        return _place(probs, theta, anchors, config, report)
 
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """One thread of torch on a CPU while θ is decided.
+    """One thread of torch on a CPU.
 
     The arrays fit the cache of one core, and more threads mostly wait for each other: on a busy machine two threads
     were five to ten times slower than one.

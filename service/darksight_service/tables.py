@@ -10,7 +10,7 @@ import csv
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,18 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.scorer import Scores
 
-__all__ = ["SCORE_COLUMNS", "ScoreSink", "atomic", "open_scores"]
-
-SCORE_COLUMNS = ("x", "y", "log_density", "log_kde", "fidelity", "p_value")
+__all__ = ["ScoreSink", "atomic", "open_scores"]
 
 
 class ScoreSink(Protocol):
     """Where chunks of scores go."""
 
-    def write(self, ids: Sequence[str] | None, scores: Scores) -> None:
-        """Add one chunk."""
+    def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add one chunk: columns (n,) of numbers or texts, the same in every chunk; without ids rows are numbered."""
 
 
 @contextmanager
@@ -56,8 +53,9 @@ def atomic(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
 
 
-def _columns(scores: Scores) -> list[NDArray[Any]]:
-    return [*scores.points.T, scores.log_density, scores.log_kde, scores.fidelity, scores.p_value]
+def _names(ids: Sequence[str] | None, first: int, columns: Mapping[str, NDArray[Any]]) -> list[str]:
+    rows = len(next(iter(columns.values())))
+    return [str(first + i) for i in range(rows)] if ids is None else list(ids)
 
 
 class _CsvSink:
@@ -65,12 +63,12 @@ class _CsvSink:
         self._writer = csv.writer(file)
         self._rows = 0
 
-    def write(self, ids: Sequence[str] | None, scores: Scores) -> None:
+    def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         if self._rows == 0:
-            self._writer.writerow(("id", *SCORE_COLUMNS))
-        names = ids if ids is not None else [str(self._rows + i) for i in range(len(scores))]
-        self._writer.writerows(zip(names, *(column.tolist() for column in _columns(scores)), strict=True))
-        self._rows += len(scores)
+            self._writer.writerow(("id", *columns))
+        names = _names(ids, self._rows, columns)
+        self._writer.writerows(zip(names, *(column.tolist() for column in columns.values()), strict=True))
+        self._rows += len(names)
 
 
 @contextmanager
@@ -80,52 +78,57 @@ def _csv(path: Path, folder: Path) -> Iterator[ScoreSink]:
 
 
 class _NpzSink:
-    """Each column goes to a file of raw values; their number is known at the end, when the headers are written."""
+    """Each column goes to a file of its own; the number of rows and the longest text are known at the end."""
 
-    def __init__(self, files: Sequence[IO[bytes]], ids: IO[bytes]) -> None:
-        self._files = files
-        self._ids = ids
-        self.rows = 0
-        self.id_length = 0
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._files: dict[str, IO[bytes]] = {}
+        self._longest: dict[str, int] = {}
+        self._rows = 0
 
-    def write(self, ids: Sequence[str] | None, scores: Scores) -> None:
-        for file, column in zip(self._files, _columns(scores), strict=True):
-            file.write(np.ascontiguousarray(column, dtype="<f8").tobytes())
-        names = ids if ids is not None else [str(self.rows + i) for i in range(len(scores))]
-        encoded = [name.encode() for name in names]
-        self._ids.write(b"".join(len(name).to_bytes(4, "little") + name for name in encoded))
-        self.id_length = max([self.id_length, *(len(name) for name in names)])
-        self.rows += len(scores)
+    def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
+        names = _names(ids, self._rows, columns)
+        for name, column in {**columns, "ids": np.array(names, dtype=str)}.items():
+            if name not in self._files:
+                self._files[name] = self._stack.enter_context((self._folder / f"{name}.raw").open("w+b"))
+            if column.dtype.kind == "U":
+                texts = [text.encode() for text in column.tolist()]
+                self._longest[name] = max(self._longest.get(name, 1), column.dtype.itemsize // 4)
+                self._files[name].write(b"".join(len(text).to_bytes(4, "little") + text for text in texts))
+            else:
+                self._files[name].write(np.ascontiguousarray(column, dtype="<f8").tobytes())
+        self._rows += len(names)
+
+    def finish(self, path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            for name, file in self._files.items():
+                file.seek(0)
+                dtype = f"<U{self._longest[name]}" if name in self._longest else "<f8"
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    _write_header(member, dtype, self._rows)
+                    for block in _texts(file, self._rows, dtype) if name in self._longest else _blocks(file):
+                        member.write(block)
 
 
 @contextmanager
 def _npz(path: Path, folder: Path) -> Iterator[ScoreSink]:
     with ExitStack() as stack:
-        files = [stack.enter_context((folder / name).open("w+b")) for name in SCORE_COLUMNS]
-        ids = stack.enter_context((folder / "id").open("w+b"))
-        sink = _NpzSink(files, ids)
+        sink = _NpzSink(folder, stack)
         yield sink
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-            for name, file in zip(SCORE_COLUMNS, files, strict=True):
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    _write_header(member, "<f8", sink.rows)
-                    file.seek(0)
-                    while block := file.read(1 << 20):
-                        member.write(block)
-            with archive.open("ids.npy", "w", force_zip64=True) as member:
-                _write_header(member, f"<U{max(1, sink.id_length)}", sink.rows)
-                for block in _id_blocks(ids, sink):
-                    member.write(block)
+        sink.finish(path)
 
 
-def _id_blocks(ids: IO[bytes], sink: _NpzSink) -> Iterator[bytes]:
-    ids.seek(0)
-    kind = np.dtype(f"<U{max(1, sink.id_length)}")
-    for start in range(0, sink.rows, 10_000):
-        names = [
-            ids.read(int.from_bytes(ids.read(4), "little")).decode() for _ in range(min(10_000, sink.rows - start))
-        ]
-        yield np.array(names, dtype=kind).tobytes()
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(1 << 20):
+        yield block
+
+
+def _texts(file: IO[bytes], rows: int, dtype: str) -> Iterator[bytes]:
+    for start in range(0, rows, 10_000):
+        count = min(10_000, rows - start)
+        texts = [file.read(int.from_bytes(file.read(4), "little")).decode() for _ in range(count)]
+        yield np.array(texts, dtype=dtype).tobytes()
 
 
 def _write_header(member: IO[bytes], dtype: str, rows: int) -> None:
@@ -139,19 +142,16 @@ class _ParquetSink:
         self._writer: Any = None
         self._rows = 0
 
-    def write(self, ids: Sequence[str] | None, scores: Scores) -> None:
+    def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        names = list(ids) if ids is not None else [str(self._rows + i) for i in range(len(scores))]
-        block = pa.table(
-            [pa.array(names, pa.string()), *(pa.array(column) for column in _columns(scores))],
-            names=["id", *SCORE_COLUMNS],
-        )
+        names = _names(ids, self._rows, columns)
+        block = pa.table({"id": pa.array(names, pa.string()), **{name: pa.array(c) for name, c in columns.items()}})
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, block.schema)
         self._writer.write_table(block)
-        self._rows += len(scores)
+        self._rows += len(names)
 
     def close(self) -> None:
         if self._writer is not None:

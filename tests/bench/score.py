@@ -195,7 +195,7 @@ def density(rounds: int) -> str:
         kde = Kde.fit(points)
         fit_seconds = time.process_time() - started
         calls: dict[str, Callable[[], object]] = {"numpy": lambda kde=kde: kde.log_density(queries)}
-        if kernel.COMPILED:
+        if loops.COMPILED:
             arrays = kernel._density(kde)
             calls["one"] = lambda arrays=arrays: [loops._log_kde(x, y, arrays) for x, y in queries[:500]]
         if n == 10_000:

@@ -89,8 +89,8 @@ def test_evaluate_measures_the_map(folder: Path) -> None:
 def test_score_writes_every_format(folder: Path, ending: str) -> None:
     """Scores in any format equal the scorer's own, whatever the chunk size."""
     out = folder / f"scores.{ending}"
-    done = darksight("score", folder / "model.safetensors", folder / "predictions.npz", "--out", out, "--chunk-rows", 500,
-                     "--json")  # fmt: skip
+    model, predictions = folder / "model.safetensors", folder / "predictions.npz"
+    done = darksight("score", model, predictions, "--out", out, "--chunk-rows", 500, "--json")
     assert done.returncode == 0, done.stderr
     expected = Scorer.load(folder / "model.safetensors").score(np.load(folder / "predictions.npz")["probs"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -118,6 +120,32 @@ def test_outliers_and_one_more_rule_may_be_combined(folder: Path, tmp_path: Path
     foreign = np.load(folder / "foreign.npz")["probs"]
     reasons = bundle.gate.decide(log_probs(foreign), Scorer.load(out).score(foreign)).reason
     assert {Reason.OUTLIER, Reason.LOW_CONFIDENCE} <= set(reasons)
+
+
+@pytest.mark.parametrize("ending", ["csv", "npz", "parquet"])
+def test_score_applies_the_gate_of_a_bundle(folder: Path, tmp_path: Path, ending: str) -> None:
+    """A bundle with a gate gives every row of a scored file a decision and a reason."""
+    gated, out = tmp_path / "gated.safetensors", tmp_path / f"scores.{ending}"
+    options = ("--alpha", 0.05, "--coverage", 0.8, "--score", "msp", "--out", gated)
+    ask("calibrate", folder / "model.safetensors", folder / "labelled.npz", *options)
+
+    found = ask("score", gated, folder / "foreign.npz", "--out", out)
+
+    if ending == "npz":
+        table = {name: column.tolist() for name, column in np.load(out).items()}
+    elif ending == "csv":
+        with out.open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        table = {name: [row[name] for row in rows] for name in rows[0]}
+    else:
+        table = pq.read_table(out).to_pydict()
+    gate = read_bundle(gated).gate
+    assert gate is not None
+    foreign = np.load(folder / "foreign.npz")["probs"]
+    expected = gate.decide(log_probs(foreign), Scorer.load(gated).score(foreign))
+    assert table["reason"] == [Reason(code).name.lower() for code in expected.reason]
+    assert set(table["decision"]) <= {"accept", "reject"}
+    assert table["decision"].count("accept") == found["accepted"] == int(expected.accepted.sum())
 
 
 def test_alpha_with_delta_is_stricter_than_on_average(folder: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.maps import extreme_probs, map_probs, random_calibration, random_comb
 
 CLASSES = [2, 3, 10, 100, 1000]
 COLUMNS = [field.name for field in fields(Scores)]
-ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not kernel.COMPILED, reason="needs numba"))]
+ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
 engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"])
 
 
@@ -92,7 +92,7 @@ def test_batch_equals_its_rows_and_follows_a_permutation(classes: int, compiled:
     assert_same(scorer.score(probs[order]), Scores(*(np.asarray(getattr(together, name))[order] for name in COLUMNS)))
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("dof", [1.0, 2.0])
 def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> None:
@@ -112,7 +112,7 @@ def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> N
     np.testing.assert_array_equal(expected.p_value, plain.calibration.p_value(expected.log_density))
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
 def test_compiled_density_equals_numpy_everywhere() -> None:
     """The kernel reads lists, tiles and cones of the density as `Kde` does."""
     rng = np.random.default_rng(4)
@@ -315,7 +315,7 @@ def test_scorer_works_without_numba() -> None:
     np.testing.assert_allclose([float(value) for value in point], expected, atol=1e-6)
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
 def test_kernel_compiles_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any place for compiled code a function is compiled in the process."""
     from numba.core import caching
@@ -329,7 +329,7 @@ def test_kernel_compiles_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPat
 
 def test_compiled_scorer_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for the compiled kernel without numba is an error."""
-    monkeypatch.setattr(kernel, "COMPILED", False)
+    monkeypatch.setattr(loops, "COMPILED", False)
 
     with pytest.raises(ConfigError, match="numba"):
         make_scorer(4, compiled=True)
@@ -354,7 +354,7 @@ def test_false_alarm_rate_is_what_was_asked_for() -> None:
     np.testing.assert_allclose(np.mean(rates, axis=0), 0.1, atol=4.0 * error)
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
 @pytest.mark.parametrize("neighbours", [1, 3, 40, 100, 130])
 @pytest.mark.parametrize("copies", [1, 30])
 def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
@@ -373,7 +373,7 @@ def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
         np.testing.assert_allclose(scores.combined, combined.score(log_probs(np.exp(log_pi))), atol=1e-6)
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="needs numba")
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
 @pytest.mark.parametrize("classes", CLASSES)
 def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
     """The search that stops early finds the anchor that the product with all of them finds, or that none is better."""
