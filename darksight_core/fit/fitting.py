@@ -25,7 +25,7 @@ from darksight_core.fit.svd import fit_svd
 from darksight_core.simplex import FLOOR, Floats
 from darksight_core.student import SoftmaxStudent, Student
 
-__all__ = ["MapFit", "fit_map", "place_rows"]
+__all__ = ["MapFit", "fit_map", "one_thread", "place_rows"]
 
 _CHUNK_ROWS = 1 << 14
 _NEWTON_STEPS = 10
@@ -72,7 +72,7 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
         return MapFit(softmax, points, points[:0], float("inf"), history, time.perf_counter() - started)
     like = torch.empty(0, device=choose_device(config.device))
     generator = torch.Generator().manual_seed(config.seed)
-    with _one_thread(like.device):
+    with one_thread(like.device):
         if config.method == "fast":
             core = Coreset.draw(_entropy(probs, config.temperature), _theta_rows(probs, config), generator)
             rows = _load(probs[core.rows.numpy()], config.temperature, like)
@@ -102,12 +102,12 @@ def place_rows(
     device = choose_device(config.device)
     theta = Theta.of(fitted.student, device=device, dtype=torch.float64)
     anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=torch.float64)
-    with _one_thread(device):
+    with one_thread(device):
         return _place(probs, theta, anchors, config, report)
 
 
 @contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device) -> Iterator[None]:
     """One thread of torch on a CPU.
 
     The arrays fit the cache of one core, and more threads mostly wait for each other: on a busy machine two threads

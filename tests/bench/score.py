@@ -183,7 +183,6 @@ def density(rounds: int) -> str:
     """The density beside scikit-learn's and the exact sum, and its cost as references grow."""
     from sklearn.neighbors import KernelDensity
 
-    from darksight_core import kernel, loops
     from darksight_core.kde import CORE_DEPTH, Kde, exact_log_kde
 
     rng = np.random.default_rng(1)
@@ -195,9 +194,6 @@ def density(rounds: int) -> str:
         kde = Kde.fit(points)
         fit_seconds = time.process_time() - started
         calls: dict[str, Callable[[], object]] = {"numpy": lambda kde=kde: kde.log_density(queries)}
-        if loops.COMPILED:
-            arrays = kernel._density(kde)
-            calls["one"] = lambda arrays=arrays: [loops._log_kde(x, y, arrays) for x, y in queries[:500]]
         if n == 10_000:
             theirs = KernelDensity(bandwidth=kde.bandwidth).fit(points)
             calls["sklearn"] = lambda theirs=theirs: theirs.score_samples(queries[:400])
