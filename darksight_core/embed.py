@@ -241,8 +241,12 @@ class Embedder:
         rows[:, -1] = 1.0
         return rows
 
-    def guess(self, rows: Floats) -> Floats:
-        """Where f_p sends prepared rows, (n, 2)."""
+    def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
+        """Both starts of prepared rows: f_p's point, (n, 2), the best anchor, (n,), and KL_sym there, (n,)."""
+        return self.network_guess(rows), *self.best_anchor(rows)
+
+    def network_guess(self, rows: Floats) -> Floats:
+        """Where f_p sends prepared rows, (n, 2), kept within the bound."""
         guesses: Floats = np.clip(self.network(rows[:, : self.student.n_classes]), -self.bound, self.bound)
         return guesses
 
@@ -309,9 +313,9 @@ class Embedder:
         classes = self.student.n_classes
         x, y, offset, spread = self.theta()[:, :, None]
         theta = _Theta(x, y, offset, spread, 0.5 * (self.student.dof + 2.0))
-        best, at_best = self.best_anchor(rows)
+        guesses, best, at_best = self.guess(rows)
         pi, log_pi = np.ascontiguousarray(rows[:, :classes].T), np.ascontiguousarray(rows[:, classes : 2 * classes].T)
-        points = self.guess(rows).T
+        points = guesses.T
         local = _look(theta, pi, log_pi, points)
         points = np.where(local.loss <= at_best, points, self.anchors[best].T)
         points, losses = self._newton(theta, pi, log_pi, points, self.refine_steps)

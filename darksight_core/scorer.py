@@ -252,7 +252,7 @@ class Scorer:
         log_pi = log_probs(rows)
         if self._kernel is not None:
             prepared = self.embedder.prepare(log_pi)
-            self._kernel.finish(log_pi, prepared, self.embedder.guess(prepared), points, results)
+            self._kernel.finish(log_pi, prepared, self.embedder.network_guess(prepared), points, results)
         else:
             points[:], results[:, 2] = self.embedder.embed(log_pi)
             results[:, 0] = self.embedder.student.log_density(points)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.config import Progress, Report, choose_device, silent
+from darksight_core.fit.config import Progress, Report, choose_device, one_thread, silent
 from darksight_core.fit.fast import Coreset
 from darksight_core.fit.plane import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.simplex import FLOOR, Floats
@@ -189,8 +189,10 @@ def distil(
             f"rows of shape {probs.shape} and points of shape {points.shape} "
             f"do not belong to a map of {student.n_classes} classes"
         )
-    training = _Training(probs, points, Theta.of(student, device=choose_device(config.device)), bound, config)
-    stages = [training.distil(report), *training.tune(report)]
+    device = choose_device(config.device)
+    with one_thread(device):
+        training = _Training(probs, points, Theta.of(student, device=device), bound, config)
+        stages = [training.distil(report), *training.tune(report)]
     moved = len(stages) == 3 and stages[-1].kept
     weights, biases = training.network.folded(training.centre, training.scale)
     return Distilled(weights, biases, config.features, training.theta.to_student() if moved else student, tuple(stages))

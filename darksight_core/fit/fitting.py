@@ -7,8 +7,6 @@ probabilities and work through them in chunks: beyond the input and the points, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError, FitError
-from darksight_core.fit.config import FitConfig, Progress, Report, choose_device, silent
+from darksight_core.fit.config import FitConfig, Progress, Report, choose_device, one_thread, silent
 from darksight_core.fit.fast import Coreset, fit_theta
 from darksight_core.fit.paper import fit_paper
 from darksight_core.fit.plane import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
@@ -25,7 +23,7 @@ from darksight_core.fit.svd import fit_svd
 from darksight_core.simplex import FLOOR, Floats
 from darksight_core.student import SoftmaxStudent, Student
 
-__all__ = ["MapFit", "fit_map", "one_thread", "place_rows"]
+__all__ = ["MapFit", "fit_map", "place_rows"]
 
 _CHUNK_ROWS = 1 << 14
 _NEWTON_STEPS = 10
@@ -104,22 +102,6 @@ def place_rows(
     anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=torch.float64)
     with one_thread(device):
         return _place(probs, theta, anchors, config, report)
-
-
-@contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """One thread of torch on a CPU.
-
-    The arrays fit the cache of one core, and more threads mostly wait for each other: on a busy machine two threads
-    were five to ten times slower than one.
-    """
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _theta_rows(probs: NDArray[np.floating], config: FitConfig) -> int:

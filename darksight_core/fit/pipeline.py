@@ -31,9 +31,9 @@ from darksight_core.bundle import (
 from darksight_core.combined import Combined
 from darksight_core.embed import Embedder, Network
 from darksight_core.errors import ConfigError, FitError
-from darksight_core.fit.config import FitConfig, Progress, Report, choose_device, silent
+from darksight_core.fit.config import FitConfig, Progress, Report, silent
 from darksight_core.fit.distil import DistilConfig, distil
-from darksight_core.fit.fitting import MapFit, fit_map, one_thread, place_rows
+from darksight_core.fit.fitting import MapFit, fit_map, place_rows
 from darksight_core.fit.plane import Theta, nearest_candidate, newton, rows_of
 from darksight_core.kde import Kde
 from darksight_core.measures import fidelity
@@ -159,8 +159,7 @@ def fit_bundle(
     assert isinstance(fitted.student, Student)
     options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
     soft = _tempered(mapped[split.fit], config.temperature)
-    with one_thread(choose_device(config.device)):
-        f_p = distil(soft, fitted.points, fitted.student, fitted.bound, DistilConfig(**options), report=report)
+    f_p = distil(soft, fitted.points, fitted.student, fitted.bound, DistilConfig(**options), report=report)
     embedder = Embedder(
         student=f_p.student,
         network=Network(f_p.weights, f_p.biases, f_p.features),

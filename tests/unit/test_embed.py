@@ -76,7 +76,7 @@ def test_best_anchor_is_the_best_by_direct_computation(classes: int) -> None:
     embedder = random_embedder(classes)
     log_pi = rows_for(embedder)
 
-    best, losses = embedder.best_anchor(embedder.prepare(log_pi))
+    _, best, losses = embedder.guess(embedder.prepare(log_pi))
 
     log_q = embedder.student.log_posterior(embedder.anchors)
     direct = np.array([kl_sym(row, log_q) for row in log_pi])
@@ -107,8 +107,7 @@ def test_embedding_lowers_the_divergence_of_its_starts(classes: int) -> None:
 
     points, losses = embedder.embed(log_pi)
 
-    rows = embedder.prepare(log_pi)
-    guesses, (_, at_anchor) = embedder.guess(rows), embedder.best_anchor(rows)
+    guesses, _, at_anchor = embedder.guess(embedder.prepare(log_pi))
     at_guess = kl_sym(log_pi, embedder.student.log_posterior(guesses))
     free = random_embedder(classes)
     object.__setattr__(free, "anchor_class", np.full(len(free.anchors), -1))
