@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
 from darksight_core.fit.distil import DistilConfig, distil
 from darksight_core.fit.fitting import MapFit, fit_map, place_rows
-from darksight_core.fit.plane import Theta, nearest_candidate, newton, rows_of
+from darksight_core.fit.plane import Theta, best_candidate, nearest_candidate, newton, rows_of
 from darksight_core.kde import Kde
 from darksight_core.measures import fidelity
 from darksight_core.predictions import Predictions
@@ -171,10 +171,11 @@ def fit_bundle(
         columns=None if columns is None else tuple(columns),
     )
 
-    places = _Served(embedder, predictions.probs, report)
-    kde = Kde.fit(places.points(split.fit), seed=config.seed)
+    points = _served_points(embedder, predictions.probs, split.fit, report)
+    kde = Kde.fit(points, seed=config.seed)
     combined = Combined.fit(log_probs(predictions.probs[split.fit]), seed=config.seed)
-    calibration = Calibration(places.calibration_scores(kde, combined, split.calibrate))
+    scorer = Scorer(embedder, kde, combined, Calibration.empty())
+    calibration = Calibration(_outlier_scores(scorer, predictions.probs, split.calibrate, report))
     figures = _figures(predictions, mapped, split, fitted, embedder, config)
     map_figures = fidelity(
         temper(log_probs(mapped[split.fit]), config.temperature),
@@ -183,7 +184,7 @@ def fit_bundle(
     )
     hashes = predictions.row_hashes()
     reference = Reference.of(
-        places.points(split.fit),
+        points,
         predictions.probs[split.fit].argmax(axis=1),
         None if predictions.labels is None else predictions.labels[split.fit],
         seed=config.seed,
@@ -262,18 +263,15 @@ def _plain(options: dict[str, object]) -> dict[str, object]:
 def _useful_anchors(fitted: MapFit, student: Student, probs: NDArray[np.float32]) -> Floats:
     """The anchors from which searches start most often, at most `_ANCHORS`, with one for every class that has any."""
     anchors = np.clip(fitted.anchors.astype(np.float32).astype(np.float64), -fitted.bound, fitted.bound)
-    theta = Theta.of(student)
-    candidates = torch.tensor(anchors.T[None], dtype=torch.float32)
+    theta, candidates = Theta.of(student), torch.tensor(anchors.T[None], dtype=torch.float32)
     wins = np.zeros(len(anchors))
     order = np.random.default_rng(0).permutation(len(probs))[:_MEASURED_ROWS]
-    index = {tuple(place): i for i, place in enumerate(candidates[0].T.numpy().tolist())}
     for start in range(0, len(order), 4_096):
         part = probs[order[start : start + 4_096]]
         rows = rows_of(torch.tensor(log_probs(part).T, dtype=torch.float32))
         for faithful in (False, True):
-            found = nearest_candidate(theta, rows, candidates, faithful=faithful)[0].T.numpy()
-            places, counts = np.unique(found, axis=0, return_counts=True)
-            wins[[index[tuple(place)] for place in places.tolist()]] += counts
+            best = best_candidate(theta, rows, candidates, faithful=faithful)[0]
+            wins += np.bincount(best.numpy(), minlength=len(anchors))
     classes = student.log_posterior(anchors).argmax(axis=1)
     for k in range(student.n_classes):
         own = np.flatnonzero(classes == k)
@@ -283,38 +281,28 @@ def _useful_anchors(fitted: MapFit, student: Student, probs: NDArray[np.float32]
     return anchors[chosen]
 
 
-class _Served:
-    """Points of rows as the served scorer places them, in chunks."""
+def _served_points(embedder: Embedder, probs: NDArray[np.float32], rows: NDArray[np.int64], report: Report) -> Floats:
+    """Points (n, 2) of these rows as the served scorer places them, in chunks."""
+    points = np.empty((len(rows), 2))
+    for start in range(0, len(rows), _SCORE_ROWS):
+        part = slice(start, start + _SCORE_ROWS)
+        points[part], loss = embedder.embed(log_probs(probs[rows[part]]))
+        report(Progress("score", min(start + _SCORE_ROWS, len(rows)), len(rows), float(loss.mean())))
+    return points
 
-    def __init__(self, embedder: Embedder, probs: NDArray[np.float32], report: Report) -> None:
-        self._embedder = embedder
-        self._probs = probs
-        self._report = report
-        self._known: dict[int, Floats] = {}
 
-    def points(self, rows: NDArray[np.int64]) -> Floats:
-        """Points (n, 2) of these rows; asked for twice, computed once."""
-        key = id(rows)
-        if key not in self._known:
-            places = np.empty((len(rows), 2))
-            for start in range(0, len(rows), _SCORE_ROWS):
-                part = slice(start, start + _SCORE_ROWS)
-                places[part], loss = self._embedder.embed(log_probs(self._probs[rows[part]]))
-                self._report(Progress("score", min(start + _SCORE_ROWS, len(rows)), len(rows), float(loss.mean())))
-            self._known[key] = places
-        return self._known[key]
-
-    def calibration_scores(self, kde: Kde, combined: Combined, rows: NDArray[np.int64]) -> dict[str, Floats]:
-        """Scores of these rows by the scorer that will serve, kernel and all."""
-        scorer = Scorer(self._embedder, kde, combined, Calibration.empty())
-        scores: dict[str, Floats] = {name: np.empty(len(rows)) for name in OUTLIER_SCORES}
-        for start in range(0, len(rows), _SCORE_ROWS):
-            part = slice(start, start + _SCORE_ROWS)
-            found = scorer.score(self._probs[rows[part]])
-            for name in OUTLIER_SCORES:
-                scores[name][part] = getattr(found, name)
-            self._report(Progress("calibrate", min(start + _SCORE_ROWS, len(rows)), len(rows), float("nan")))
-        return scores
+def _outlier_scores(
+    scorer: Scorer, probs: NDArray[np.float32], rows: NDArray[np.int64], report: Report
+) -> dict[str, Floats]:
+    """Scores of these rows by the scorer that will serve, kernel and all."""
+    scores: dict[str, Floats] = {name: np.empty(len(rows)) for name in OUTLIER_SCORES}
+    for start in range(0, len(rows), _SCORE_ROWS):
+        part = slice(start, start + _SCORE_ROWS)
+        found = scorer.score(probs[rows[part]])
+        for name in OUTLIER_SCORES:
+            scores[name][part] = getattr(found, name)
+        report(Progress("calibrate", min(start + _SCORE_ROWS, len(rows)), len(rows), float("nan")))
+    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +355,6 @@ def _refinement(embedder: Embedder, probs: NDArray[np.float32]) -> tuple[float, 
     """KL_sym of rows after 0, 1, ... refinement steps."""
     if len(probs) == 0:
         return ()
-    from dataclasses import replace
-
     log_pi = log_probs(probs)
     return tuple(
         float(replace(embedder, refine_steps=steps).embed(log_pi)[1].mean())

@@ -28,6 +28,7 @@ __all__ = [
     "Local",
     "Rows",
     "Theta",
+    "best_candidate",
     "candidate_grid",
     "map_bound",
     "nearest_candidate",
@@ -286,7 +287,13 @@ def candidate_grid(theta: Theta, bound: Tensor, per_side: int) -> Tensor:
 
 
 def nearest_candidate(theta: Theta, rows: Rows, candidates: Tensor, *, faithful: bool = False) -> Tensor:
-    """For every row the candidate (S, 2, M) of least KL_sym, as points (S, 2, n).
+    """The place (S, 2, n) of every row's best candidate."""
+    best = best_candidate(theta, rows, candidates, faithful=faithful)
+    return candidates.gather(2, best[:, None, :].expand(-1, 2, -1))
+
+
+def best_candidate(theta: Theta, rows: Rows, candidates: Tensor, *, faithful: bool = False) -> Tensor:
+    """For every row the number (S, n) of the candidate (S, 2, M) of least KL_sym.
 
     KL_sym(π, q) = (π·log π - π·log q + q·log q - q·log π) / 2 is linear in (π, log π): one matrix product decides.
     With `faithful`, only candidates where the student predicts the row's own class count, if there is one.
@@ -304,8 +311,7 @@ def nearest_candidate(theta: Theta, rows: Rows, candidates: Tensor, *, faithful:
             cost += 1e6 * (q.argmax(dim=1)[:, None] != part.labels[:, None])
         # min is several times as fast as argmin, and along the last axis again as fast.
         found.append(cost.min(dim=2).indices)
-    best = torch.cat(found, dim=1)
-    return candidates.gather(2, best[:, None, :].expand(-1, 2, -1))
+    return torch.cat(found, dim=1)
 
 
 def place(theta: Theta, rows: Rows, candidates: Tensor, *, steps: int, bound: Tensor) -> tuple[Tensor, Tensor]:
