@@ -20,13 +20,14 @@ correlation with a constant, is None and never 0 or NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.record import Record
 from darksight_core.simplex import Floats, entropy, js_distance, kl, kl_sym
 
 __all__ = [
@@ -54,25 +55,8 @@ RowMetric: TypeAlias = Literal["euclidean", "js"]
 _BLOCK = 2**19
 
 
-class _Record:
-    """A dataclass of figures that can be written as JSON."""
-
-    __slots__ = ()
-
-    def as_dict(self) -> dict[str, object]:
-        """The figures as plain JSON types: nested records become dictionaries, tuples become lists."""
-        assert is_dataclass(self)
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, _Record):
-        return value.as_dict()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
 @dataclass(frozen=True, slots=True)
-class Fidelity(_Record):
+class Fidelity(Record):
     """What the student keeps of the teacher; divergences are means over rows, in nats.
 
     Parameters
@@ -100,7 +84,7 @@ class Fidelity(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFidelity(_Record):
+class LocalFidelity(Record):
     """M_k for several k; lower is better, between 0 and √(log 2).
 
     Parameters
@@ -129,7 +113,7 @@ class LocalFidelity(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Trustworthiness(_Record):
+class Trustworthiness(Record):
     """Trustworthiness of the map; higher is better, at most 1.
 
     Parameters
@@ -154,7 +138,7 @@ class Trustworthiness(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterMonotonicity(_Record):
+class ClusterMonotonicity(Record):
     """Rank correlation of entropy with distance from the class centre; 1 is best.
 
     Parameters
@@ -170,7 +154,7 @@ class ClusterMonotonicity(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalFidelity(_Record):
+class GlobalFidelity(Record):
     """Rank correlation of closeness of centres with confusion of classes; 1 is best, 0 is an arbitrary arrangement.
 
     Parameters
@@ -186,7 +170,7 @@ class GlobalFidelity(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class MapMeasures(_Record):
+class MapMeasures(Record):
     """Everything measured about one map.
 
     Parameters

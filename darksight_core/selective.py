@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
 from darksight_core.errors import ConfigError
+from darksight_core.record import Record
 from darksight_core.simplex import Floats
 
 __all__ = [
@@ -81,27 +82,8 @@ class RiskCurve:
         return 1.0 - self.selective_risk
 
 
-class _Record:
-    """A dataclass that can be written as JSON."""
-
-    __slots__ = ()
-
-    def as_dict(self) -> dict[str, object]:
-        """The fields as plain JSON types; an infinite number becomes a text that float() reads."""
-        assert is_dataclass(self)
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
 @dataclass(frozen=True, slots=True)
-class FailureFigures(_Record):
+class FailureFigures(Record):
     """How well a score finds a classifier's errors.
 
     Parameters
@@ -140,7 +122,7 @@ class FailureFigures(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class OodFigures(_Record):
+class OodFigures(Record):
     """How well a score tells rows of the known kind from foreign ones.
 
     Parameters
@@ -166,7 +148,7 @@ class OodFigures(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold(_Record):
+class Threshold(Record):
     """A threshold with what it promises: its certificate.
 
     Parameters
