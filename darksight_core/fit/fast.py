@@ -175,7 +175,7 @@ def fit_theta(
     """Fit one student to the rows of a coreset, in its order: θ (S = 1), points (1, 2, n), the objective as it fell."""
     classes = rows.pi.shape[0]
     # A start costs O(K³) for its solves: with many classes there is time for few.
-    starts = config.starts or (8 if classes < 30 else 3 if classes < 200 else 1)
+    starts = config.starts or (8 if classes < 30 else 2 if classes < 200 else 1)
     maps = _initial(config, starts, rows, generator)
     history = []
     for number, stage in enumerate(_SCHEDULE):
