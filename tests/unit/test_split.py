@@ -292,3 +292,10 @@ def test_honest_splits_are_rarely_refused() -> None:
     refused = sum(leak(*split_sketches(rng.integers(0, 4_000, 1_500), seed)) > MAX_LEAK for seed in range(200))
 
     assert refused == 0
+
+
+def test_calibration_rows_are_capped() -> None:
+    """However many rows there are, at most 9,999 calibrate, and the rest goes to the fit."""
+    split = make_split(100_000, seed=0)
+
+    assert (len(split.fit), len(split.calibrate), len(split.test)) == (80_001, 9_999, 10_000)
