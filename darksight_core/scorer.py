@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.combined import Combined
+from darksight_core.conformal import p_values
 from darksight_core.embed import CHUNK, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.kde import Kde
@@ -114,8 +115,7 @@ class Calibration:
 
     def p_value(self, scores: Floats) -> Floats:
         """p-values of scores of the chosen kind, (n,)."""
-        rank = np.searchsorted(self.scores[self.outlier_score], scores, side="right")
-        return np.asarray((1.0 + rank) / (1.0 + len(self)), dtype=np.float64)
+        return p_values(scores, self.scores[self.outlier_score])
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""

@@ -244,7 +244,7 @@ class _Training:
         rest = rest[: max(config.pool_rows, _LOOKED_AT // probs.shape[1])]
         self.held = self._load(probs[held])
         pool = self._load(probs[rest])
-        core = Coreset.draw(-(pool.pi * pool.log_pi).sum(dim=0), config.pool_rows, self.generator)
+        core = Coreset.draw(pool.entropy, config.pool_rows, self.generator)
         chosen, weights = core.rows.to(self.device), core.weights().to(pool.pi)
         self.weights = weights / weights.mean()
         self.pool = pool[chosen]

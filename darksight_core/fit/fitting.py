@@ -114,7 +114,7 @@ def _entropy(probs: NDArray[np.floating], temperature: float) -> Tensor:
     found = torch.empty(len(probs), dtype=torch.float64)
     for start in range(0, len(probs), _CHUNK_ROWS):
         rows = _load(probs[start : start + _CHUNK_ROWS], temperature, torch.empty(0))
-        found[start : start + len(rows)] = -(rows.pi * rows.log_pi).sum(dim=0)
+        found[start : start + len(rows)] = rows.entropy
     return found
 
 
@@ -131,7 +131,7 @@ def _numpy(points: Tensor) -> Floats:
 
 def _anchors(theta: Theta, rows: Rows, points: Tensor, generator: torch.Generator) -> Tensor:
     """Where the search for a row's place begins, (1, 2, m): a grid, the centres, and where unsure rows stand."""
-    some = Coreset.draw(-(rows.pi * rows.log_pi).sum(dim=0), _ANCHOR_ROWS, generator).rows
+    some = Coreset.draw(rows.entropy, _ANCHOR_ROWS, generator).rows
     grid = candidate_grid(theta, 0.6 * map_bound(theta), _ANCHOR_GRID)
     return torch.cat((grid, points[:, :, some.to(points.device)]), dim=2)
 

@@ -37,7 +37,7 @@ from darksight_core.fit.fitting import MapFit, fit_map, place_rows
 from darksight_core.fit.plane import Theta, best_candidate, nearest_candidate, newton, rows_of
 from darksight_core.kde import Kde
 from darksight_core.measures import fidelity
-from darksight_core.predictions import Predictions
+from darksight_core.predictions import Predictions, labels_among
 from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer
 from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax, temper
 from darksight_core.split import RowSketch, Split, make_split
@@ -176,11 +176,11 @@ def fit_bundle(
     combined = Combined.fit(log_probs(predictions.probs[split.fit]), seed=config.seed)
     scorer = Scorer(embedder, kde, combined, Calibration.empty())
     calibration = Calibration(_outlier_scores(scorer, predictions.probs, split.calibrate, report))
-    figures = _figures(predictions, mapped, split, fitted, embedder, config)
+    figures = _figures(predictions, mapped, split, fitted, embedder, points, config)
     map_figures = fidelity(
         temper(log_probs(mapped[split.fit]), config.temperature),
         fitted.student.log_posterior(fitted.points),
-        _mapped_labels(predictions.labels, split.fit, columns),
+        labels_among(None if predictions.labels is None else predictions.labels[split.fit], columns),
     )
     hashes = predictions.row_hashes()
     reference = Reference.of(
@@ -238,17 +238,6 @@ def _mapped(probs: NDArray[np.float32], columns: Sequence[int] | None) -> NDArra
     if columns is None:
         return probs
     return np.exp(log_softmax(log_probs(probs)[:, list(columns)])).astype(np.float32)
-
-
-def _mapped_labels(
-    labels: NDArray[np.int64] | None, rows: NDArray[np.int64], columns: Sequence[int] | None
-) -> NDArray[np.int64] | None:
-    """True classes in the map's numbering; None when there are none or when some are not on the map."""
-    if labels is None or columns is None:
-        return None if labels is None else labels[rows]
-    number = {column: k for k, column in enumerate(columns)}
-    found = [number.get(int(label), -1) for label in labels[rows]]
-    return None if -1 in found else np.array(found)
 
 
 def _tempered(probs: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
@@ -317,9 +306,10 @@ def _figures(
     split: Split,
     fitted: MapFit,
     embedder: Embedder,
+    points: Floats,
     config: FitConfig,
 ) -> _Figures:
-    """KL_sym of the map, of f_p alone and of the served embedder, on fit rows and on held-out rows."""
+    """KL_sym of the map, of f_p alone and of the embedder, which put the fit rows at `points`, there and held out."""
     assert isinstance(fitted.student, Student)
     rng = np.random.default_rng(config.seed)
     fit = _some(split.fit, rng)
@@ -333,7 +323,7 @@ def _figures(
 
     exact = place_rows(mapped[held], fitted, config) if len(held) else np.empty((0, 2))
     guess = [embedder.network(np.exp(temper(log_probs(mapped[rows]), config.temperature))) for rows in (fit, held)]
-    served = [embedder.embed(log_probs(predictions.probs[rows]))[0] for rows in (fit, held)]
+    served = (points[position], embedder.embed(log_probs(predictions.probs[held]))[0])
     stages = (
         stage("map, each row solved", fitted.student, fitted.points[position], exact),
         stage("f_p alone", embedder.student, *guess),

@@ -144,6 +144,11 @@ class Rows:
         return self if temperature == 1.0 else rows_of(self.log_pi / temperature)
 
     @property
+    def entropy(self) -> Tensor:
+        """H(π) of each row in nats, (n,)."""
+        return -(self.pi * self.log_pi).sum(dim=0)
+
+    @property
     def labels(self) -> Tensor:
         """The watched classifier's class of each row, (n,)."""
         return self.pi.argmax(dim=0)

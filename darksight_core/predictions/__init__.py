@@ -34,7 +34,7 @@ from darksight_core.predictions.defects import (
     UnknownFormatError,
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
-from darksight_core.predictions.rows import Predictions
+from darksight_core.predictions.rows import Predictions, labels_among
 
 __all__ = [
     "CLIP",
@@ -68,5 +68,6 @@ __all__ = [
     "UnknownFormatError",
     "from_arrays",
     "iter_predictions",
+    "labels_among",
     "read_predictions",
 ]

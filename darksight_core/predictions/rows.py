@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Predictions"]
+__all__ = ["Predictions", "labels_among"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,3 +79,19 @@ class Predictions:
         starts = range(0, len(self) * width, width)
         digests = b"".join(blake2b(data[start : start + width], digest_size=16).digest() for start in starts)
         return np.frombuffer(digests, dtype="S16")
+
+
+def labels_among(labels: NDArray[np.int64] | None, columns: Sequence[int] | None) -> NDArray[np.int64] | None:
+    """Labels (n,) as places in `columns`, the classes that a map shows; as they are for None, which means all.
+
+    None when there are no labels, or when one is of a class that is not shown.
+
+    >>> labels_among(np.array([3, 1, 3]), (1, 3))
+    array([1, 0, 1])
+    """
+    if labels is None or columns is None:
+        return labels
+    number = np.full(max(max(columns), labels.max(initial=0)) + 1, -1)
+    number[list(columns)] = np.arange(len(columns))
+    found: NDArray[np.int64] = number[labels]
+    return None if (found < 0).any() else found

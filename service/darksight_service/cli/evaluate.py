@@ -15,7 +15,7 @@ from darksight_core.certify import ScoredRows
 from darksight_core.compare import Comparison, compare
 from darksight_core.errors import ConfigError
 from darksight_core.measures import MapMeasures, measure_map
-from darksight_core.predictions import Predictions
+from darksight_core.predictions import Predictions, labels_among
 from darksight_core.scorer import Scorer
 from darksight_core.selective import FailureFigures, OodFigures
 from darksight_core.simplex import Floats, log_probs
@@ -111,20 +111,10 @@ def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_ro
         embedder.student.log_posterior(points),
         points,
         embedder.student.means,
-        _labels(predictions, embedder.columns),
+        labels_among(predictions.labels, embedder.columns),
         max_rows=max_rows,
         seed=seed,
     )
-
-
-def _labels(predictions: Predictions, columns: tuple[int, ...] | None) -> np.ndarray | None:
-    """True classes in the map's numbering, if every row has one there."""
-    if predictions.labels is None or columns is None:
-        return predictions.labels
-    number = np.full(predictions.n_classes, -1)
-    number[list(columns)] = np.arange(len(columns))
-    found = number[predictions.labels]
-    return None if (found < 0).any() else found
 
 
 def _print(found: MapMeasures) -> None:
