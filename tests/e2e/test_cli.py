@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +155,6 @@ def test_a_damaged_bundle_is_refused(folder: Path) -> None:
 def test_fit_does_not_overwrite_unless_told(folder: Path) -> None:
     """An existing bundle is kept, and this is said before the fit, not after."""
     before = (folder / "model.safetensors").read_bytes()
-    started = time.monotonic()
 
     done = darksight("fit", folder / "predictions.npz", "--out", folder / "model.safetensors")
 
@@ -164,7 +162,6 @@ def test_fit_does_not_overwrite_unless_told(folder: Path) -> None:
     assert "--overwrite" in done.stderr
     assert "map: starts" not in done.stderr
     assert (folder / "model.safetensors").read_bytes() == before
-    assert time.monotonic() - started < 60
 
 
 def test_a_subset_of_classes_can_be_mapped(folder: Path) -> None:
