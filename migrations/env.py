@@ -1,0 +1,32 @@
+"""What alembic runs to migrate: the connection is given by `darksight_service.store.schema`, which holds the lock."""
+
+from __future__ import annotations
+
+from alembic import context
+from darksight_service.store.schema import is_ours
+from darksight_service.store.tables import metadata
+from sqlalchemy import Connection
+
+
+def migrate(connection: Connection) -> None:
+    """Run the revisions asked for."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    if is_postgresql:
+        # A migration that cannot get its lock fails and is run again; it must not queue in front of the writers.
+        connection.exec_driver_sql("SET lock_timeout = '2s'; SET statement_timeout = '60s'")
+        connection.commit()
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        include_name=is_ours,
+        compare_type=True,
+        render_as_batch=not is_postgresql,
+        transactional_ddl=True,
+        transaction_per_migration=is_postgresql,
+    )
+    # On SQLite the caller has begun an exclusive transaction, and this is part of it.
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+migrate(context.config.attributes["connection"])

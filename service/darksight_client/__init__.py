@@ -1,0 +1,72 @@
+"""Client of the DarkSight service, for threads (`Client`) and for asyncio (`AsyncClient`).
+
+with Client("localhost:8081") as client:
+    scored = client.score("digits", probs)          columns for a batch
+    client.gate("digits", row).accepted             one row
+    client.report("digits", scored.prediction_ids, labels)
+"""
+
+from __future__ import annotations
+
+from darksight_client.aio import AsyncClient
+from darksight_client.batcher import Batcher
+from darksight_client.client import Client
+from darksight_client.errors import (
+    Cancelled,
+    Conflict,
+    DarkSightClientError,
+    DeadlineExceeded,
+    InvalidRequest,
+    MessageTooLarge,
+    Overloaded,
+    PermissionDenied,
+    ServerError,
+    Unauthenticated,
+    Unavailable,
+    UnknownModel,
+    Unsupported,
+)
+from darksight_client.models import (
+    DecisionCounts,
+    DryRun,
+    EffectivePolicy,
+    Model,
+    Policy,
+    PolicyChange,
+    PolicyState,
+    Version,
+)
+from darksight_client.results import Batch, Decision, Gated, Point, Reason, Scored
+
+__all__ = [
+    "AsyncClient",
+    "Batch",
+    "Batcher",
+    "Cancelled",
+    "Client",
+    "Conflict",
+    "DarkSightClientError",
+    "DeadlineExceeded",
+    "Decision",
+    "DecisionCounts",
+    "DryRun",
+    "EffectivePolicy",
+    "Gated",
+    "InvalidRequest",
+    "MessageTooLarge",
+    "Model",
+    "Overloaded",
+    "PermissionDenied",
+    "Point",
+    "Policy",
+    "PolicyChange",
+    "PolicyState",
+    "Reason",
+    "Scored",
+    "ServerError",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownModel",
+    "Unsupported",
+    "Version",
+]

@@ -1,0 +1,188 @@
+"""What the caller gives, as messages: checked, as float32 tensors, in parts that fit the message limit.
+
+Values are not checked here: the server does, and says which row is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import numpy as np
+from google.protobuf.timestamp_pb2 import Timestamp
+from numpy.typing import ArrayLike, NDArray
+
+from darksight_client.errors import InvalidRequest
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+
+__all__ = ["MAX_ROWS", "Part", "Time", "as_rows", "as_timestamp", "make_batch_id", "outcome_requests", "score_parts"]
+
+Time: TypeAlias = datetime | float
+"""A datetime with a time zone, or seconds since 1970."""
+
+MAX_ROWS = 1 << 20
+"""Rows of one call: the id of a batch leaves 20 bits for them."""
+
+# Bytes of a row in the answer: two enums and five doubles.
+_ANSWER_BYTES = 42
+# Everything in a request or an answer that is not rows: names of model and version, ids, lengths.
+_OTHER_BYTES = 2048
+_OUTCOMES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The request for some rows of a batch.
+
+    Parameters
+    ----------
+    request
+        A ScoreRequest.
+    start
+        Place of its first row in the batch.
+    rows
+        How many it has.
+    names
+        Their prediction ids, or none.
+    """
+
+    request: Any
+    start: int
+    rows: int
+    names: tuple[str, ...]
+
+
+def make_batch_id() -> bytes:
+    """A UUIDv7 whose last 20 bits are zero: the server adds the number of the row."""
+    head = time.time_ns() // 1_000_000 << 80 | 7 << 76 | 0b10 << 62
+    random = int.from_bytes(os.urandom(7))
+    number = head | (random >> 42 & 0xFFF) << 64 | (random & 0x3FF_FFFF_FFFF) << 20
+    return number.to_bytes(16)
+
+
+def as_rows(values: ArrayLike) -> NDArray[np.float32]:
+    """Little-endian float32 (n, K) from whatever numpy can read; one row (K,) is a batch of one."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidRequest("rows of different lengths; give an array (n, K).") from None
+    if array.dtype.kind not in "fiu" and array.size:
+        raise InvalidRequest(f"values of type {array.dtype}; give numbers.")
+    if array.ndim not in (1, 2):
+        raise InvalidRequest(f"an array of shape {array.shape}; give (n, K), or (K,) for one row.")
+    if array.ndim == 1:
+        array = array.reshape(1, -1) if array.size else array.reshape(0, 0)
+    # What is too large becomes infinite, and the server refuses that by row.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, "<f4")
+
+
+def as_timestamp(moment: Time | None) -> Timestamp | None:
+    """A Timestamp."""
+    if moment is None:
+        return None
+    stamp = Timestamp()
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise InvalidRequest(f"the time {moment} has no time zone; use datetime.now(UTC), or seconds since 1970.")
+        stamp.FromDatetime(moment)
+        return stamp
+    if not (math.isfinite(moment) and 0 <= moment < 253_402_300_800):
+        raise InvalidRequest(f"the time {moment} is not between 1970 and 9999; give seconds since 1970.")
+    stamp.FromNanoseconds(int(moment * 1_000_000) * 1000)
+    return stamp
+
+
+def score_parts(
+    model: str,
+    values: ArrayLike,
+    *,
+    max_message_bytes: int,
+    version: str = "",
+    logits: bool = False,
+    prediction_ids: Sequence[str] | None = None,
+    event_time: Time | None = None,
+    partial_ok: bool = False,
+) -> list[Part]:
+    """Requests for a batch, each with an id of its own and small enough, as is its answer.
+
+    Parameters
+    ----------
+    model, version
+        What scores.
+    values
+        Probabilities or logits, (n, K) or (K,).
+    max_message_bytes
+        Size of a message that the server and the client take.
+    logits
+        Which of the two.
+    prediction_ids
+        n names, or None.
+    event_time
+        When the predictions were made.
+    partial_ok
+        Whether a bad row is answered as such instead of failing the call.
+    """
+    rows = as_rows(values)
+    names = () if prediction_ids is None else tuple(prediction_ids)
+    if prediction_ids is not None and len(names) != len(rows):
+        raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one for each.")
+    name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
+    row_bytes = max(rows.shape[1] * 4 + name_bytes, _ANSWER_BYTES)
+    step = min(max((max_message_bytes - _OTHER_BYTES) // row_bytes, 1), MAX_ROWS)
+    if len(rows) > step:
+        _check_unique(names)
+    stamp = as_timestamp(event_time)
+    parts = []
+    for start in range(0, max(len(rows), 1), step):
+        part = rows[start : start + step]
+        request = monitor_pb2.ScoreRequest(
+            model=model,
+            version=version,
+            tensor=monitor_pb2.Tensor(shape=part.shape, data=part.tobytes()),
+            is_logits=logits,
+            prediction_ids=names[start : start + step],
+            event_time=stamp,
+            partial_ok=partial_ok,
+            batch_id=make_batch_id(),
+        )
+        parts.append(Part(request, start, len(part), names[start : start + step]))
+    return parts
+
+
+def _check_unique(names: tuple[str, ...]) -> None:
+    """Refuses a name that is there twice: the server would only see it within a part."""
+    first = {name: row for row, name in reversed(list(enumerate(names)))}
+    for row, name in enumerate(names):
+        if first[name] != row:
+            field = f"prediction_ids[{row}]"
+            raise InvalidRequest(f"{field} is {name!r}, as is prediction_ids[{first[name]}].", row=row, field=field)
+
+
+def outcome_requests(
+    model: str, prediction_ids: Sequence[str], labels: Sequence[Any], observed_at: Time | None
+) -> Iterator[Any]:
+    """ReportOutcomesRequests of at most 10,000 outcomes each."""
+    if len(prediction_ids) != len(labels):
+        raise InvalidRequest(f"{len(labels)} labels for {len(prediction_ids)} prediction_ids; give one for each.")
+    stamp = as_timestamp(observed_at)
+    outcomes = [_outcome(row, str(name), labels[row], stamp) for row, name in enumerate(prediction_ids)]
+    for start in range(0, len(outcomes), _OUTCOMES):
+        yield monitor_pb2.ReportOutcomesRequest(model=model, outcomes=outcomes[start : start + _OUTCOMES])
+
+
+def _outcome(row: int, name: str, label: Any, stamp: Timestamp | None) -> Any:
+    """One outcome, with the label by name or by number."""
+    if isinstance(label, str):
+        return monitor_pb2.Outcome(prediction_id=name, label_name=label, observed_at=stamp)
+    try:
+        return monitor_pb2.Outcome(prediction_id=name, label=operator.index(label), observed_at=stamp)
+    except (TypeError, ValueError):
+        text = f"labels[{row}] is {label!r}; give the number of a class, or its name."
+        raise InvalidRequest(text, row=row, field=f"labels[{row}]") from None

@@ -1,0 +1,236 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Version(_message.Message):
+    __slots__ = ("version", "path", "class_names", "calibration_rows", "outlier_score", "deployed_at")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_ROWS_FIELD_NUMBER: _ClassVar[int]
+    OUTLIER_SCORE_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYED_AT_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    path: str
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    calibration_rows: int
+    outlier_score: str
+    deployed_at: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., path: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., calibration_rows: _Optional[int] = ..., outlier_score: _Optional[str] = ..., deployed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "active_version", "previous_version", "shadow_version", "versions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    active_version: str
+    previous_version: str
+    shadow_version: str
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, name: _Optional[str] = ..., active_version: _Optional[str] = ..., previous_version: _Optional[str] = ..., shadow_version: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class DeployBundleRequest(_message.Message):
+    __slots__ = ("model", "path", "activate", "author")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    path: str
+    activate: bool
+    author: str
+    def __init__(self, model: _Optional[str] = ..., path: _Optional[str] = ..., activate: _Optional[bool] = ..., author: _Optional[str] = ...) -> None: ...
+
+class DeployBundleResponse(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    version: str
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ActivateVersionRequest(_message.Message):
+    __slots__ = ("model", "version", "author")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    author: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+
+class ActivateVersionResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class RollBackRequest(_message.Message):
+    __slots__ = ("model", "author")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    author: str
+    def __init__(self, model: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+
+class RollBackResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class SetShadowRequest(_message.Message):
+    __slots__ = ("model", "version", "author")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    author: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+
+class SetShadowResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("alpha", "threshold", "fail_open")
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    FAIL_OPEN_FIELD_NUMBER: _ClassVar[int]
+    alpha: float
+    threshold: float
+    fail_open: bool
+    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: _Optional[bool] = ...) -> None: ...
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetPolicyResponse(_message.Message):
+    __slots__ = ("policy", "effective", "reject_score", "is_certified", "history")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
+    REJECT_SCORE_FIELD_NUMBER: _ClassVar[int]
+    IS_CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    policy: Policy
+    effective: Policy
+    reject_score: str
+    is_certified: bool
+    history: _containers.RepeatedCompositeFieldContainer[PolicyChange]
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: _Optional[bool] = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
+
+class PolicyChange(_message.Message):
+    __slots__ = ("changed_at", "author", "policy", "comment")
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    changed_at: _timestamp_pb2.Timestamp
+    author: str
+    policy: Policy
+    comment: str
+    def __init__(self, changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("model", "policy", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    policy: Policy
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class SetPolicyResponse(_message.Message):
+    __slots__ = ("effective", "is_certified")
+    EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    effective: Policy
+    is_certified: bool
+    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: _Optional[bool] = ...) -> None: ...
+
+class DryRunPolicyRequest(_message.Message):
+    __slots__ = ("model", "policy", "since", "until")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    policy: Policy
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class DryRunPolicyResponse(_message.Message):
+    __slots__ = ("before", "after")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    before: DecisionCounts
+    after: DecisionCounts
+    def __init__(self, before: _Optional[_Union[DecisionCounts, _Mapping]] = ..., after: _Optional[_Union[DecisionCounts, _Mapping]] = ...) -> None: ...
+
+class DecisionCounts(_message.Message):
+    __slots__ = ("points", "accepted", "outliers", "low_confidence", "regions", "invalid", "unscored", "accepted_labelled", "accepted_correct", "rejected_labelled", "rejected_correct")
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    OUTLIERS_FIELD_NUMBER: _ClassVar[int]
+    LOW_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    INVALID_FIELD_NUMBER: _ClassVar[int]
+    UNSCORED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_LABELLED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_LABELLED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    points: int
+    accepted: int
+    outliers: int
+    low_confidence: int
+    regions: int
+    invalid: int
+    unscored: int
+    accepted_labelled: int
+    accepted_correct: int
+    rejected_labelled: int
+    rejected_correct: int
+    def __init__(self, points: _Optional[int] = ..., accepted: _Optional[int] = ..., outliers: _Optional[int] = ..., low_confidence: _Optional[int] = ..., regions: _Optional[int] = ..., invalid: _Optional[int] = ..., unscored: _Optional[int] = ..., accepted_labelled: _Optional[int] = ..., accepted_correct: _Optional[int] = ..., rejected_labelled: _Optional[int] = ..., rejected_correct: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,244 @@
+"""Changes to what serves: checked, written to the audit trail in the store, then folded into the state file.
+
+The trail in SQL is the truth that all replicas share. A change is first checked against this replica's state, then
+appended, and then everything appended since is folded, here at once and on other replicas when their keeper looks
+(`sync`). While the database is away nothing can be changed, and everything serves on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from darksight_core.bundle import read_bundle
+from darksight_service.errors import NotFoundError, RefusedError, RequestError
+from darksight_service.registry import Registry, Serving, Version, bundle_path, effective_gate, take_in
+from darksight_service.state import Change, ModelState, PolicyOverride, State, apply_change
+from darksight_service.statefile import StateFile
+
+if TYPE_CHECKING:
+    from darksight_service.store import Change as StoredChange
+    from darksight_service.store import DecisionCounts, Store
+
+__all__ = ["Control", "deploy_at_start", "sync"]
+
+_MAX_NAME = 100
+_SHORTEST = 12
+
+_log = logging.getLogger("darksight.control")
+
+
+class Control:
+    """What an operator can do.
+
+    Parameters
+    ----------
+    registry
+        Of this worker; it serves every change when a method returns.
+    state_file
+        That all processes of the replica share.
+    store
+        Gives the store, with the audit trail.
+    """
+
+    def __init__(self, registry: Registry, state_file: StateFile, store: Callable[[], Store]) -> None:
+        self._registry = registry
+        self._file = state_file
+        self._store = store
+
+    def model(self, name: str) -> ModelState:
+        """The state of a model."""
+        found = self._registry.state.models.get(name)
+        if found is None:
+            raise NotFoundError(f"there is no model {name[:_MAX_NAME]!r}", field="model")
+        return found
+
+    def models(self) -> dict[str, ModelState]:
+        """The state of all models."""
+        return dict(self._registry.state.models)
+
+    def facts(self, model: str, version: str) -> Version:
+        """A deployed version."""
+        return self._registry.version(model, version)
+
+    def deploy(self, model: str, path: str, *, activate: bool, author: str) -> str:
+        """Add a bundle of the bundle folder; its version."""
+        check_name(model)
+        # Read, verified and warmed before anybody hears of it.
+        bundle = self._registry.load(path)
+        known = self._registry.state.models.get(model)
+        if known is not None:
+            classes = self._registry.get(model).bundle.class_names
+            if classes != bundle.class_names:
+                raise RefusedError(
+                    f"the bundle is for other classes than model {model!r} has; deploy it under another name"
+                )
+        self._record("deploy", model, {"version": bundle.version, "path": path, "activate": activate}, author)
+        return bundle.version
+
+    def activate(self, model: str, version: str, *, author: str) -> None:
+        """Make a version the active one."""
+        version = self._find(model, version)
+        self._registry.version(model, version)
+        self._record("activate", model, {"version": version}, author)
+
+    def roll_back(self, model: str, *, author: str) -> None:
+        """Make the version before the active one active again."""
+        state = self.model(model)
+        if not state.previous:
+            raise RefusedError(f"model {model!r} has had no other active version to go back to")
+        self._registry.version(model, state.previous[-1])
+        self._record("rollback", model, {"version": state.previous[-1]}, author)
+
+    def shadow(self, model: str, version: str, *, author: str) -> None:
+        """Score with a second version too, or with none if it is empty."""
+        if version:
+            version = self._find(model, version)
+            if version == self.model(model).active:
+                raise RefusedError("the active version cannot be its own shadow")
+            self._registry.version(model, version)
+        self._record("shadow", model, {"version": version}, author)
+
+    def set_policy(self, model: str, policy: PolicyOverride, *, author: str, comment: str) -> Serving:
+        """Override the gate of the active version; who answers now."""
+        active = self._registry.get(model).bundle
+        check_policy(active, policy)
+        payload = {"version": active.version, **policy.as_dict()}
+        self._record("policy", model, payload, author, comment)
+        return self._registry.get(model)
+
+    def history(self, model: str) -> Sequence[Change]:
+        """Changes of policy, the latest first."""
+        return [_change(each) for each in self._store().history(model, kinds=("policy",))]
+
+    def dry_run(
+        self, model: str, policy: PolicyOverride, since_ms: int, until_ms: int
+    ) -> tuple[DecisionCounts, DecisionCounts]:
+        """What a policy would have decided on stored points of the active version: counts before and after."""
+        serving = self._registry.get(model)
+        check_policy(serving.bundle, policy)
+        gate, _ = effective_gate(serving.bundle, policy)
+        from darksight_service.store import Cutoffs
+
+        cutoffs = Cutoffs(
+            outlier=None if gate.outlier is None else gate.outlier.p_value,
+            threshold=None if gate.reject_score is None else gate.threshold,
+            fail_open=gate.fail_open,
+        )
+        return self._store().dry_run(model, serving.version, cutoffs, since_ms=since_ms, until_ms=until_ms)
+
+    def _find(self, model: str, version: str) -> str:
+        if len(version) < _SHORTEST:
+            raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
+        found = [each for each in self.model(model).versions if each.startswith(version)]
+        if len(found) != 1:
+            raise NotFoundError(f"model {model!r} has no version {version[:64]!r}; deploy it first", field="version")
+        return found[0]
+
+    def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
+        store = self._store()
+        store.append_change(kind, model, payload, author=author, comment=comment)
+        sync(self._file, store)
+        self._registry.refresh()
+        _log.info(f"{kind}_changed", extra={"model": model, "author": author, **payload})
+
+
+def check_name(model: str) -> None:
+    """Refuse a name that could not stand in a path, a label or a URL."""
+    if (
+        not 0 < len(model) <= _MAX_NAME
+        or not all(char.isalnum() or char in "-_." for char in model)
+        or model[0] in "._"
+    ):
+        raise RequestError(
+            f"model: {model[:_MAX_NAME]!r} cannot be a name; use up to {_MAX_NAME} letters, digits, dashes and dots",
+            field="model",
+        )
+
+
+def check_policy(bundle: Version, policy: PolicyOverride) -> None:
+    """Refuse a policy that cannot be meant for a bundle."""
+    if policy.alpha is not None:
+        if not 0.0 <= policy.alpha < 1.0:
+            raise RequestError(f"policy.alpha: must be between 0 and 1, not {policy.alpha}", field="policy.alpha")
+        if 0.0 < policy.alpha < 1.0 / (bundle.calibration_rows + 1):
+            raise RequestError(
+                f"policy.alpha: with {bundle.calibration_rows:,} calibration rows no p-value is as small as "
+                f"{policy.alpha}; use {1.0 / (bundle.calibration_rows + 1):.2g} or more",
+                field="policy.alpha",
+            )
+    if policy.threshold is not None and bundle.gate.reject_score is None:
+        raise RequestError(
+            "policy.threshold: the bundle has no reject score to cut; darksight calibrate gives it one",
+            field="policy.threshold",
+        )
+    if policy.threshold is not None and (math.isnan(policy.threshold) or policy.threshold == math.inf):
+        raise RequestError(f"policy.threshold: {policy.threshold} accepts no row at all", field="policy.threshold")
+    effective_gate(bundle, policy)
+
+
+def sync(state_file: StateFile, store: Store) -> State:
+    """Fold what was appended to the audit trail since the last time into the state file."""
+
+    def fold(state: State) -> State:
+        while found := store.changes_since(state.last_change):
+            for each in found:
+                state = apply_change(state, _change(each))
+        return state
+
+    return state_file.update(fold)
+
+
+def deploy_at_start(
+    state_file: StateFile, store: Store | None, bundles: Path, models: Sequence[tuple[str, Path]]
+) -> State:
+    """Serve what the command line names, as far as it is not known yet.
+
+    A version that is known stays as operators left it: a restart must not undo their roll-back. Without a store the
+    deployment is in the state file alone, and the trail begins with the next change.
+
+    Parameters
+    ----------
+    state_file
+        Of the data folder.
+    store
+        With the audit trail; None while the database is away.
+    bundles
+        The bundle folder, into which a bundle from elsewhere is copied.
+    models
+        Names and bundles.
+    """
+    state = state_file.read() if store is None else sync(state_file, store)
+    for name, path in models:
+        check_name(name)
+        bundle = read_bundle(
+            path if path.exists() or path.is_absolute() else bundle_path(bundles, str(path)), verify=True
+        )
+        known = state.models.get(name)
+        if known is not None and bundle.version in known.versions:
+            if known.active != bundle.version:
+                _log.warning(
+                    "active_version_kept", extra={"model": name, "active": known.active, "asked": bundle.version}
+                )
+            continue
+        assert bundle.path is not None
+        payload = {
+            "version": bundle.version,
+            "path": take_in(bundles, bundle.path, bundle.version),
+            "activate": True,
+        }
+        if store is not None:
+            store.append_change("deploy", name, payload, author="serve", comment="named on the command line")
+            state = sync(state_file, store)
+        else:
+            change = Change("deploy", name, payload, changed_ms=int(time.time() * 1000))
+            state = state_file.update(lambda before, change=change: apply_change(before, change))  # type: ignore[misc]  # bound now
+    return state
+
+
+def _change(each: StoredChange) -> Change:
+    return Change(each.kind, each.model, each.payload, each.author, each.comment, each.id, each.changed_ms)

@@ -1,0 +1,316 @@
+"""What a worker counts for each call, in files that another process reads.
+
+A call that scores one row updates about ten numbers in 2 us, where labelled metrics of prometheus_client take ten times
+as long; a batch is counted with `bincount`. Nothing here knows of Prometheus: `exposition` reads the files of all
+workers, adds them up and gives them names.
+
+Bounded by construction: a file has a fixed size, classes beyond `MAX_CLASSES` share one cell, and versions beyond
+`max_models` share one file, which is shown as the model `_other`.
+
+Several threads count into one file. `x += 1` on a shared cell is three steps to the interpreter, so a lock is held
+around them: 0.1 us, and right on every Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.gate import Decision, Reason
+from darksight_service.metrics.files import SUFFIX, CounterFile, Sections
+from darksight_service.metrics.processes import ProcessCounts
+
+__all__ = [
+    "BATCH_BUCKETS",
+    "DENSITY_BUCKETS",
+    "EXEMPLAR_LENGTH",
+    "MAX_CLASSES",
+    "OTHER",
+    "P_VALUE_BINS",
+    "SECONDS_BUCKETS",
+    "Counts",
+    "ModelCounts",
+    "model_sections",
+]
+
+P_VALUE_BINS = 20
+"""Bins (0, 1/20], (1/20, 2/20], ... of p-values, of equal probability while nothing changes."""
+
+MAX_CLASSES = 100
+"""Predicted classes with a number of their own."""
+
+OTHER = "_other"
+"""Name of what is beyond a limit: classes, and models."""
+
+SECONDS_BUCKETS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
+"""Upper edges for the time that scoring one call took."""
+
+BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
+"""Upper edges for the rows of a call."""
+
+# All rows of five public classifiers lie between -20.4 and -2.3 on their maps, with medians from -8.3 to -4.6.
+DENSITY_BUCKETS = (
+    *(-100.0, -50.0, -30.0, -24.0, -20.0, -18.0, -16.0, -15.0, -14.0, -13.0, -12.0, -11.0, -10.0, -9.0, -8.0),
+    *(-7.5, -7.0, -6.5, -6.0, -5.5, -5.0, -4.5, -4.0, -3.5, -3.0, -2.0, -1.0, 0.0, 2.0),
+)
+"""Upper edges for log P(y; θ)."""
+
+EXEMPLAR_LENGTH = 64
+"""Characters kept of the id of the latest outlier."""
+
+_REASONS = len(Reason) + 1
+_TABLE = (len(Decision) + 1) * _REASONS
+_OUTLIER = int(Reason.OUTLIER)
+# Below this many rows a loop over Python numbers beats ten calls of numpy.
+_FEW = 8
+_EXEMPLAR_SECONDS = 1.0
+
+
+def model_sections(classes: int) -> Sections:
+    """Sections of the file of one version; `classes` have cells of their own, one more is for the others."""
+    return (
+        ("decisions", _TABLE),
+        ("shadow", _TABLE),
+        ("p_values", P_VALUE_BINS),
+        ("predicted", classes + 1),
+        ("outliers", classes + 1),
+        ("density", len(DENSITY_BUCKETS) + 1),
+        ("seconds", len(SECONDS_BUCKETS) + 1),
+        ("seconds_sum", 1),
+        ("batch", len(BATCH_BUCKETS) + 1),
+        ("batch_sum", 1),
+        ("calibration_rows", 1),
+        ("alpha", 1),
+        ("rank", 1),
+        ("rule_since", 1),
+        ("drift_rows", 1),
+        ("drift_outliers", 1),
+        ("exemplar_time", 1),
+        ("exemplar_p", 1),
+        ("exemplar_id", EXEMPLAR_LENGTH),
+    )
+
+
+class ModelCounts:
+    """Counters of one version of one model; made by `Counts.model`."""
+
+    def __init__(self, path: Path, labels: dict[str, Any], *, classes: int, calibration_rows: int) -> None:
+        self._classes = min(classes, MAX_CLASSES)
+        sections = model_sections(self._classes)
+        self.file = CounterFile(path, labels, sections)
+        self._cells, self._array = self.file.cells, self.file.array
+        self._lock = threading.Lock()
+        self._parts = {
+            name: self._array[start : start + length]
+            for (name, length), start in zip(sections, self.file.offsets.values(), strict=True)
+        }
+        at = self.file.offsets
+        self._shadow, self._p_values, self._density = at["shadow"], at["p_values"], at["density"]
+        self._predicted, self._outliers = at["predicted"], at["outliers"]
+        self._seconds, self._seconds_sum = at["seconds"], at["seconds_sum"]
+        self._batch, self._batch_sum = at["batch"], at["batch_sum"]
+        self._drift_rows, self._drift_outliers = at["drift_rows"], at["drift_outliers"]
+        self._cells[at["calibration_rows"]] = float(calibration_rows)
+        self._exemplar_due = 0.0
+
+    def observe(
+        self,
+        decision: NDArray[np.integer[Any]],
+        reason: NDArray[np.integer[Any]],
+        p_value: NDArray[np.floating[Any]],
+        predicted: NDArray[np.integer[Any]],
+        log_density: NDArray[np.floating[Any]],
+        seconds: float,
+        *,
+        is_shadow: bool = False,
+    ) -> None:
+        """Count one call of n rows, columns (n,); NaN and a predicted class below 0 stand for "none" and are left out.
+
+        Of a shadow only decisions are counted: drift of what serves must not be mixed with that of what is tried out.
+        """
+        n = len(decision)
+        if n > _FEW:
+            self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
+            return
+        cells, first = self._cells, self._shadow if is_shadow else 0
+        decisions, reasons = decision.tolist(), reason.tolist()
+        with self._lock:
+            for chosen, why in zip(decisions, reasons, strict=True):
+                cells[first + chosen * _REASONS + why] += 1.0
+            if is_shadow:
+                return
+            classes, p_values = self._classes, self._p_values
+            for why, p, label, density in zip(
+                reasons, p_value.tolist(), predicted.tolist(), log_density.tolist(), strict=True
+            ):
+                if p == p:
+                    # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
+                    cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
+                    cells[self._drift_rows] += 1.0
+                if density == density:
+                    cells[self._density + bisect_left(DENSITY_BUCKETS, density)] += 1.0
+                if label >= 0:
+                    label = label if label < classes else classes
+                    cells[self._predicted + label] += 1.0
+                if why == _OUTLIER:
+                    cells[self._drift_outliers] += 1.0
+                    if label >= 0:
+                        cells[self._outliers + label] += 1.0
+            cells[self._seconds + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
+            cells[self._seconds_sum] += seconds
+            cells[self._batch + bisect_left(BATCH_BUCKETS, n)] += 1.0
+            cells[self._batch_sum] += n
+
+    def _observe_many(
+        self,
+        decision: NDArray[np.integer[Any]],
+        reason: NDArray[np.integer[Any]],
+        p_value: NDArray[np.floating[Any]],
+        predicted: NDArray[np.integer[Any]],
+        log_density: NDArray[np.floating[Any]],
+        seconds: float,
+        is_shadow: bool,
+    ) -> None:
+        # Everything is counted before the lock is taken: others wait for additions only.
+        table = np.bincount(decision.astype(np.intp) * _REASONS + reason, minlength=_TABLE)
+        if is_shadow:
+            with self._lock:
+                self._parts["shadow"][:] += table
+            return
+        p_value, log_density = p_value[p_value == p_value], log_density[log_density == log_density]
+        bins = np.bincount((p_value * P_VALUE_BINS - 1e-9).astype(np.intp), minlength=P_VALUE_BINS)
+        edges = np.searchsorted(_DENSITY_EDGES, log_density)
+        densities = np.bincount(edges, minlength=len(DENSITY_BUCKETS) + 1)
+        labels = np.minimum(predicted, self._classes)
+        is_outlier, is_known = reason == _OUTLIER, labels >= 0
+        classes = np.bincount(labels[is_known], minlength=self._classes + 1)
+        strange = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
+        outliers, cells, n = int(np.count_nonzero(is_outlier)), self._cells, len(decision)
+        with self._lock:
+            parts = self._parts
+            parts["decisions"] += table
+            parts["p_values"] += bins
+            parts["density"] += densities
+            parts["predicted"] += classes
+            parts["outliers"] += strange
+            cells[self._drift_rows] += len(p_value)
+            cells[self._drift_outliers] += outliers
+            cells[self._seconds + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
+            cells[self._seconds_sum] += seconds
+            cells[self._batch + bisect_left(BATCH_BUCKETS, n)] += 1.0
+            cells[self._batch_sum] += n
+
+    def set_rule(self, alpha: float, rank: int) -> None:
+        """The outlier rule in force, p-value <= rank / (n + 1); 0 and 0 for none.
+
+        Evidence against an unchanged rate is about one rule: the counts behind it start again with another one.
+        """
+        at = self.file.offsets
+        with self._lock:
+            if (self._cells[at["alpha"]], self._cells[at["rank"]]) == (float(alpha), float(rank)):
+                return
+            self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
+            self._cells[at["alpha"]], self._cells[at["rank"]] = float(alpha), float(rank)
+            self._cells[at["rule_since"]] = time.time()
+
+    def remember_outlier(self, prediction_id: str, p_value: float) -> None:
+        """Keep the id of an outlier as the exemplar of its counter; at most one a second, the others cost nothing."""
+        now = time.monotonic()
+        if now < self._exemplar_due:
+            return
+        self._exemplar_due = now + _EXEMPLAR_SECONDS
+        at, text = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH]
+        with self._lock:
+            self._parts["exemplar_id"][:] = [*map(ord, text), *[0] * (EXEMPLAR_LENGTH - len(text))]
+            self._cells[at["exemplar_p"]] = float(p_value)
+            self._cells[at["exemplar_time"]] = time.time()
+
+
+_DENSITY_EDGES = np.array(DENSITY_BUCKETS)
+
+
+class Counts:
+    """All counters of one worker.
+
+    Parameters
+    ----------
+    folder
+        Where counter files lie.
+    worker
+        Number of the worker; its successor with the same number goes on with the same files.
+    max_models
+        Most versions with a file of their own; the rest share one.
+    """
+
+    def __init__(self, folder: Path, worker: int, *, max_models: int = 64) -> None:
+        self.folder, self.worker, self.max_models = Path(folder), worker, max_models
+        self.process = ProcessCounts(self.folder, worker)
+        self._models: dict[tuple[str, str], ModelCounts] = {}
+        self._other: ModelCounts | None = None
+        self._lock = threading.Lock()
+
+    def model(
+        self, model: str, version: str, *, classes: int, calibration_rows: int, class_names: Sequence[str] = ()
+    ) -> ModelCounts:
+        """Counters of a version, which goes on where an earlier process stopped; keep them, this is not for each call.
+
+        Parameters
+        ----------
+        model, version
+            Name and full sha256; metrics show its first 12 digits.
+        classes
+            Number of classes.
+        calibration_rows
+            Rows from which p-values are ranked.
+        class_names
+            Shown in place of class numbers, if they are all different.
+        """
+        with self._lock:
+            known = self._models.get((model, version))
+            if known is not None:
+                return known
+            if len(self._models) >= self.max_models:
+                self.process.add("models_refused")
+                if self._other is None:
+                    self._other = self._open(OTHER, OTHER, 0, 0, ())
+                return self._other
+            counts = self._open(model, version, classes, calibration_rows, class_names)
+            self._models[model, version] = counts
+            self._evict()
+            return counts
+
+    def _open(
+        self, model: str, version: str, classes: int, calibration_rows: int, class_names: Sequence[str]
+    ) -> ModelCounts:
+        shown = [name[:64] for name in class_names[:MAX_CLASSES]]
+        if len(shown) != min(classes, MAX_CLASSES) or len({*shown, OTHER}) <= len(shown):
+            shown = [str(index) for index in range(min(classes, MAX_CLASSES))]
+        labels = {"kind": "model", "worker": self.worker, "model": model, "version": version}
+        labels |= {"classes": classes, "class_names": shown}
+        digest = hashlib.blake2b(f"{model}\0{version}".encode(), digest_size=10).hexdigest()
+        path = self.folder / f"model-{self.worker}-{digest}{SUFFIX}"
+        counts = ModelCounts(path, labels, classes=classes, calibration_rows=calibration_rows)
+        self.process.add("files_replaced", float(counts.file.was_replaced))
+        return counts
+
+    def _evict(self) -> None:
+        """Remove the oldest files of versions that are served no more, down to the limit."""
+        keep = {counts.file.path for counts in self._models.values()}
+        stale = [path for path in self.folder.glob(f"model-{self.worker}-*{SUFFIX}") if path not in keep]
+        excess = len(stale) + len(keep) - self.max_models
+        for path in sorted(stale, key=lambda path: path.stat().st_mtime)[: max(excess, 0)]:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the files; they keep their numbers."""
+        opened = [*self._models.values(), *([self._other] if self._other else [])]
+        for file in (self.process.file, *(counts.file for counts in opened)):
+            file.close()

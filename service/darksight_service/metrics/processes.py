@@ -1,0 +1,214 @@
+"""What worker processes and the keeper count, whatever the model: calls, refusals, the spool, the drain.
+
+Counters go on when a process is replaced by its successor; gauges, which say what is happening now, start at 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from darksight_service.metrics.files import SUFFIX, CounterFile, Sections, UnreadableError, list_files, read
+
+__all__ = ["AUTH_FAILURES", "GRPC_CODES", "KeeperCounts", "ProcessCounts", "SpoolNumbers", "clear_gauges"]
+
+GRPC_CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+"""Names of the gRPC status codes, by number."""
+
+AUTH_FAILURES = ("missing", "invalid", "expired", "forbidden")
+"""Kinds of refused callers: no token, an unknown one, one out of date, one without the right."""
+
+
+class SpoolNumbers(Protocol):
+    """What the spool tells about itself; counters since its start."""
+
+    @property
+    def bytes(self) -> int: ...  # noqa: D102
+    @property
+    def oldest_seconds(self) -> float: ...  # noqa: D102
+    @property
+    def appended(self) -> int: ...  # noqa: D102
+    @property
+    def dropped(self) -> int: ...  # noqa: D102
+    @property
+    def errors(self) -> int: ...  # noqa: D102
+
+
+_UNKNOWN = GRPC_CODES.index("UNKNOWN")
+_PROCESS_GAUGES = ("in_flight", "spool_bytes", "spool_limit_bytes", "spool_oldest_seconds", "started_at")
+_PROCESS_SECTIONS: Sections = (
+    *((name, 1) for name in _PROCESS_GAUGES),
+    ("calls", 1),
+    ("overload", 1),
+    ("starts", 1),
+    ("outcomes", 1),
+    ("spool_appended", 1),
+    ("spool_dropped", 1),
+    ("spool_errors", 1),
+    ("files_replaced", 1),
+    ("models_refused", 1),
+    ("codes", len(GRPC_CODES)),
+    ("auth", len(AUTH_FAILURES)),
+)
+
+
+class _Cells:
+    """Named numbers of a file, changed under a lock."""
+
+    def __init__(self, path: Path, labels: dict[str, Any], sections: Sections) -> None:
+        self.file = CounterFile(path, labels, sections)
+        self._cells, self._at, self._lock = self.file.cells, self.file.offsets, threading.Lock()
+        self._seen: dict[str, float] = {}
+
+    def add(self, section: str, amount: float = 1.0, *, index: int = 0) -> None:
+        """Raise a counter."""
+        with self._lock:
+            self._cells[self._at[section] + index] += amount
+
+    def set(self, section: str, value: float) -> None:
+        """Set a gauge."""
+        self._cells[self._at[section]] = value
+
+    def follow(self, section: str, total: float) -> None:
+        """Raise a counter by what the `total` of its source rose since the last call; sources start at 0."""
+        with self._lock:
+            self._cells[self._at[section]] += max(total - self._seen.get(section, 0.0), 0.0)
+            self._seen[section] = total
+
+
+class ProcessCounts(_Cells):
+    """Counters of one worker process, whatever the model."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        path = folder / f"process-{worker}{SUFFIX}"
+        super().__init__(path, {"kind": "process", "worker": worker}, _PROCESS_SECTIONS)
+        # What is happening now ended with the process that was here before.
+        for name in _PROCESS_GAUGES:
+            self.set(name, 0.0)
+        self.set("started_at", time.time())
+        self.add("starts")
+        self.add("files_replaced", float(self.file.was_replaced))
+        self._in_flight, self._calls, self._codes = (self._at[name] for name in ("in_flight", "calls", "codes"))
+
+    def start_call(self) -> None:
+        """A call came in."""
+        with self._lock:
+            self._cells[self._in_flight] += 1.0
+            self._cells[self._calls] += 1.0
+
+    def end_call(self, code: int = 0) -> None:
+        """The call ended with this gRPC status code."""
+        with self._lock:
+            self._cells[self._in_flight] -= 1.0
+            self._cells[self._codes + (code if 0 <= code < len(GRPC_CODES) else _UNKNOWN)] += 1.0
+
+    def refuse_overload(self) -> None:
+        """A call was refused because too many were in flight."""
+        self.add("overload")
+
+    def refuse_caller(self, kind: str) -> None:
+        """A call was refused because of who made it; one of `AUTH_FAILURES`."""
+        self.add("auth", index=AUTH_FAILURES.index(kind))
+
+    def report_outcomes(self, rows: int) -> None:
+        """So many outcomes were reported."""
+        self.add("outcomes", rows)
+
+    def set_spool(self, stats: SpoolNumbers, *, limit_bytes: int) -> None:
+        """State of the spool, from time to time."""
+        self.set("spool_bytes", stats.bytes)
+        self.set("spool_limit_bytes", limit_bytes)
+        self.set("spool_oldest_seconds", stats.oldest_seconds)
+        self.follow("spool_appended", stats.appended)
+        self.follow("spool_dropped", stats.dropped)
+        self.follow("spool_errors", stats.errors)
+
+
+_KEEPER_SECTIONS: Sections = (
+    ("drain_lag_seconds", 1),
+    ("store_up", 1),
+    ("inserted", 1),
+    ("duplicates", 1),
+    ("quarantined", 1),
+    ("store_errors", 1),
+    ("pruned", 1),
+    ("starts", 1),
+)
+_LIVE_SECTIONS: Sections = (
+    ("accepted_labelled", 1),
+    ("accepted_correct", 1),
+    ("rejected_labelled", 1),
+    ("rejected_correct", 1),
+    ("target_accuracy", 1),
+)
+
+
+class KeeperCounts(_Cells):
+    """Counters of the keeper, and the live accuracy that it reads from the store.
+
+    Counters, raised with `add` or `follow`: inserted, duplicates, quarantined, store_errors, pruned.
+    """
+
+    def __init__(self, folder: Path, *, max_models: int = 64) -> None:
+        self._folder, self._max_models = Path(folder), max_models
+        super().__init__(self._folder / f"keeper{SUFFIX}", {"kind": "keeper"}, _KEEPER_SECTIONS)
+        self.set("drain_lag_seconds", 0.0)
+        self.set("store_up", 0.0)
+        self.add("starts")
+        self._live: dict[tuple[str, str], CounterFile] = {}
+        for path in self._folder.glob(f"live-*{SUFFIX}"):
+            path.unlink(missing_ok=True)
+
+    def set_drain(self, *, lag_seconds: float, is_store_up: bool) -> None:
+        """Age of the oldest record that is not in the store, and whether the store answered the last time."""
+        self.set("drain_lag_seconds", lag_seconds)
+        self.set("store_up", float(is_store_up))
+
+    def set_accuracy(
+        self,
+        model: str,
+        version: str,
+        *,
+        accepted_labelled: int,
+        accepted_correct: int,
+        rejected_labelled: int,
+        rejected_correct: int,
+        target_accuracy: float = 0.0,
+    ) -> None:
+        """Rows with a known outcome in the keeper's window, and the accuracy that is certified (0: none)."""
+        file = self._live.get((model, version))
+        if file is None:
+            if len(self._live) >= self._max_models:
+                return
+            digest = hashlib.blake2b(f"{model}\0{version}".encode(), digest_size=10).hexdigest()
+            labels = {"kind": "live", "model": model, "version": version}
+            file = CounterFile(self._folder / f"live-{digest}{SUFFIX}", labels, _LIVE_SECTIONS)
+            self._live[model, version] = file
+        file.array[:] = (accepted_labelled, accepted_correct, rejected_labelled, rejected_correct, target_accuracy)
+
+    def close(self) -> None:
+        """Let go of the files; they keep their numbers."""
+        for file in (self.file, *self._live.values()):
+            file.close()
+
+
+def clear_gauges(folder: Path) -> None:
+    """Nothing is in flight and no spool is open: for the parent, before it starts perhaps fewer workers."""
+    for path in list_files(folder):
+        try:
+            snapshot = read(path)
+        except UnreadableError:
+            continue
+        if snapshot.labels["kind"] != "process":
+            continue
+        file = CounterFile(path, snapshot.labels, [(name, len(part)) for name, part in snapshot.sections.items()])
+        for name in set(_PROCESS_GAUGES) & set(file.offsets):
+            file.cells[file.offsets[name]] = 0.0
+        file.close()

@@ -1,0 +1,257 @@
+"""Which bundle answers for which model; hides loading, verifying and the swap.
+
+What serves is one dictionary that is never changed, only replaced. A call takes its entry once, and so is answered by
+one bundle under one policy from its first row to its last, whatever is activated meanwhile. A bundle that cannot be
+trusted is refused before anything is replaced, and what served goes on serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.conformal import cutoff
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.gate import Gate
+from darksight_core.judge import Judge
+from darksight_core.scorer import Scorer
+from darksight_service.errors import NotFoundError, RequestError
+from darksight_service.metrics.counts import ModelCounts
+from darksight_service.state import ModelState, PolicyOverride, State
+from darksight_service.statefile import StateFile
+
+__all__ = ["DEFAULT_ALPHA", "Registry", "Serving", "Version", "bundle_path", "effective_gate", "take_in"]
+
+DEFAULT_ALPHA = 0.01
+"""Level of the outlier rule for a bundle without a gate."""
+
+_KEPT = 8
+_SHORTEST = 12
+
+_log = logging.getLogger("darksight.registry")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Version:
+    """A bundle in memory."""
+
+    version: str
+    scorer: Scorer
+    gate: Gate
+    has_certificate: bool
+    class_names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    outlier_score: str
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Version:
+        """What serving needs of a bundle."""
+        gate = bundle.gate
+        if gate is None:
+            gate = _with_alpha(Gate(), len(bundle.calibration), DEFAULT_ALPHA)
+        return cls(
+            version=bundle.version,
+            scorer=Scorer.of(bundle),
+            gate=gate,
+            has_certificate=bundle.manifest.get("certificate") is not None,
+            class_names=bundle.class_names,
+            numbers={name: number for number, name in enumerate(bundle.class_names)},
+            outlier_score=bundle.calibration.outlier_score,
+        )
+
+    @property
+    def calibration_rows(self) -> int:
+        """Rows that p-values are made from."""
+        return len(self.scorer.calibration)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """A version of a model under a policy, ready to judge."""
+
+    model: str
+    bundle: Version
+    gate: Gate
+    judge: Judge
+    counts: ModelCounts
+    is_certified: bool
+    shadow: Serving | None = None
+
+    @property
+    def version(self) -> str:
+        """sha256 of the bundle."""
+        return self.bundle.version
+
+
+class Registry:
+    """Models and their versions, as the state file of the data folder says.
+
+    Parameters
+    ----------
+    state_file
+        Which says what serves.
+    bundles
+        Folder of the bundles.
+    counts
+        Makes the counters of a model's version.
+    """
+
+    def __init__(self, state_file: StateFile, bundles: Path, counts: Callable[[str, Version], ModelCounts]) -> None:
+        self._file = state_file
+        self._bundles = bundles
+        self._counts = counts
+        self._lock = threading.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._loaded: dict[str, Version] = {}
+        self._state = State()
+        self._serving: Mapping[str, Serving] = {}
+
+    @property
+    def state(self) -> State:
+        """What was last read from the state file."""
+        return self._state
+
+    def get(self, model: str, version: str = "") -> Serving:
+        """Who answers for a model; with a version, who would if it were active."""
+        serving = self._serving.get(model)
+        if serving is None:
+            names = ", ".join(sorted(self._serving)) or "none"
+            raise NotFoundError(f"there is no model {model[:100]!r}; there are: {names}", field="model")
+        if not version or version == serving.version:
+            return serving
+        return self._other(model, serving, version)
+
+    def models(self) -> Mapping[str, Serving]:
+        """Who answers for each model."""
+        return self._serving
+
+    def load(self, path: str) -> Version:
+        """Read and verify a bundle of the bundle folder, without serving it."""
+        return Version.of(read_bundle(bundle_path(self._bundles, path), verify=True))
+
+    def version(self, model: str, version: str) -> Version:
+        """A deployed version in memory, which is read if it is not."""
+        found = self._loaded.get(version)
+        if found is None:
+            found = self.load(self._state.models[model].versions[version].path)
+            if found.version != version:
+                raise ConfigError(f"the file of version {version[:_SHORTEST]} now holds {found.version[:_SHORTEST]}")
+            self._loaded[version] = found
+        return found
+
+    def refresh(self) -> bool:
+        """Serve what the state file says; whether that was anything new.
+
+        A model whose new bundle cannot be read goes on as it was, which is logged; the others are not held up.
+        """
+        stamp = self._file.stamp()
+        if stamp == self._stamp:
+            return False
+        with self._lock:
+            stamp = self._file.stamp()
+            state = self._file.read()
+            if state == self._state and self._stamp is not None:
+                self._stamp = stamp
+                return False
+            self._state = state
+            serving = {}
+            for name, model in state.models.items():
+                try:
+                    serving[name] = self._make(name, model)
+                except DarkSightError as error:
+                    _log.error("model_kept_as_it_was", extra={"model": name, "error": error.message})
+                    if name in self._serving:
+                        serving[name] = self._serving[name]
+            self._serving = serving
+            self._stamp = stamp
+            self._forget()
+        return True
+
+    def _make(self, name: str, model: ModelState) -> Serving:
+        shadow = self._under_policy(name, model, model.shadow) if model.shadow else None
+        return replace(self._under_policy(name, model, model.active), shadow=shadow)
+
+    def _under_policy(self, name: str, model: ModelState, version: str) -> Serving:
+        bundle, override = self.version(name, version), model.versions[version].policy
+        current = self._serving.get(name)
+        gate, is_certified = effective_gate(bundle, override)
+        if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
+            return replace(current, shadow=None)
+        return Serving(name, bundle, gate, Judge(bundle.scorer, gate), self._counts(name, bundle), is_certified)
+
+    def _other(self, model: str, serving: Serving, version: str) -> Serving:
+        """A version that was asked for by name."""
+        if len(version) < _SHORTEST:
+            raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
+        state = self._state.models[model]
+        found = [each for each in state.versions if each.startswith(version)]
+        if len(found) != 1:
+            raise NotFoundError(f"model {model!r} has no version {version[:64]!r}", field="version")
+        if found[0] == serving.version:
+            return serving
+        if serving.shadow is not None and serving.shadow.version == found[0]:
+            return serving.shadow
+        with self._lock:
+            return self._under_policy(model, state, found[0])
+
+    def _forget(self) -> None:
+        """Keep the versions that may be asked for next, and a few more."""
+        wanted = {version for model in self._state.models.values() for version in (model.active, model.shadow)}
+        wanted |= {model.previous[-1] for model in self._state.models.values() if model.previous}
+        for version in [each for each in self._loaded if each not in wanted][:-_KEPT]:
+            del self._loaded[version]
+
+
+def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, bool]:
+    """The gate in force, and whether the certificate of the bundle covers it.
+
+    Raises
+    ------
+    ConfigError
+        If the override cannot be meant for this bundle.
+    """
+    gate = bundle.gate
+    if override.fail_open is not None:
+        gate = replace(gate, fail_open=override.fail_open)
+    if override.alpha is not None:
+        gate = _with_alpha(gate, bundle.calibration_rows, override.alpha)
+    if override.threshold is not None:
+        gate = replace(gate, threshold=override.threshold)
+    is_as_certified = override.alpha is None and override.threshold is None
+    return gate, bundle.has_certificate and is_as_certified
+
+
+def _with_alpha(gate: Gate, rows: int, alpha: float) -> Gate:
+    if alpha == 0.0:
+        return replace(gate, outlier=None)
+    outlier = cutoff(rows, alpha)
+    if outlier.rank < 1:
+        # With so few calibration rows no p-value is as small: the rule could never reject.
+        return replace(gate, outlier=None)
+    return replace(gate, outlier=outlier)
+
+
+def bundle_path(folder: Path, path: str) -> Path:
+    """A file of the bundle folder; RequestError for a path that leads out of it."""
+    full = (folder / path).resolve()
+    if not path or not full.is_relative_to(folder.resolve()):
+        raise RequestError("path: must name a file in the server's bundle folder", field="path")
+    return full
+
+
+def take_in(folder: Path, bundle: Path, version: str) -> str:
+    """Path of a bundle relative to the bundle folder; a file from elsewhere is copied there under its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if bundle.resolve().is_relative_to(folder.resolve()):
+        return str(bundle.resolve().relative_to(folder.resolve()))
+    name = f"{version}.safetensors"
+    if not (folder / name).exists():
+        draft = folder / f"{name}.new"
+        shutil.copyfile(bundle, draft)
+        draft.replace(folder / name)
+    return name

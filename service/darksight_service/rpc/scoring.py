@@ -1,0 +1,235 @@
+"""MonitorService on the wire.
+
+Requests come as bytes: what is no message is the caller's mistake and gets INVALID_ARGUMENT, where gRPC's own decoding
+would answer INTERNAL. Responses are written with `ScoreColumns`, whose columns are bytes, so that no number becomes an
+object on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import numpy as np
+from darksight_client.columns import ScoreColumns, ScoreStreamColumns
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
+
+from darksight_service.errors import RequestError
+from darksight_service.monitor import Monitor, Scored
+from darksight_service.rpc.status import status_of
+from darksight_service.times import milliseconds, timestamp
+
+if TYPE_CHECKING:
+    from darksight_service.store import Store, StoredPoint
+
+__all__ = ["Scoring", "parse", "read_values"]
+
+M = TypeVar("M", bound=Message)
+
+# From here on a batch takes longer than the change of threads that lets single rows overtake it.
+_BULK_ROWS = 128
+_MAX_PAGE = 10_000
+_DEFAULT_PAGE = 100
+_FOREVER = (1 << 48) - 1
+
+_F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
+
+
+class Scoring:
+    """Handlers of MonitorService.
+
+    Parameters
+    ----------
+    monitor
+        Which answers.
+    bulk
+        Where large batches are judged.
+    store
+        Gives the store for stored points, opened when it is first needed.
+    """
+
+    def __init__(self, monitor: Monitor, bulk: futures.Executor, store: Callable[[], Store]) -> None:
+        self._monitor = monitor
+        self._bulk = bulk
+        self._store = store
+
+    def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Score."""
+        answer: bytes = _columns(self._answer(parse(monitor_pb2.ScoreRequest, data), context)).SerializeToString()
+        return answer
+
+    def score_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """ScoreStream: gRPC reads the next request when this one is answered, and so holds back a caller in a hurry."""
+        for data in requests:
+            try:
+                request = parse(monitor_pb2.ScoreStreamRequest, data).request
+                response = ScoreStreamColumns(response=_columns(self._answer(request, context)))
+            except Exception as error:
+                response = ScoreStreamColumns(error=_stream_error(error))
+            yield response.SerializeToString()
+
+    def report_outcomes(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """ReportOutcomes."""
+        request = parse(monitor_pb2.ReportOutcomesRequest, data)
+        outcomes = request.outcomes
+        recorded = self._monitor.report(
+            request.model,
+            [each.prediction_id for each in outcomes],
+            [
+                each.label_name if each.WhichOneof("truth") == "label_name" else _label(each, row)
+                for row, each in enumerate(outcomes)
+            ],
+            [
+                milliseconds(each.observed_at, f"outcomes[{row}].observed_at") if each.HasField("observed_at") else 0
+                for row, each in enumerate(outcomes)
+            ],
+        )
+        return monitor_pb2.ReportOutcomesResponse(recorded=recorded).SerializeToString()
+
+    def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """ListPoints."""
+        request = parse(monitor_pb2.ListPointsRequest, data)
+        from darksight_service.store import PointFilter
+
+        serving = self._monitor.model(request.model)
+        version = self._monitor.model(request.model, request.version).version if request.version else None
+        if not 0 <= request.page_size <= _MAX_PAGE:
+            raise RequestError(f"page_size: must be between 1 and {_MAX_PAGE:,}", field="page_size")
+        wanted = PointFilter(
+            serving.model,
+            version,
+            since_ms=milliseconds(request.since, "since") if request.HasField("since") else 0,
+            until_ms=milliseconds(request.until, "until") if request.HasField("until") else _FOREVER,
+            decisions=tuple(request.decisions),
+            reasons=tuple(request.reasons),
+            predicted=tuple(request.predicted),
+            is_shadow=request.is_shadow,
+        )
+        page = self._store().list_points(
+            wanted, page_size=request.page_size or _DEFAULT_PAGE, page_token=request.page_token
+        )
+        response = monitor_pb2.ListPointsResponse(
+            points=[_point(each) for each in page.points], next_page_token=page.next_token
+        )
+        return response.SerializeToString()
+
+    def _answer(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> Scored:
+        values = read_values(request)
+        event_ms = milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0
+
+        def answer() -> Scored:
+            return self._monitor.score(
+                request.model,
+                request.version,
+                values,
+                logits=request.is_logits,
+                prediction_ids=tuple(request.prediction_ids),
+                event_ms=event_ms,
+                partial_ok=request.partial_ok,
+                batch_id=request.batch_id,
+                is_wanted=context.is_active,
+            )
+
+        return answer() if len(values) < _BULK_ROWS else self._bulk.submit(answer).result()
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """A message from its bytes; RequestError if they are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise RequestError(f"the request is not a {kind.DESCRIPTOR.full_name}", field="request") from None
+
+
+def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32]:
+    """The rows of a request, (n, K)."""
+    kind = request.WhichOneof("predictions")
+    if kind == "tensor":
+        return _read_tensor(request.tensor)
+    if kind == "rows":
+        return _read_rows(request.rows)
+    raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
+
+
+def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32]:
+    shape, data = tuple(tensor.shape), tensor.data
+    if len(shape) != 2 or shape[0] < 0 or shape[1] < 0:
+        raise RequestError(f"tensor.shape: must be rows and classes, not {list(shape)[:8]}", field="tensor.shape")
+    if len(data) != 4 * shape[0] * shape[1]:
+        raise RequestError(
+            f"tensor.data: has {len(data):,} bytes, but {shape[0]:,} x {shape[1]:,} float32 values need "
+            f"{4 * shape[0] * shape[1]:,}",
+            field="tensor.data",
+        )
+    return np.frombuffer(data, _F4).reshape(shape)
+
+
+def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
+    if not rows.rows:
+        return np.empty((0, 0), dtype=np.float32)
+    classes = len(rows.rows[0].values)
+    for number, row in enumerate(rows.rows):
+        if len(row.values) != classes:
+            raise RequestError(
+                f"rows[{number}]: has {len(row.values)} values, but row 0 has {classes}", field="rows", row=number
+            )
+    return np.array([row.values for row in rows.rows], dtype=np.float32).reshape(len(rows.rows), classes)
+
+
+def _columns(scored: Scored) -> Any:
+    return ScoreColumns(
+        model=scored.model,
+        version=scored.version,
+        batch_id=scored.batch_id,
+        decision=scored.decision.tobytes(),
+        reason=scored.reason.tobytes(),
+        p_value=scored.p_value.tobytes(),
+        log_density=scored.log_density.tobytes(),
+        log_kde=scored.log_kde.tobytes(),
+        points=scored.points.tobytes(),
+        recorded=scored.recorded,
+    )
+
+
+def _stream_error(error: Exception) -> Any:
+    code, status = status_of(error)
+    facts = getattr(error, "details", {})
+    number: int = code.value[0]
+    return {
+        "code": number,
+        "message": status.message,
+        "row": int(facts.get("row", 0)),
+        "field": str(facts.get("field", "")),
+    }
+
+
+def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
+    if outcome.WhichOneof("truth") is None:
+        raise RequestError(f"outcomes[{row}]: has neither label nor label_name", field="outcomes", row=row)
+    return outcome.label
+
+
+def _point(point: StoredPoint) -> monitor_pb2.Point:
+    return monitor_pb2.Point(
+        id=point.id,
+        prediction_id=point.prediction_id,
+        model=point.model,
+        version=point.version,
+        received_at=timestamp(point.received_ms),
+        event_time=timestamp(point.event_ms) if point.event_ms else None,
+        x=point.x,
+        y=point.y,
+        log_density=point.log_density,
+        log_kde=point.log_kde,
+        p_value=point.p_value,
+        decision=monitor_pb2.Decision.Name(point.decision),
+        reason=monitor_pb2.Reason.Name(point.reason),
+        predicted=point.predicted,
+        top_probability=point.top,
+        label=point.label,
+        probabilities=point.probs.tolist(),
+    )

@@ -1,0 +1,30 @@
+"""Points, outcomes, counts and the audit trail in SQL, on SQLite or PostgreSQL; nothing else imports SQLAlchemy."""
+
+from darksight_service.store.changes import Change
+from darksight_service.store.engine import Timeouts
+from darksight_service.store.regions import Region
+from darksight_service.store.retention import Limits, Pruned
+from darksight_service.store.rollups import ClassRate, Rates
+from darksight_service.store.search import Page, PointFilter, StoredPoint
+from darksight_service.store.store import Inserted, Store, StoreStats
+from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts, Labelled
+
+__all__ = [
+    "Accuracy",
+    "Change",
+    "ClassRate",
+    "Cutoffs",
+    "DecisionCounts",
+    "Inserted",
+    "Labelled",
+    "Limits",
+    "Page",
+    "PointFilter",
+    "Pruned",
+    "Rates",
+    "Region",
+    "Store",
+    "StoreStats",
+    "StoredPoint",
+    "Timeouts",
+]

@@ -1,0 +1,218 @@
+"""Connections: made with timeouts, watched by a clock of ours, and failing in our own words.
+
+Whatever happens to the database, a call ends: connecting, waiting for a lock and each statement have a limit that the
+server keeps, and a connection whose server has stopped answering altogether is cut from this side.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, TimeoutError
+from sqlalchemy.pool import QueuePool
+
+from darksight_core.errors import ConfigError
+from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
+
+__all__ = ["BUSY_SECONDS", "Timeouts", "make_engine", "reading", "writing"]
+
+BUSY_SECONDS = 10.0
+"""How long a writer waits for another one on SQLite."""
+
+
+class Timeouts:
+    """Limits in seconds."""
+
+    connect = 3.0
+    lock = 5.0
+    statement = 60.0
+    # More than the server's own limits, so that it is the server who ends what it can still end.
+    silence = 75.0
+
+
+def make_engine(url: str, *, timeouts: type[Timeouts] = Timeouts) -> Engine:
+    """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "the database URL cannot be read; write sqlite:///FILE or postgresql://USER@HOST/NAME"
+        ) from None
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite(parsed)
+    if parsed.get_backend_name() in ("postgresql", "postgres"):
+        return _postgresql(parsed, timeouts)
+    raise ConfigError(f"the store is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
+
+
+@contextmanager
+def reading(engine: Engine, *, seconds: float = Timeouts.silence) -> Iterator[Connection]:
+    """A connection to read from, in one transaction."""
+    with _in_our_words(engine), _connected(engine) as connection, _watched(connection, seconds), connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine, *, seconds: float = Timeouts.silence) -> Iterator[Connection]:
+    """A connection to write to, in one transaction that is committed at the end of the block."""
+    with _in_our_words(engine), _connected(engine) as connection:
+        connection.execution_options(is_writer=True)
+        with _watched(connection, seconds), connection.begin():
+            yield connection
+
+
+def _sqlite(url: URL) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise ConfigError("the store needs a file: sqlite:///FILE")
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        poolclass=QueuePool,
+        pool_size=4,
+        max_overflow=4,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False, "isolation_level": None},
+    )
+    path = Path(url.database)
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: sqlite3.Connection, _record: object) -> None:
+        # Only a database without tables takes auto_vacuum; later it is ignored. Turning WAL on does not wait for
+        # others that do the same.
+        for statement in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            _patiently(connection, f"PRAGMA {statement}")
+        with suppress(OSError):
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A reader that turns into a writer can fail where one that says so at once only waits.
+        is_writer = connection.get_execution_options().get("is_writer")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+    return engine
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute(statement).fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def _postgresql(url: URL, timeouts: type[Timeouts]) -> Engine:
+    milliseconds = {
+        "statement_timeout": timeouts.statement,
+        "lock_timeout": timeouts.lock,
+        "idle_in_transaction_session_timeout": timeouts.statement,
+    }
+    settings = {
+        "connect_timeout": str(max(1, round(timeouts.connect))),
+        "application_name": "darksight",
+        "tcp_user_timeout": str(round(1e3 * timeouts.statement)),
+        "options": " ".join(f"-c {name}={round(1e3 * value)}" for name, value in milliseconds.items())
+        + " -c timezone=UTC",
+    }
+    given = {name: value for name, value in settings.items() if name not in url.query}
+    try:
+        return sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args=given,
+            pool_size=2,
+            max_overflow=4,
+            pool_timeout=timeouts.connect,
+            pool_recycle=1800,
+            pool_use_lifo=True,
+        )
+    except (ImportError, NoSuchModuleError):
+        raise ConfigError("PostgreSQL needs psycopg; run: pip install 'darksight[service]'") from None
+
+
+def _connected(engine: Engine) -> Connection:
+    """A connection that was not closed from the other side while it lay in the pool.
+
+    To ask the server costs a round trip and, if it has stopped, never ends; but who has nothing to say to an idle
+    connection except goodbye can be found out from here.
+    """
+    connection = engine.connect()
+    while engine.dialect.name == "postgresql":
+        driver: Any = connection.connection.driver_connection
+        if not select.select([driver], [], [], 0)[0]:
+            break
+        connection.invalidate()
+        connection.close()
+        connection = engine.connect()
+    return connection
+
+
+@contextmanager
+def _watched(connection: Connection, seconds: float) -> Iterator[None]:
+    """Cut the connection to a PostgreSQL that stays silent: libpq itself would wait for ever."""
+    if connection.dialect.name != "postgresql":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    # Of its own, so that it is still this connection's when the driver has closed it.
+    descriptor = os.dup(driver.fileno())
+    timer = threading.Timer(seconds, _cut, (descriptor,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        os.close(descriptor)
+
+
+def _cut(descriptor: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _in_our_words(engine: Engine) -> Iterator[None]:
+    """Errors of the libraries as errors of ours; they carry no SQL and no password."""
+    try:
+        yield
+    except TimeoutError:
+        raise StoreUnavailableError("all connections to the database are taken") from None
+    except DBAPIError as error:
+        raise _named(engine, error.orig) from error
+    except sqlite3.Error as error:
+        raise _named(engine, error) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        raise _named(engine, error) from error
+
+
+def _named(engine: Engine, error: BaseException | None) -> Exception:
+    state = getattr(error, "sqlstate", None) or ""
+    kind = type(error).__name__
+    where = engine.url.host or engine.url.database or "the database"
+    what = f"{kind} {state}".strip()
+    if "no such table" in str(error) or "no such column" in str(error) or state in ("42P01", "42703"):
+        return SchemaMismatchError("a table or column is missing from the database; run: darksight db upgrade")
+    # 25006: a standby that was not promoted yet. Class 08 lost connections, 53 no resources, 57 shutting down.
+    is_away = isinstance(error, sqlite3.OperationalError) or state.startswith(("08", "40", "53", "55", "57", "58"))
+    if is_away or state == "25006" or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
+        return StoreUnavailableError(f"{where} cannot be used just now ({what})", state=state)
+    return StoreError(f"{where} refused a statement ({what})", state=state)

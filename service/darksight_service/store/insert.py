@@ -1,0 +1,166 @@
+"""Points into SQL, each exactly once however often it comes.
+
+The fast way assumes that all rows are new, which they nearly always are: on PostgreSQL a binary COPY straight into the
+day's partition, on SQLite one executemany. If some row was there already, the transaction is undone and the slow way
+finds out which: only rows that are really new are counted, and points and counts are committed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine, text
+
+from darksight_service.errors import SchemaMismatchError, StoreError
+from darksight_service.store.copy import COLUMNS, HEADER, TRAILER, binary_rows
+from darksight_service.store.engine import writing
+from darksight_service.store.outcomes import match_points
+from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
+from darksight_service.store.rollups import add_counts
+from darksight_service.store.rows import DAY_MS, FLOATS, Rows
+
+__all__ = ["Inserter"]
+
+_UNIQUE_VIOLATION = "23505"
+_COPY = "COPY {} (" + ", ".join(COLUMNS) + ") FROM STDIN (FORMAT BINARY)"
+_INSERT = f"INSERT INTO point ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
+
+
+class Inserter:
+    """Writes points.
+
+    Parameters
+    ----------
+    engine
+        Of the database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_postgresql = engine.dialect.name == "postgresql"
+        self._days: dict[int, str] = {}
+
+    def insert(self, groups: Sequence[Rows], *, today: int) -> tuple[int, int]:
+        """Store rows; returns how many were new, and how many of them got an outcome that had come before them."""
+        if not groups:
+            return 0, 0
+        if not self._is_postgresql:
+            return self._into_sqlite(groups)
+        try:
+            return self._copy(groups, today)
+        except SchemaMismatchError:
+            # Another process may have dropped the partition since we last looked.
+            self._days = {}
+        except StoreError as error:
+            if error.details.get("state") != _UNIQUE_VIOLATION:
+                raise
+            return self._merge(groups, today)
+        return self._copy(groups, today)
+
+    def make_days(self, days: set[int], today: int) -> None:
+        """Make sure that the plausible ones of these days have a partition."""
+        wanted = {day for day in days if is_plausible(day, today)}
+        if not wanted <= self._days.keys():
+            self._days = make_days(self._engine, wanted)
+
+    def _copy(self, groups: Sequence[Rows], today: int) -> tuple[int, int]:
+        by_table: dict[str, list[Rows]] = {}
+        days = [rows.received_ms // DAY_MS for rows in groups]
+        self.make_days({int(day) for each in days for day in np.unique(each)}, today)
+        for rows, each in zip(groups, days, strict=True):
+            found = np.unique(each).tolist()
+            for day in found:
+                part = rows if len(found) == 1 else rows.take(each == day)
+                by_table.setdefault(self._days.get(day, DEFAULT), []).append(part)
+        with writing(self._engine) as connection:
+            for table, parts in by_table.items():
+                _copy_into(connection, table, parts)
+            return _finish(connection, groups)
+
+    def _merge(self, groups: Sequence[Rows], today: int) -> tuple[int, int]:
+        self.make_days({int(day) for rows in groups for day in np.unique(rows.received_ms // DAY_MS)}, today)
+        with writing(self._engine) as connection:
+            connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
+            _copy_into(connection, "incoming", groups)
+            columns = ", ".join(COLUMNS)
+            query = f"INSERT INTO point SELECT {columns} FROM incoming ORDER BY id ON CONFLICT DO NOTHING RETURNING id"
+            fresh = {found.bytes for (found,) in connection.execute(text(query))}
+            return _finish(connection, _only(groups, fresh))
+
+    def _into_sqlite(self, groups: Sequence[Rows]) -> tuple[int, int]:
+        with writing(self._engine) as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.execute("SAVEPOINT fast")
+            before = driver.total_changes
+            for rows in groups:
+                driver.executemany(_INSERT, _tuples(rows))
+            if driver.total_changes - before != sum(map(len, groups)):
+                driver.execute("ROLLBACK TO fast")
+                groups = _only(groups, _absent(driver, groups))
+                for rows in groups:
+                    driver.executemany(_INSERT, _tuples(rows))
+            return _finish(connection, groups)
+
+
+def _copy_into(connection: Connection, table: str, groups: Sequence[Rows]) -> None:
+    driver: Any = connection.connection.driver_connection
+    with driver.cursor() as cursor, cursor.copy(_COPY.format(table)) as copy:
+        copy.write(HEADER)
+        for rows in groups:
+            for part in binary_rows(rows):
+                copy.write(part.view(np.uint8).data)
+        copy.write(TRAILER)
+
+
+def _finish(connection: Connection, groups: Sequence[Rows]) -> tuple[int, int]:
+    add_counts(connection, groups)
+    return sum(map(len, groups)), match_points(connection, groups)
+
+
+def _only(groups: Sequence[Rows], fresh: set[bytes]) -> list[Rows]:
+    """The first row of each id that is `fresh`."""
+    left = set(fresh)
+    kept = []
+    for rows in groups:
+        mask = np.zeros(len(rows), dtype=bool)
+        for number, each in enumerate(rows.id_bytes()):
+            if each in left:
+                left.discard(each)
+                mask[number] = True
+        if mask.any():
+            kept.append(rows.take(mask))
+    return kept
+
+
+def _absent(driver: Any, groups: Sequence[Rows]) -> set[bytes]:
+    ids = [each for rows in groups for each in rows.id_bytes()]
+    query = "SELECT 1 FROM point WHERE id = ?"
+    return {each for each in ids if driver.execute(query, (each,)).fetchone() is None}
+
+
+def _tuples(rows: Rows) -> Any:
+    """Rows for sqlite3, which stores NaN as NULL."""
+    n = len(rows)
+    event_ms: list[int | None] = rows.event_ms.tolist()
+    if not rows.event_ms.all():
+        event_ms = [each or None for each in event_ms]
+    probs: list[bytes | None] = [None] * n
+    if rows.probs.shape[1]:
+        probs = np.ascontiguousarray(rows.probs).view(f"V{rows.probs.shape[1]}").reshape(n).tolist()
+        for number in np.flatnonzero(~rows.has_probs).tolist():
+            probs[number] = None
+    return zip(
+        rows.id_bytes(),
+        event_ms,
+        *(rows.floats[number].tolist() for number in range(len(FLOATS))),
+        [rows.bundle_id] * n,
+        rows.predicted.tolist(),
+        rows.decision.tolist(),
+        rows.reason.tolist(),
+        rows.is_shadow.tolist(),
+        rows.names,
+        probs,
+        strict=True,
+    )

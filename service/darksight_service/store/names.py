@@ -1,0 +1,107 @@
+"""Numbers of models and bundles: found or made once, then remembered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from darksight_service.store.engine import reading, writing
+from darksight_service.store.tables import bundle, model
+
+__all__ = ["Names", "insert_into"]
+
+
+def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can say ON CONFLICT, in the words of the database."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+class Names:
+    """The numbers that stand for names in `point`.
+
+    Parameters
+    ----------
+    engine
+        Of the database.
+    clock
+        Unix milliseconds.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._models: dict[str, int] = {}
+        self._bundles: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def model_id(self, name: str) -> int:
+        """Number of a model, which is made if it is new."""
+        with self._lock:
+            if name not in self._models:
+                with writing(self._engine) as connection:
+                    found = _model(connection, name, self._clock())
+                self._models[name] = found
+            return self._models[name]
+
+    def bundle_of(self, name: str, version: str) -> tuple[int, int]:
+        """Numbers of a bundle and its model, which are made if they are new."""
+        with self._lock:
+            if (name, version) not in self._bundles:
+                with writing(self._engine) as connection:
+                    found = _bundle(connection, name, version, self._clock(), {})
+                self._bundles[name, version] = found
+            return self._bundles[name, version]
+
+    def register(
+        self, name: str, version: str, *, class_names: Sequence[str], calibration_rows: int, outlier_score: str
+    ) -> None:
+        """Write down what is known about a bundle."""
+        facts = {
+            "class_names": list(class_names),
+            "calibration_rows": calibration_rows,
+            "outlier_score": outlier_score,
+        }
+        with writing(self._engine) as connection:
+            _bundle(connection, name, version, self._clock(), facts)
+
+    def known(self, name: str, version: str | None) -> dict[int, str]:
+        """Versions by number of a model's bundles, or of the one asked for; empty if there are none."""
+        query = select(bundle.c.id, bundle.c.version).join(model).where(model.c.name == name)
+        if version is not None:
+            query = query.where(bundle.c.version == version)
+        with reading(self._engine) as connection:
+            return {row.id: row.version for row in connection.execute(query)}
+
+    def known_model(self, name: str) -> int | None:
+        """Number of a model, None if nothing is stored about it."""
+        with reading(self._engine) as connection:
+            found: int | None = connection.scalar(select(model.c.id).where(model.c.name == name))
+            return found
+
+
+def _model(connection: Connection, name: str, now: int) -> int:
+    query = select(model.c.id).where(model.c.name == name)
+    found = connection.scalar(query)
+    if found is None:
+        connection.execute(insert_into(connection, model).values(name=name, created_at=now).on_conflict_do_nothing())
+        found = connection.scalar(query)
+    assert found is not None
+    return int(found)
+
+
+def _bundle(connection: Connection, name: str, version: str, now: int, facts: dict[str, Any]) -> tuple[int, int]:
+    model_id = _model(connection, name, now)
+    query = select(bundle.c.id).where(bundle.c.model_id == model_id, bundle.c.version == version)
+    found = connection.scalar(query)
+    if found is None:
+        row = insert_into(connection, bundle).values(model_id=model_id, version=version, created_at=now)
+        connection.execute(row.on_conflict_do_nothing())
+        found = connection.scalar(query)
+    if facts:
+        connection.execute(bundle.update().where(bundle.c.id == found).values(**facts))
+    assert found is not None
+    return int(found), model_id

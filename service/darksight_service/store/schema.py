@@ -1,0 +1,167 @@
+"""Migrations: brought up to date by one process at a time, checked against the tables, refused when behind.
+
+The revisions lie in `migrations/` at the top of the repository and, installed, in `darksight_migrations`. On PostgreSQL
+an advisory lock lets one starter migrate while the others wait and then find nothing to do, and each revision is one
+transaction. On SQLite all revisions are one exclusive transaction. So a migration that dies half-way left nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, text
+
+from darksight_service.errors import SchemaMismatchError
+from darksight_service.store.engine import reading, writing
+from darksight_service.store.tables import metadata
+
+__all__ = ["current", "differences", "downgrade", "forbid_differences", "head", "is_ours", "require", "upgrade"]
+
+_log = logging.getLogger("darksight.store")
+
+LOCK = 0x6461726B
+"""Key of the advisory lock; "dark"."""
+
+LOCK_SECONDS = 120.0
+"""How long a starter waits for another one's migration."""
+
+
+def head() -> str:
+    """The revision that this program was written for."""
+    found = ScriptDirectory.from_config(_config()).get_current_head()
+    assert found is not None
+    return found
+
+
+def current(engine: Engine) -> str | None:
+    """The revision of the database, None if it is empty."""
+    with reading(engine) as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def require(engine: Engine) -> None:
+    """SchemaMismatchError unless the database has all revisions that this program knows.
+
+    A database that has more is fine: migrations are such that the release before keeps working (migrations/README.md).
+    """
+    found, wanted = current(engine), head()
+    if found == wanted:
+        return
+    if found is not None and not _knows(found):
+        _log.warning("database is newer than this program", extra={"revision": found, "known": wanted})
+        return
+    raise SchemaMismatchError(
+        f"the database is at revision {found or 'none'}, this program needs {wanted}; run: darksight db upgrade",
+        found=found,
+        wanted=wanted,
+    )
+
+
+def upgrade(engine: Engine, revision: str = "head") -> tuple[str | None, str | None]:
+    """Run the migrations that are missing; returns the revisions before and after."""
+    with _alone(engine) as connection:
+        before = _revision(connection)
+        if before is None or _knows(before):
+            _run(connection, command.upgrade, revision)
+        after = _revision(connection)
+    if before != after:
+        _log.info("database was migrated", extra={"before": before, "after": after})
+    return before, after
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Undo migrations down to a revision, `base` for all of them; what they added is lost."""
+    with _alone(engine) as connection:
+        _run(connection, command.downgrade, revision)
+
+
+def forbid_differences(engine: Engine) -> None:
+    """SchemaMismatchError if the database differs from the tables though it has the right revision."""
+    found = differences(engine)
+    if found:
+        raise SchemaMismatchError(
+            f"the database was altered by hand: {'; '.join(found[:3])}", differences=found, revision=head()
+        )
+
+
+def differences(engine: Engine) -> list[str]:
+    """What `alembic check` finds: how the database differs from the tables, as texts."""
+    with reading(engine) as connection:
+        options: dict[str, Any] = {"compare_type": True, "include_name": is_ours}
+        return [
+            repr(found) for found in compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+        ]
+
+
+def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Whether alembic is to compare an object: not the partitions, and not the index that differs by database."""
+    if kind == "table":
+        return name in metadata.tables
+    return not (kind == "index" and name == "ix_point_name")
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[Connection]:
+    """The only connection that migrates."""
+    if engine.dialect.name != "postgresql":
+        with writing(engine) as connection:
+            yield connection
+        return
+    # The lock belongs to a transaction of its own connection: it is let go however this process ends.
+    with writing(engine, seconds=10 * LOCK_SECONDS) as guard:
+        timeouts = f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{LOCK_SECONDS}s'"
+        guard.exec_driver_sql(timeouts)
+        guard.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        guard.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+        with engine.connect() as connection:
+            connection.detach()  # env.py changes its settings
+            yield connection
+
+
+def _revision(connection: Connection) -> str | None:
+    found = MigrationContext.configure(connection).get_current_revision()
+    if connection.dialect.name == "postgresql":
+        connection.commit()  # alembic leaves a transaction that it finds to its owner
+    return found
+
+
+def _run(connection: Connection, action: Any, revision: str) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    action(config, revision)
+
+
+def _knows(revision: str) -> bool:
+    try:
+        return ScriptDirectory.from_config(_config()).get_revision(revision) is not None
+    except CommandError:
+        return False
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _folder() -> Path:
+    """Where the revisions are: installed, or in the checkout that this file is part of."""
+    checkout = Path(__file__).parents[3] / "migrations"
+    if (checkout / "env.py").is_file():
+        return checkout
+    installed = importlib.util.find_spec("darksight_migrations")
+    assert installed is not None
+    assert installed.submodule_search_locations is not None
+    return Path(installed.submodule_search_locations[0])

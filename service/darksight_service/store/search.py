@@ -1,0 +1,248 @@
+"""Stored points, newest first, a page at a time.
+
+Ids sort by time, so a page is a range of ids and the next one begins below the last id; what is inserted meanwhile is
+newer, and each point is seen once. No index is kept for filters, which would cost more than the points: the counts
+per minute say in which minutes there is something to find, and only those are read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Connection, Engine, and_, column, func, select, values
+
+from darksight_service.errors import RequestError
+from darksight_service.records import MAX_ROWS, prediction_id, received_ms
+from darksight_service.store.engine import reading
+from darksight_service.store.partitions import first_id
+from darksight_service.store.rollups import within
+from darksight_service.store.rows import FLOATS, MINUTE_MS, decode_probs
+from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
+
+__all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "span"]
+
+MAX_PAGE = 10_000
+DEFAULT_PAGE = 100
+
+_FIRST_LOOK_MINUTES = 60
+_RANGES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PointFilter:
+    """Which points; an empty tuple allows all.
+
+    Parameters
+    ----------
+    model
+        Name of the watched classifier.
+    version
+        Of the bundle, its sha256; None for all.
+    since_ms, until_ms
+        Received at or after, and before, in unix milliseconds.
+    decisions, reasons, predicted
+        Numbers of `Decision` and `Reason`, and classes.
+    is_shadow
+        What a shadow said, instead of what was answered.
+    """
+
+    model: str
+    version: str | None = None
+    since_ms: int = 0
+    until_ms: int = (1 << 48) - 1
+    decisions: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
+    is_shadow: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPoint:
+    """One point; numbers that it lacks are NaN, `event_ms` is 0 and `label` -1 if not known."""
+
+    id: str
+    prediction_id: str
+    model: str
+    version: str
+    is_shadow: bool
+    received_ms: int
+    event_ms: int
+    x: float
+    y: float
+    log_density: float
+    log_kde: float
+    combined: float
+    p_value: float
+    confidence: float
+    top: float
+    decision: int
+    reason: int
+    predicted: int
+    label: int
+    probs: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Points, and the token of the next page, empty on the last."""
+
+    points: list[StoredPoint]
+    next_token: str
+
+
+def list_points(
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, page_size: int = 0, page_token: str = ""
+) -> Page:
+    """One page; `bundles` has the versions of the model's bundles by number."""
+    if not 0 <= page_size <= MAX_PAGE:
+        raise RequestError(f"a page has up to {MAX_PAGE} points, not {page_size}", field="page_size")
+    size = page_size or DEFAULT_PAGE
+    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
+    if page_token:
+        high = min(high, _read_token(page_token, wanted))
+    found: list[Any] = []
+    if bundles and low < high:
+        with reading(engine) as connection:
+            for ranges in _ranges(connection, bundles, wanted, low, high, size + 1):
+                found += connection.execute(_query(bundles, wanted, ranges).limit(size + 1 - len(found)))
+                if len(found) > size:
+                    break
+    points = [_point(row, wanted.model, bundles) for row in found[:size]]
+    return Page(points, _token(found[size - 1].id, wanted) if len(found) > size else "")
+
+
+def span(low: Any, high: Any) -> ColumnElement[bool]:
+    """Points from one id to below another."""
+    return and_(point.c.id >= low, point.c.id < high)
+
+
+def _ranges(
+    connection: Connection, bundles: dict[int, str], wanted: PointFilter, low: bytes, high: bytes, need: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Ranges of ids, newest first, in which there are points; after each yield more are given if they are needed."""
+    # PostgreSQL has no least uuid, but it has a first one.
+    first, last = (
+        connection.scalar(select(point.c.id).order_by(order).limit(1)) for order in (point.c.id, point.c.id.desc())
+    )
+    if first is None or last is None:
+        return
+    bottom = max(received_ms(low), received_ms(first)) // MINUTE_MS
+    top = min(received_ms(high), received_ms(last)) // MINUTE_MS
+    look = _FIRST_LOOK_MINUTES
+    conditions = [
+        getattr(rollup.c, name).in_(allowed)
+        for name, allowed in (
+            ("decision", wanted.decisions),
+            ("reason", wanted.reasons),
+            ("predicted", tuple({min(each, OTHER_CLASSES) for each in wanted.predicted})),
+        )
+        if allowed
+    ]
+    while top >= bottom:
+        start = max(bottom, top - look + 1)
+        query = (
+            select(rollup.c.minute, func.sum(rollup.c.points))
+            .where(within(rollup, bundles, wanted.is_shadow, start * MINUTE_MS, (top + 1) * MINUTE_MS), *conditions)
+            .group_by(rollup.c.minute)
+            .order_by(rollup.c.minute.desc())
+        )
+        counts = [(int(minute), int(points)) for minute, points in connection.execute(query)]
+        yield from _merged(counts, low, high, need)
+        top, look = start - 1, 4 * look
+
+
+def _merged(
+    counts: Sequence[tuple[int, int]], low: bytes, high: bytes, need: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Minutes, newest first, as ranges of ids: so many at a time as should hold what is needed."""
+    ranges: list[list[int]] = []
+    expected = 0
+    for minute, points in counts:
+        if ranges and ranges[-1][0] == minute + 1:
+            ranges[-1][0] = minute
+        else:
+            ranges.append([minute, minute])
+        expected += points
+        if expected >= need or len(ranges) >= _RANGES:
+            yield _ids(ranges, low, high)
+            ranges, expected = [], 0
+    if ranges:
+        yield _ids(ranges, low, high)
+
+
+def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (max(low, first_id(start * MINUTE_MS)), min(high, first_id((end + 1) * MINUTE_MS))) for start, end in ranges
+    ]
+
+
+def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]]) -> Any:
+    source: Any = point
+    if len(ranges) > 1:
+        spans = values(column("low", PointId), column("high", PointId), name="spans").data(ranges)
+        source = spans.join(point, span(spans.c.low, spans.c.high))
+    query = (
+        select(point, outcome.c.label)
+        .select_from(
+            source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+                outcome, outcome.c.id == outcome_point.c.outcome_id
+            )
+        )
+        .where(span(ranges[-1][0], ranges[0][1]))
+        .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
+    )
+    for name, allowed in (("decision", wanted.decisions), ("reason", wanted.reasons), ("predicted", wanted.predicted)):
+        if allowed:
+            query = query.where(point.c[name].in_(allowed))
+    return query.order_by(point.c.id.desc())
+
+
+def _point(row: Any, model: str, bundles: dict[int, str]) -> StoredPoint:
+    number = int.from_bytes(row.id, "big")
+    name = row.prediction_id
+    if name is None:
+        name = prediction_id((number - number % MAX_ROWS).to_bytes(16, "big"), number % MAX_ROWS)
+    floats = {field: math.nan if (value := getattr(row, field)) is None else float(value) for field in FLOATS}
+    return StoredPoint(
+        id=str(uuid.UUID(bytes=row.id)),
+        prediction_id=name,
+        model=model,
+        version=bundles[row.bundle_id],
+        is_shadow=row.is_shadow,
+        received_ms=received_ms(row.id),
+        event_ms=row.event_at or 0,
+        **floats,
+        decision=row.decision,
+        reason=row.reason,
+        predicted=row.predicted,
+        label=-1 if row.label is None else row.label,
+        probs=decode_probs(row.probs),
+    )
+
+
+def _digest(wanted: PointFilter) -> bytes:
+    return hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode()).digest()[:8]
+
+
+def _token(last: bytes, wanted: PointFilter) -> str:
+    return base64.urlsafe_b64encode(last + _digest(wanted)).decode()
+
+
+def _read_token(token: str, wanted: PointFilter) -> bytes:
+    try:
+        found = base64.b64decode(token.encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        found = b""
+    if len(found) != 24 or found[16:] != _digest(wanted):
+        raise RequestError("the page token is not one that the same request was given", field="page_token")
+    return found[:16]

@@ -1,0 +1,251 @@
+"""The tables, as they are after all migrations.
+
+    model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
+           │          ├─ rollup         counts per minute of what was decided, and why
+           │          ├─ rollup_bin     counts per minute of p-values, in 20 bins
+           │          └─ region         parts of a map where an analyst refuses
+           └─ outcome ── outcome_point  what was right, and the points it is about
+    policy_change                       the audit trail
+
+A point is small: real numbers have 4 bytes, model and version are one number, and what a number cannot say is NULL,
+never NaN. It has no foreign keys: they would be checked row by row, and bundles are never deleted. On PostgreSQL
+`point` is partitioned by day; its index on names holds 18 bits of a hash, because entries with equal keys share their
+space: it takes a third of what a full index takes, and finds a name after looking at a few rows. (Being one thing here
+and another there, `ix_point_name` is made by the migrations alone.)
+
+Times are unix milliseconds in Python, `timestamptz` on PostgreSQL and integers on SQLite; minutes are unix minutes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.types import REAL, TypeDecorator, TypeEngine
+
+__all__ = [
+    "BINS",
+    "NAME_HASH",
+    "OTHER_CLASSES",
+    "Moment",
+    "PointId",
+    "bundle",
+    "metadata",
+    "model",
+    "outcome",
+    "outcome_point",
+    "point",
+    "policy_change",
+    "region",
+    "rollup",
+    "rollup_bin",
+]
+
+OTHER_CLASSES = 100
+"""Classes from this one on are counted as one in the rollup."""
+
+BINS = 20
+"""Bins of the p-value in the rollup, of equal width."""
+
+NAME_HASH = "hashtext({}) & 262143"
+"""What PostgreSQL's index on names holds; put the column in."""
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+class PointId(TypeDecorator[bytes]):
+    """16 bytes: `uuid` on PostgreSQL, a blob on SQLite, so that both sort by time."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # noqa: D102
+        found = postgresql.UUID(as_uuid=True) if dialect.name == "postgresql" else LargeBinary(16)
+        return dialect.type_descriptor(found)
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:  # noqa: D102
+        return uuid.UUID(bytes=value) if value is not None and dialect.name == "postgresql" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:  # noqa: D102
+        return value.bytes if isinstance(value, uuid.UUID) else value
+
+
+class Moment(TypeDecorator[int]):
+    """A time in UTC, in Python as unix milliseconds."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # noqa: D102
+        found = postgresql.TIMESTAMP(timezone=True) if dialect.name == "postgresql" else BigInteger()
+        return dialect.type_descriptor(found)
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:  # noqa: D102
+        return _EPOCH + value * _MILLISECOND if value is not None and dialect.name == "postgresql" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:  # noqa: D102
+        return (value - _EPOCH) // _MILLISECOND if isinstance(value, datetime.datetime) else value
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers only a column of exactly this type by itself.
+_Serial = Integer().with_variant(sqlite.INTEGER(), "sqlite")
+_BigSerial = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+
+model = Table(
+    "model",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("created_at", Moment, nullable=False),
+)
+
+bundle = Table(
+    "bundle",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("model_id", ForeignKey(model.c.id), nullable=False),
+    Column("version", Text, nullable=False),
+    Column("class_names", JSON, nullable=True),
+    Column("calibration_rows", Integer, nullable=True),
+    Column("outlier_score", Text, nullable=True),
+    Column("created_at", Moment, nullable=False),
+    UniqueConstraint("model_id", "version"),
+)
+
+# In the order that leaves no gaps between columns on PostgreSQL.
+point = Table(
+    "point",
+    metadata,
+    Column("id", PointId, primary_key=True),
+    Column("event_at", Moment, nullable=True),
+    Column("x", REAL, nullable=True),
+    Column("y", REAL, nullable=True),
+    Column("log_density", REAL, nullable=True),
+    Column("log_kde", REAL, nullable=True),
+    Column("combined", REAL, nullable=True),
+    Column("p_value", REAL, nullable=True),
+    Column("confidence", REAL, nullable=True),
+    Column("top", REAL, nullable=True),
+    Column("bundle_id", Integer, nullable=False),
+    Column("predicted", Integer, nullable=False),
+    Column("decision", SmallInteger, nullable=False),
+    Column("reason", SmallInteger, nullable=False),
+    Column("is_shadow", Boolean, nullable=False),
+    Column("prediction_id", Text, nullable=True),
+    Column("probs", LargeBinary, nullable=True),
+    postgresql_partition_by="RANGE (id)",
+    sqlite_with_rowid=False,
+)
+
+rollup = Table(
+    "rollup",
+    metadata,
+    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
+    Column("minute", Integer, primary_key=True, autoincrement=False),
+    Column("is_shadow", Boolean, primary_key=True),
+    Column("decision", SmallInteger, primary_key=True, autoincrement=False),
+    Column("reason", SmallInteger, primary_key=True, autoincrement=False),
+    Column("predicted", Integer, primary_key=True, autoincrement=False),
+    Column("points", BigInteger, nullable=False),
+    Column("scored", BigInteger, nullable=False),
+    Column("log_density_sum", Float(53), nullable=False),
+    Index(None, "bundle_id", "predicted", "minute"),
+    sqlite_with_rowid=False,
+)
+
+rollup_bin = Table(
+    "rollup_bin",
+    metadata,
+    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
+    Column("minute", Integer, primary_key=True, autoincrement=False),
+    Column("is_shadow", Boolean, primary_key=True),
+    Column("bin", SmallInteger, primary_key=True, autoincrement=False),
+    Column("points", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+_is_open = text("is_open")
+
+outcome = Table(
+    "outcome",
+    metadata,
+    Column("id", _BigSerial, primary_key=True),
+    Column("model_id", ForeignKey(model.c.id), nullable=False),
+    Column("prediction_id", Text, nullable=False),
+    Column("label", Integer, nullable=False),
+    Column("observed_at", Moment, nullable=False),
+    Column("received_at", Moment, nullable=False, index=True),
+    Column("is_disputed", Boolean, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    UniqueConstraint("model_id", "prediction_id"),
+    Index("ix_outcome_open", "model_id", "prediction_id", postgresql_where=_is_open, sqlite_where=_is_open),
+)
+
+outcome_point = Table(
+    "outcome_point",
+    metadata,
+    Column("point_id", PointId, primary_key=True),
+    Column("outcome_id", ForeignKey(outcome.c.id, ondelete="CASCADE"), nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+
+region = Table(
+    "region",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("bundle_id", ForeignKey(bundle.c.id), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("polygon", JSON, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=True),
+    Column("removed_at", Moment, nullable=True),
+    CheckConstraint("mode IN ('shadow', 'enforce')", name="mode"),
+)
+
+policy_change = Table(
+    "policy_change",
+    metadata,
+    Column("id", _BigSerial, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Index(None, "model", "id"),
+)

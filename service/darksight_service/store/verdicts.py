@@ -1,0 +1,211 @@
+"""How good the decisions were, and what others would have been: live accuracy, risk-coverage, dry runs of a policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Engine, and_, case, func, literal, or_, select
+
+from darksight_core.gate import Decision, Reason
+from darksight_service.store.engine import reading
+from darksight_service.store.partitions import first_id
+from darksight_service.store.rows import decode_probs
+from darksight_service.store.search import span
+from darksight_service.store.tables import outcome, outcome_point, point
+
+__all__ = ["Accuracy", "Cutoffs", "DecisionCounts", "Labelled", "accuracy", "dry_run", "labelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoffs:
+    """A gate as far as stored numbers can repeat it.
+
+    Parameters
+    ----------
+    outlier
+        Largest p-value of an outlier; None for no such rule.
+    threshold
+        Accept iff the reject score is above; None for no such rule.
+    fail_open
+        Whether rows that could not be scored are accepted.
+    """
+
+    outlier: float | None = None
+    threshold: float | None = None
+    fail_open: bool = False
+
+
+@dataclass(slots=True)
+class DecisionCounts:
+    """Points by what was decided, and how many of them were right where that is known."""
+
+    points: int = 0
+    accepted: int = 0
+    outliers: int = 0
+    low_confidence: int = 0
+    regions: int = 0
+    invalid: int = 0
+    unscored: int = 0
+    accepted_labelled: int = 0
+    accepted_correct: int = 0
+    rejected_labelled: int = 0
+    rejected_correct: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Points whose right class is known, and of them those predicted right."""
+
+    accepted_labelled: int
+    accepted_correct: int
+    rejected_labelled: int
+    rejected_correct: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """n points whose right class is known, newest first, as columns; probs (n, K), of no classes if none were kept."""
+
+    confidence: NDArray[np.float64]
+    p_value: NDArray[np.float64]
+    top: NDArray[np.float64]
+    decision: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    label: NDArray[np.int64]
+    probs: NDArray[np.float32]
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which were predicted right, (n,)."""
+        return np.equal(self.predicted, self.label)
+
+
+_FIELDS = {
+    Reason.OUTLIER: "outliers",
+    Reason.LOW_CONFIDENCE: "low_confidence",
+    Reason.REGION: "regions",
+    Reason.INVALID: "invalid",
+    Reason.UNSCORED: "unscored",
+}
+
+_LABELLED = point.join(outcome_point, outcome_point.c.point_id == point.c.id).join(
+    outcome, outcome.c.id == outcome_point.c.outcome_id
+)
+_CORRECT = func.coalesce(func.sum(case((outcome.c.label == point.c.predicted, 1), else_=0)), 0)
+
+
+def dry_run(
+    engine: Engine, bundles: Iterable[int], cutoffs: Cutoffs, *, since_ms: int, until_ms: int
+) -> tuple[DecisionCounts, DecisionCounts]:
+    """What was decided on stored points, and what a policy would have decided.
+
+    A point that was refused for its region is refused for it again if no rule comes first; whether others lie in a
+    region is not known.
+    """
+    after = _reason(cutoffs)
+    key = (point.c.decision, point.c.reason, after.label("after"))
+    where = _where(bundles, since_ms, until_ms)
+    counted = select(*key, func.count()).where(where).group_by(*key)
+    known = select(*key, func.count(), _CORRECT).select_from(_LABELLED).where(where).group_by(*key)
+    known = known.where(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
+    results = DecisionCounts(), DecisionCounts()
+    accepting = {Reason.NONE, Reason.UNSCORED} if cutoffs.fail_open else {Reason.NONE}
+    with reading(engine) as connection:
+        for decision, reason, new_reason, points in connection.execute(counted):
+            _count(results[0], decision == Decision.ACCEPT, reason, points)
+            _count(results[1], new_reason in accepting, new_reason, points)
+        for decision, _, new_reason, points, correct in connection.execute(known):
+            _count_labelled(results[0], decision == Decision.ACCEPT, points, correct)
+            _count_labelled(results[1], new_reason in accepting, points, correct)
+    return results
+
+
+def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int) -> Accuracy:
+    """How often accepted and rejected predictions were right, of points received in a span of time."""
+    query = (
+        select(point.c.decision, func.count(), _CORRECT)
+        .select_from(_LABELLED)
+        .where(_where(bundles, since_ms, until_ms))
+        .where(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
+        .group_by(point.c.decision)
+    )
+    counts = DecisionCounts()
+    with reading(engine) as connection:
+        for decision, points, correct in connection.execute(query):
+            _count_labelled(counts, decision == Decision.ACCEPT, points, correct)
+    return Accuracy(
+        counts.accepted_labelled, counts.accepted_correct, counts.rejected_labelled, counts.rejected_correct
+    )
+
+
+def labelled(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, limit: int) -> Labelled:
+    """The newest points whose right class is known, for risk-coverage and for learning from them."""
+    columns = ("confidence", "p_value", "top", "decision", "predicted")
+    query = (
+        select(*(point.c[name] for name in columns), outcome.c.label, point.c.probs)
+        .select_from(_LABELLED)
+        .where(_where(bundles, since_ms, until_ms))
+        .where(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
+        .order_by(outcome_point.c.point_id.desc())
+        .limit(limit)
+    )
+    with reading(engine) as connection:
+        found: list[Any] = list(connection.execute(query))
+    numbers = np.array(
+        [[math.nan if cell is None else cell for cell in row[:6]] for row in found], dtype=np.float64
+    ).reshape(-1, 6)
+    probs = [decode_probs(row[6]) for row in found]
+    classes = max(map(len, probs), default=0)
+    matrix = np.full((len(found), classes), np.nan, dtype=np.float32)
+    for number, each in enumerate(probs):
+        matrix[number, : len(each)] = each
+    confidence, p_value, top, *whole = numbers.T
+    decision, predicted, label = (each.astype(np.int64) for each in whole)
+    return Labelled(confidence, p_value, top, decision, predicted, label, matrix)
+
+
+def _where(bundles: Iterable[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
+    return and_(
+        span(first_id(since_ms), first_id(until_ms)),
+        point.c.bundle_id.in_(list(bundles)),
+        point.c.is_shadow == literal(False),
+    )
+
+
+def _reason(cutoffs: Cutoffs) -> ColumnElement[int]:
+    """The reason that a gate would give, in the order of `darksight_core.gate`."""
+    unscored: ColumnElement[bool] = point.c.p_value.is_(None)
+    rules: list[tuple[ColumnElement[bool], int]] = [(point.c.reason == Reason.INVALID, Reason.INVALID)]
+    # Stored numbers were rounded to float32, and so must be what they are compared with.
+    if cutoffs.outlier is not None:
+        rules.append((point.c.p_value <= float(np.float32(cutoffs.outlier)), Reason.OUTLIER))
+    has_threshold = cutoffs.threshold is not None and cutoffs.threshold != -math.inf
+    if has_threshold:
+        unscored = or_(unscored, point.c.confidence.is_(None))
+    rules.append((unscored, Reason.UNSCORED))
+    if has_threshold:
+        rules.append((point.c.confidence <= float(np.float32(cutoffs.threshold)), Reason.LOW_CONFIDENCE))
+    rules.append((point.c.reason == Reason.REGION, Reason.REGION))
+    return case(*((condition, int(reason)) for condition, reason in rules), else_=int(Reason.NONE))
+
+
+def _count(counts: DecisionCounts, is_accepted: bool, reason: int, points: int) -> None:
+    counts.points += points
+    counts.accepted += points if is_accepted else 0
+    field = _FIELDS.get(Reason(reason))
+    if field is not None:
+        setattr(counts, field, getattr(counts, field) + points)
+
+
+def _count_labelled(counts: DecisionCounts, is_accepted: bool, points: int, correct: int) -> None:
+    if is_accepted:
+        counts.accepted_labelled += points
+        counts.accepted_correct += int(correct)
+    else:
+        counts.rejected_labelled += points
+        counts.rejected_correct += int(correct)

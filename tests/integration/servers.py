@@ -1,0 +1,125 @@
+"""A real service as processes, for tests that talk to one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Server", "running_server"]
+
+_ANNOUNCED = re.compile(r"gRPC (\S+:\d+), metrics and health on (http://\S+:\d+)")
+
+
+@dataclass(slots=True)
+class Server:
+    """A running `darksight serve`."""
+
+    process: subprocess.Popen[str]
+    data_dir: Path
+    grpc_target: str = ""
+    http_url: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a page."""
+        try:
+            with urllib.request.urlopen(self.http_url + path, timeout=30) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def events(self, event: str) -> list[dict[str, object]]:
+        """Log lines of an event so far."""
+        parsed = [json.loads(line) for line in self.lines if line.startswith("{")]
+        return [line for line in parsed if line["event"] == event]
+
+    def children(self) -> dict[str, int]:
+        """Process ids by name of child, the latest."""
+        return {str(line["child"]): int(str(line["pid"])) for line in self.events("child_ready")}
+
+    def stop(self, seconds: float = 60.0) -> int:
+        """SIGTERM and its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+
+def start_server(
+    data_dir: Path,
+    models: Mapping[str, Path],
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 120.0,
+) -> Server:
+    """Start a service and wait until it is ready."""
+    arguments = [f"--model={name}={path}" for name, path in models.items()]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+            *("--grpc-port", "0", "--http-port", "0", *arguments, *options),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean, **(environment or {})},
+    )
+    server = Server(process, data_dir)
+    ready = threading.Event()
+
+    def read() -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                server.lines.append(line)
+                found = _ANNOUNCED.search(line)
+                if found:
+                    server.grpc_target, server.http_url = found.groups()
+                    ready.set()
+        ready.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    if not ready.wait(seconds) or not server.grpc_target:
+        process.kill()
+        process.wait()
+        raise AssertionError("the service did not start:\n" + "".join(server.lines))
+    return server
+
+
+@contextmanager
+def running_server(
+    models: Mapping[str, Path],
+    data_dir: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A service that runs for the time of a block, on ports of its own choice."""
+    server = start_server(data_dir, models, *options, environment=environment)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+            try:
+                server.process.wait(60)
+            except subprocess.TimeoutExpired:
+                server.process.kill()
+                server.process.wait()
+
+
+def wait_until(is_so: object, seconds: float = 30.0, what: str = "") -> None:
+    """Wait for something that happens in another process."""
+    end = time.monotonic() + seconds
+    while not is_so():  # type: ignore[operator]
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s for {what or is_so}")
+        time.sleep(0.02)

@@ -1,0 +1,272 @@
+"""Prometheus rules: they parse, their formulas are ours, and what alerts promise can be recomputed."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from darksight_service.metrics.catalogue import sample_names
+from scipy.stats import beta, binom
+
+from darksight_core.drift import bet_weights, chi2_quantile, polya_log_evidence, psi, psi_critical
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+
+KEY = 'model="m",version="abababababab"'
+BETS = (0.875, 0.75, 0.5)
+
+
+def rules() -> list[dict[str, Any]]:
+    """All rules of all groups."""
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """The alerts among them."""
+    return [rule for rule in rules() if "alert" in rule]
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run promtool where the rules lie."""
+    return subprocess.run(
+        [PROMTOOL or "promtool", *map(str, arguments)], cwd=DEPLOY / "prometheus", capture_output=True, text=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Rows per minute of one replica."""
+
+    bins: Sequence[float]
+    outliers: float
+    resets: bool = False
+
+    def series(self, instance: str, gauges: Mapping[str, float]) -> list[dict[str, str]]:
+        """Input of promtool for two hours, a sample a minute."""
+        counters = {
+            f'darksight_pvalue_bin_total{{instance="{instance}",{KEY},bin="{i}"}}': n for i, n in enumerate(self.bins)
+        }
+        labels = f'instance="{instance}",{KEY},decision="reject",reason="outlier"'
+        counters[f"darksight_decisions_total{{{labels}}}"] = self.outliers
+        found = []
+        for name, slope in counters.items():
+            # A counter that starts again shows what came since.
+            values = f"0+{slope}x80 {slope}+{slope}x59" if self.resets else f"0+{slope}x140"
+            found.append({"series": name, "values": values})
+        for name, value in gauges.items():
+            found.append({"series": f'{name}{{instance="{instance}",{KEY}}}', "values": f"{value!r}x140"})
+        return found
+
+
+def assert_rules(
+    folder: Path, series: list[dict[str, str]], expected: Mapping[str, float | None], *, slack: float
+) -> None:
+    """After two hours expressions have these values, or no value."""
+    checks = []
+    for expr, value in expected.items():
+        # promtool compares exactly, so the comparison with a tolerance is in the expression.
+        wanted = expr if value is None else f"abs({expr} - ({value!r})) < bool {slack!r}"
+        samples = [] if value is None else [{"labels": "{" + KEY + "}", "value": 1}]
+        checks.append({"expr": wanted, "eval_time": "2h", "exp_samples": samples})
+    content = {
+        "rule_files": [str(path) for path in RULES],
+        "evaluation_interval": "20m",
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
+    }
+    path = folder / "test.yml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+
+    done = promtool("test", "rules", path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_rules_and_configuration_are_valid() -> None:
+    """promtool accepts both."""
+    for arguments in (["check", "rules", *RULES], ["check", "config", "prometheus.yml"]):
+        done = promtool(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("path", sorted((DEPLOY / "prometheus" / "tests").glob("*.yml")), ids=lambda path: path.stem)
+def test_alerts_fire_when_they_should(path: Path) -> None:
+    """The tests beside the rules pass."""
+    done = promtool("test", "rules", path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("replicas", [1, 5], ids=["one replica", "five replicas"])
+@pytest.mark.parametrize("resets", [False, True], ids=["steady", "counters reset"])
+def test_formulas_equal_ours(tmp_path: Path, replicas: int, resets: bool) -> None:
+    """PSI, its critical value and both kinds of evidence are those of `darksight_core.drift`, to 1e-9.
+
+    However many replicas the rows come from, and though counters start again in the middle.
+    """
+    rng = np.random.default_rng(7)
+    total, outliers, size, rank = rng.integers(5, 60, 20).astype(float) * 5.0, 35.0, 4_999, 50
+    bound = float(beta.ppf(0.9975, rank, size + 1 - rank))
+    seen, strange = 12_345.0, 234.0
+    gauges = {"darksight_calibration_size": float(size), "darksight_outlier_rank": float(rank)}
+    gauges |= {"darksight_outlier_alpha": 0.01, "darksight_outlier_rate_bound": bound}
+    gauges |= {"darksight_drift_rows": seen / replicas, "darksight_drift_outliers": strange / replicas}
+    series: list[dict[str, str]] = []
+    for i in range(replicas):
+        part = Traffic([n / replicas for n in total], outliers / replicas, resets and i == 0)
+        series += part.series(str(i), gauges)
+
+    counts, hits = 60.0 * total, 60.0 * outliers
+    rows = float(counts.sum())
+
+    def evidence(hits: float, rows: float) -> float:
+        weights = [bet_weights(bound, bound**bet) for bet in BETS]
+        return max(hits * won + (rows - hits) * lost for won, lost in weights) - math.log(3)
+
+    polya = float(polya_log_evidence(strange, seen, calibration_rows=size, rank=rank))
+    ever = max(polya - math.log(2), evidence(strange, seen) - math.log(4))
+    expected = {
+        "model:darksight_rows:increase1h": rows,
+        "model:darksight_psi:1h": float(psi(counts)),
+        "model:darksight_psi_critical:1h": psi_critical(rows, size, bins=20, level=1e-4),
+        "model:darksight_outlier:ratio_rate1h": hits / rows,
+        "model:darksight_outlier:budget": max(0.02, 1.5 * bound),
+    }
+    assert_rules(tmp_path, series, expected, slack=1e-9)
+    # ln of likelihoods of thousands of rows, of which the largest terms are 1e5.
+    expected = {
+        "model:darksight_window_evidence:1h": evidence(hits, rows),
+        "model:darksight_polya_evidence": polya,
+        "model:darksight_drift_evidence": ever,
+    }
+    assert_rules(tmp_path, series, expected, slack=1e-8)
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("rows", "outliers", "size", "rank"),
+    [(0, 0, 99, 1), (1, 1, 999, 10), (50, 0, 9_999, 100), (10_000_000, 123_456, 9_999, 100)],
+    ids=["no rows", "one row", "no outliers", "ten million"],
+)
+def test_evidence_in_promql_at_extremes(tmp_path: Path, rows: float, outliers: float, size: int, rank: int) -> None:
+    """ln of the Beta function by Stirling's series equals ours from no rows to millions."""
+    gauges = {"darksight_calibration_size": float(size), "darksight_outlier_rank": float(rank)}
+    gauges |= {"darksight_drift_rows": float(rows), "darksight_drift_outliers": float(outliers)}
+    polya = float(polya_log_evidence(outliers, rows, calibration_rows=size, rank=rank))
+
+    # Terms of 1e8 have 1e-8 of rounding each.
+    slack = 1e-9 + 1e-13 * rows
+    assert_rules(
+        tmp_path, Traffic([0.0] * 20, 0.0).series("a", gauges), {"model:darksight_polya_evidence": polya}, slack=slack
+    )
+
+
+@needs_promtool
+@pytest.mark.parametrize("ruled", [True, False], ids=["rule", "no rule"])
+def test_no_traffic_gives_no_nan(tmp_path: Path, ruled: bool) -> None:
+    """Of a model without rows no rule makes a number that is none, and ratios have no series."""
+    gauges = {"darksight_calibration_size": 999.0, "darksight_outlier_rank": 10.0 * ruled}
+    gauges |= {"darksight_outlier_alpha": 0.01 * ruled, "darksight_outlier_rate_bound": 0.021 * ruled}
+    gauges |= {"darksight_drift_rows": 0.0, "darksight_drift_outliers": 0.0, "darksight_certified_accuracy": 0.95}
+    series = Traffic([0.0] * 20, 0.0).series("a", gauges)
+    for decision in ("accept", "reject"):
+        labels = f'instance="a",{KEY},decision="{decision}"'
+        for name in ("darksight_live_labelled_rows", "darksight_live_correct_rows"):
+            series.append({"series": f"{name}{{{labels}}}", "values": "0x140"})
+    names = [rule["record"] for rule in rules() if "record" in rule]
+
+    # NaN alone differs from itself.
+    expected: dict[str, float | None] = {f"{name} != {name}": None for name in names}
+    expected |= {"model:darksight_psi:1h": None, "model:darksight_outlier:ratio_rate1h": None, "ALERTS": None}
+    assert_rules(tmp_path, series, expected, slack=0.0)
+
+
+def test_constants_in_rules_are_ours() -> None:
+    """Numbers that a rule cannot compute are those that our functions give."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in RULES)
+
+    found = {float(number) for number in re.findall(r"\d+\.\d{6,}", text)}
+    expected = [chi2_quantile(1 - 1e-4, 19), math.log(2), math.log(3), math.log(4), math.log(20), math.log(100)]
+    expected += [math.log(10_000), 0.5 * math.log(2 * math.pi), 0.999999]
+
+    assert sorted(found) == pytest.approx(sorted(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [99, 499, 999, 2_499, 9_999])
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1])
+def test_burn_rate_alerts_are_as_unlikely_as_they_say(size: int, alpha: float) -> None:
+    """On the least rows that count, an undrifted rate reaches each limit less than once in 1,000,000."""
+    rank = int(alpha * (size + 1) + 1e-9)
+    bound = float(beta.ppf(0.9975, rank, size + 1 - rank))
+    budget = max(2 * alpha, 1.5 * bound)
+
+    for burn, least in ((14.4, 4), (6, 4), (3, 5), (1, 128)):
+        rows = math.ceil(least / bound)
+        limit = min(burn * budget, 0.75)
+        chance = max(binom.sf(math.floor(limit * n), n, bound) for n in (rows, 2 * rows, 10 * rows))
+        assert chance < 1e-6, (burn, chance)
+
+
+def test_a_year_of_evaluations() -> None:
+    """The windowed evidence is held against the number of minutes in a year."""
+    (alert,) = (alert for alert in alerts() if alert["alert"] == "DarkSightOutlierRateHigh")
+
+    assert {float(limit) for limit in re.findall(r">= ([\d.]+)", alert["expr"])} == {13.2}
+    assert math.exp(13.2) > 365.25 * 24 * 60
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_each_alert_says_what_how_unlikely_and_what_to_do(alert: dict[str, Any]) -> None:
+    """Summary, chance without drift, a runbook entry that exists, and the way to the points of a model."""
+    runbook = (DEPLOY / "RUNBOOK.md").read_text(encoding="utf-8")
+    notes, name = alert["annotations"], alert["alert"]
+
+    assert {"summary", "description", "unlikely", "runbook_url"} <= set(notes)
+    assert alert["labels"]["severity"] in ("page", "ticket")
+    assert notes["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
+    entry = re.search(rf"(?ms)^### {name}\n(.*?)(?=^##|\Z)", runbook)
+    assert entry is not None
+    for heading in ("**Means.**", "**How unlikely.**", "**Look at.**", "**Do.**"):
+        assert heading in entry[1]
+    assert "{{ $labels.model }}" not in notes["summary"] or notes["explorer_url"].endswith(
+        "/models/{{ $labels.model }}"
+    )
+
+
+def test_each_alert_is_tested_firing() -> None:
+    """Beside the rules there is a case for every alert."""
+    fired = set()
+    for path in (DEPLOY / "prometheus" / "tests").glob("*.yml"):
+        for case in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]:
+            for check in case["promql_expr_test"]:
+                if check["exp_samples"]:
+                    fired |= set(re.findall(r'alertname="(\w+)"', check["expr"]))
+
+    assert fired == {alert["alert"] for alert in alerts()}
+
+
+def test_rules_use_metrics_that_exist() -> None:
+    """Every name in a rule is exported by the service or recorded by a rule."""
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    used = set()
+    for rule in rules():
+        bare = re.sub(r'"[^"]*"', "", rule["expr"])
+        used |= set(re.findall(r"\b[a-z]+:darksight_[a-z0-9_:]+|(?<![:\w])darksight_\w+", bare))
+
+    assert used - recorded - sample_names() == set()
+    assert recorded & sample_names() == set()
