@@ -12,22 +12,20 @@ it is a *fixed* function, made without the calibration rows. Everything here fol
     smoothed_p_values     exactly uniform even with ties, for drift statistics
     ClassCalibration      the same promise within each predicted class
     benjamini_hochberg    which rows of a window to report, with a bounded share of false ones
-    EmpiricalRank         puts several scores on one scale, so that their minimum is again one score
 
 The minimum of two p-values is no p-value: at α = 1% it raises up to twice the false alarms. Ranking that minimum among
 the calibration rows that made the p-values is no remedy. A calibration row is one of its own references and a new row
 is not, and the lowest ranks all occur twice, so alarms are lost: a fifth of them for 999 rows, all of them for 99.
-Instead each score is mapped to its rank among *other* rows, such as those of the fit, by an `EmpiricalRank` kept in the
-bundle. The minimum of these ranks is then one fixed score, and its conformal p-value is exact.
+Instead each score is mapped to its rank among *other* rows, such as those of the fit: `combined.RankTransform`. What is
+made of these ranks is then one fixed score, and its conformal p-value is exact.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,20 +35,14 @@ from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
 __all__ = [
-    "RANK_SIZE",
     "ClassCalibration",
     "Cutoff",
-    "EmpiricalRank",
     "benjamini_hochberg",
-    "combined_score",
     "cutoff",
     "p_values",
     "smoothed_p_values",
     "uniforms",
 ]
-
-RANK_SIZE = 1000
-"""Most values in the table of an `EmpiricalRank`: 16 kB in a bundle."""
 
 # A product such as 0.07 * 100 comes out a rounding error below the whole number it is.
 _ROUNDING = 1e-9
@@ -170,7 +162,11 @@ def cutoff(n: int, alpha: float, delta: float | None = None) -> Cutoff:
     if n < 0 or not 0.0 < alpha < 1.0 or (delta is not None and not 0.0 < delta < 1.0):
         raise ConfigError(f"{n} rows, alpha {alpha} and delta {delta}: the last two must be between 0 and 1")
     if delta is None:
-        return Cutoff(math.floor(alpha * (n + 1) + _ROUNDING), n, alpha, None, _least_rows(alpha))
+        # The product may round to the wrong side of a whole number, and p-values are compared, not products.
+        rank = math.floor(alpha * (n + 1))
+        rank += (rank + 1) / (n + 1) <= alpha
+        rank -= rank / (n + 1) > alpha
+        return Cutoff(rank, n, alpha, None, _least_rows(alpha))
     low, high = 0, n + 1
     while low + 1 < high:
         middle = (low + high) // 2
@@ -262,106 +258,6 @@ def benjamini_hochberg(p_values: Floats, level: float) -> NDArray[np.bool_]:
     largest = float(ranked[passed[-1]]) if len(passed) else -math.inf
     reported: NDArray[np.bool_] = p_values <= largest
     return reported
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EmpiricalRank:
-    """The distribution function of a score, as a table: maps a score to its rank from 0 to 1, strictly increasing.
-
-    Straight lines between the points of the table. Beyond its ends the distance from the table shrinks as 1 / (1 + z),
-    z being the distance beyond the end over that of the median from the lowest value, so that an outlier further out
-    than any known row still ranks below one less far out: an exponential would underflow to ties.
-
-    Parameters
-    ----------
-    values
-        Scores, ascending, no two equal, (m,).
-    levels
-        Their ranks, ascending, between 0 and 1, (m,).
-
-    >>> rank = EmpiricalRank.of(np.array([1.0, 2.0, 3.0, 4.0]))
-    >>> rank(np.array([-1000.0, 0.0, 1.0, 2.5, 4.0]))
-    array([1.87032419e-04, 7.50000000e-02, 1.25000000e-01, 5.00000000e-01, 8.75000000e-01])
-    """
-
-    values: Floats
-    levels: Floats
-
-    def __post_init__(self) -> None:
-        values, levels = (np.array(array, dtype=np.float64) for array in (self.values, self.levels))
-        if (
-            values.ndim != 1
-            or values.shape != levels.shape
-            or not len(values)
-            or not np.isfinite(values).all()
-            or not (np.diff(values) > 0.0).all()
-            or not (np.diff(levels) > 0.0).all()
-            or not (levels[0] > 0.0 and levels[-1] < 1.0)
-        ):
-            raise ConfigError("a rank table needs finite values and levels between 0 and 1, both strictly ascending")
-        for array in (values, levels):
-            array.flags.writeable = False
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "levels", levels)
-
-    @classmethod
-    def of(cls, scores: ArrayLike, size: int = RANK_SIZE) -> EmpiricalRank:
-        """The table of finite scores (n,), of at most `size` points, denser towards the low end where outliers are.
-
-        A value that occurs often has the rank of its middle: the share of scores below it and half of those equal.
-        """
-        found, counts = np.unique(np.asarray(scores, dtype=np.float64), return_counts=True)
-        if not len(found) or size < 1:
-            raise ConfigError("a rank table needs at least one score and room for one value")
-        levels = (np.cumsum(counts) - counts / 2.0) / counts.sum()
-        if len(found) > size:
-            kept = np.unique(np.round(np.linspace(0.0, 1.0, size) ** 2 * (len(found) - 1)).astype(np.int64))
-            found, levels = found[kept], levels[kept]
-        return cls(found, levels)
-
-    def __call__(self, scores: ArrayLike) -> Floats:
-        """Rank of each score, same shape; NaN for NaN."""
-        scores = np.asarray(scores, dtype=np.float64)
-        first, last = self.values[0], self.values[-1]
-        scale = float(np.interp(0.5, self.levels, self.values) - first)
-        # A constant score has no scale of its own, and one of the smallest floats would overflow below.
-        scale = scale if scale > 1e-100 else 1.0
-        below = self.levels[0] / (1.0 + np.maximum(first - scores, 0.0) / scale)
-        above = 1.0 - (1.0 - self.levels[-1]) / (1.0 + np.maximum(scores - last, 0.0) / scale)
-        # 1 - (1 - level) may round to less than the level.
-        above = np.maximum(above, self.levels[-1])
-        inside: Floats = np.interp(scores, self.values, self.levels)
-        rank: Floats = np.where(scores < first, below, np.where(scores > last, above, inside))
-        return rank
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """The arrays by name."""
-        return {"values": self.values, "levels": self.levels}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> EmpiricalRank:
-        """Inverse of `tensors`; ConfigError if they do not belong together."""
-        try:
-            return cls(tensors["values"], tensors["levels"])
-        except KeyError as missing:
-            raise ConfigError(f"a rank table lacks {missing}") from None
-
-
-def combined_score(*ranks: Floats) -> Floats:
-    """The lowest of several ranks of each row, (m,): low as soon as one score is unusual.
-
-    It is a score like any other, not a p-value; calibrate it by `p_values` among the combined scores of calibration
-    rows, with ranks from tables that were made without them.
-
-    Parameters
-    ----------
-    ranks
-        One or more arrays from `EmpiricalRank`, (m,) each.
-    """
-    if not ranks:
-        raise ConfigError("a combined score needs at least one rank")
-    lowest: Floats = np.minimum.reduce([np.asarray(rank, dtype=np.float64) for rank in ranks])
-    return lowest
 
 
 def _least_rows(alpha: float) -> int:

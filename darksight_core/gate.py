@@ -176,13 +176,14 @@ class Gate:
         if self.outlier is not None:
             reason[self.outlier.flags(scores.p_value)] = _OUTLIER
         reason[~scores.valid] = _INVALID
-        return self._decisions(reason)
+        return self.by_reason(reason)
 
     def unscored(self, n: int) -> Decisions:
         """The decisions on n rows that the scorer could not be asked about."""
-        return self._decisions(np.full(n, _UNSCORED))
+        return self.by_reason(np.full(n, _UNSCORED))
 
-    def _decisions(self, reason: NDArray[np.int8]) -> Decisions:
+    def by_reason(self, reason: NDArray[np.int8]) -> Decisions:
+        """The decisions on rows for which these reasons apply, (n,)."""
         return Decisions((_OPEN if self.fail_open else _CLOSED)[reason], reason)
 
     def tensors(self) -> dict[str, NDArray[Any]]:

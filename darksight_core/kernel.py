@@ -2,39 +2,98 @@
 
 numpy needs a microsecond or more for each call, whatever its size, and a row needs several hundred calls. `loops` has
 the same computation as plain loops for numba. Rows that come one at a time take their whole way there; a batch takes
-logarithms and matrix products from numpy and BLAS and only the rest from there.
+matrix products from BLAS and only the rest from there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from darksight_core import kde as kde_module
 from darksight_core.combined import GAMMA, TOP_CLASSES, Combined
-from darksight_core.embed import BISECTIONS, FEATURES, MARGIN, REST, SLACK, Embedder
+from darksight_core.embed import BISECTIONS, CHUNK, FEATURES, MARGIN, REST, SLACK, Embedder
 from darksight_core.kde import Kde
 from darksight_core.loops import (
     BLOCK,
+    CONFIDENCES,
+    DTYPES,
     Density,
     Outlier,
+    Packed,
     Plane,
     Ranking,
+    Start,
     finish_rows,
     nearest_rows,
+    prepare_rows,
     score_rows,
-    soften_rows,
 )
 from darksight_core.simplex import FLOOR, Floats
 
-__all__ = ["Kernel"]
+__all__ = ["BATCH", "Kernel", "Rule", "Scored"]
+
+BATCH = 8
+"""From so many rows on matrix products by BLAS make up for the calls of numpy around them: they meet at 5 to 6 rows."""
 
 # Rows whose products with all stored rows are made at a time: a few hundred kilobytes, which stay in cache.
 _ROWS = 64
 
 # Further from every softened row than two of them can be from each other.
 _FAR = 9.0
+
+# Groups of classes, and how many classes there must be for them to save time.
+_GROUPS, _GROUPED = 32, 64
+
+
+class Rule(NamedTuple):
+    """A gate as numbers.
+
+    `numbers` are the place of the reject score in `CONFIDENCES` from 1, or 0 for none, the threshold, how close to it
+    rounding may decide, the p-value at and below which a row is an outlier, and what a learned score needs: a, b, c, m,
+    five numbers for each of four features, and the offsets of classes. `table` has decision and reason of rows that are
+    accepted, low in confidence, unscored, outliers and invalid, (2, 5).
+    """
+
+    numbers: Floats
+    table: NDArray[np.int8]
+
+    @classmethod
+    def of(
+        cls,
+        score: str | None,
+        threshold: float,
+        *,
+        closeness: float,
+        level: float,
+        table: NDArray[np.int8],
+        learned: Iterable[float] = (),
+    ) -> Rule:
+        """The rule of a score by name, with the numbers of a learned score one after the other."""
+        code = 0 if score is None else 1 + CONFIDENCES.index(score)
+        return cls(np.array([code, threshold, closeness, level, *learned]), np.array(table, dtype=np.int8))
+
+
+class Scored(NamedTuple):
+    """What the loops say about n rows.
+
+    `columns` are log density, log KDE, KL_sym, combined score, p-value, reject score and largest probability, (7, n),
+    `points` are (n, 2), `verdicts` are decisions and reasons, (2, n), `predicted` is the largest class or -1 for a bad
+    row, (n,), and `close` the number of rows so close to the threshold that numpy may judge otherwise.
+    """
+
+    points: Floats
+    columns: Floats
+    verdicts: NDArray[np.int8]
+    predicted: NDArray[np.int32]
+    close: int
+
+
+_NO_RULE = Rule.of(None, -math.inf, closeness=-1.0, level=-math.inf, table=np.zeros((2, 5), dtype=np.int8))
 
 
 class Kernel:
@@ -53,56 +112,88 @@ class Kernel:
     def __init__(
         self, embedder: Embedder, kde: Kde, combined: Combined, calibration: Floats, outlier_column: int
     ) -> None:
-        network = embedder.network
         log_norm, outlier = math.log(embedder.student.dof / (2.0 * math.pi)), _outlier(combined)
-        # Everything is copied, because numba compiles once more for arrays that cannot be written to.
-        self._arrays = (
-            *Ranking(np.array(calibration), outlier_column, log_norm),
-            *_plane(embedder),
-            *_density(kde),
-            *outlier,
+        ranking = Ranking(calibration, np.array([log_norm]), np.array([outlier_column]))
+        self._packed = _pack(*_start(embedder), *_plane(embedder), *_density(kde), *outlier, *ranking)
+        self._embedder = embedder
+        self._neighbours, self._stored = combined.neighbours.neighbours, outlier.rows
+        self._screen = outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
+
+    def score(self, probs: Floats, rule: Rule = _NO_RULE) -> Scored:
+        """Score rows as they came in, (n, n_inputs) in C order, and judge them by a rule."""
+        rows = len(probs)
+        points, columns = np.empty((rows, 2)), np.empty((7, rows))
+        verdicts, predicted = np.empty((2, rows), dtype=np.int8), np.empty(rows, dtype=np.int32)
+        if rows < BATCH:
+            close = score_rows(probs, points, columns, verdicts, predicted, rule.numbers, rule.table, *self._packed)
+        else:
+            close = 0
+            for start in range(0, rows, CHUNK):
+                part = slice(start, start + CHUNK)
+                scored = self._score_batch(probs[part], rule)
+                points[part], columns[:, part], verdicts[:, part], predicted[part] = scored[:4]
+                close += scored.close
+        return Scored(points, columns, verdicts, predicted, close)
+
+    def _score_batch(self, probs: Floats, rule: Rule) -> Scored:
+        count, classes = len(probs), self._embedder.student.n_classes
+        pis, logs, soft = np.empty((3, *probs.shape))
+        rows, squares = np.empty((count, 2 * classes + 1)), np.empty(count)
+        points, columns = np.empty((count, 2)), np.empty((7, count))
+        verdicts, predicted = np.empty((2, count), dtype=np.int8), np.empty(count, dtype=np.int32)
+        prepare_rows(probs, pis, logs, soft, rows, predicted, *self._packed)
+        guesses = self._embedder.network_guess(rows)
+        self._square_distances(soft, squares)
+        close = finish_rows(
+            pis,
+            logs,
+            rows,
+            guesses,
+            squares,
+            points,
+            columns,
+            verdicts,
+            predicted,
+            rule.numbers,
+            rule.table,
+            *self._packed,
         )
-        self._neighbours = combined.neighbours.neighbours, combined.neighbours.temperature
-        self._stored, self._screen = outlier.rows, outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
-        self._inputs = (
-            np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
-            embedder.temperature,
-            FLOOR,
-            np.concatenate([array.ravel() for layer in network.layers for array in layer]),
-            np.array([network.layers[0][0].shape[0], *(weight.shape[1] for weight, _ in network.layers)]),
-            FEATURES.index(network.features),
-        )
+        return Scored(points, columns, verdicts, predicted, close)
 
-    def score(self, probs: Floats, points: Floats, results: Floats) -> None:
-        """Score rows one after the other.
-
-        Parameters
-        ----------
-        probs
-            Rows as they came in, (n, n_inputs), in C order.
-        points
-            Where the points go, (n, 2).
-        results
-            Where log density, log KDE, KL_sym, combined score and p-value go, (n, 5); a bad row is NaN throughout.
-        """
-        score_rows(probs, points, results, *self._inputs, *self._arrays)
-
-    def finish(self, logs: Floats, rows: Floats, guesses: Floats, points: Floats, results: Floats) -> None:
-        """Score rows from log π (n, n_inputs), what `Embedder` prepared of it (n, 2K + 1) and guessed (n, 2)."""
-        finish_rows(logs, rows, guesses, self._square_distances(logs), points, results, *self._arrays)
-
-    def _square_distances(self, logs: Floats) -> Floats:
-        """Square distance of softened rows to the k-th nearest stored row, (n,)."""
-        neighbours, temperature = self._neighbours
-        soft, squares = np.empty_like(logs), np.empty(len(logs))
-        soften_rows(logs, temperature, soft)
+    def _square_distances(self, soft: Floats, squares: Floats) -> None:
+        """Write the square distance of softened rows to the k-th nearest stored row to `squares`, (n,)."""
         single = soft.astype(np.float32)
         products = np.empty((_ROWS, self._screen.shape[1]), dtype=np.float32)
-        for start in range(0, len(logs), _ROWS):
+        for start in range(0, len(soft), _ROWS):
             part = slice(start, start + _ROWS)
             found = np.matmul(single[part], self._screen, out=products[: len(single[part])])
-            nearest_rows(soft[part], found.reshape(len(found), -1, BLOCK), self._stored, neighbours, squares[part])
-        return squares
+            nearest_rows(
+                soft[part], found.reshape(len(found), -1, BLOCK), self._stored, self._neighbours, squares[part]
+            )
+
+
+def _pack(*arrays: NDArray[Any]) -> Packed:
+    """All arrays of each dtype one after the other, and where each of them starts, with its shape, (m, 4)."""
+    flat = [[array.ravel() for array in arrays if array.dtype == dtype] for dtype in DTYPES]
+    places, ends = np.zeros((len(arrays), 4), dtype=np.int64), dict.fromkeys(map(np.dtype, DTYPES), 0)
+    for place, array in zip(places, arrays, strict=True):
+        place[: array.ndim + 1] = ends[array.dtype], *array.shape
+        ends[array.dtype] += array.size
+    return cast(
+        Packed, (*(np.concatenate([*some, np.empty(0, kind)]) for some, kind in zip(flat, DTYPES, strict=True)), places)
+    )
+
+
+def _start(embedder: Embedder) -> Start:
+    network = embedder.network
+    layers = zip(network.weights, network.biases, strict=True)
+    return Start(
+        columns=np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
+        network=np.concatenate([array.ravel() for layer in layers for array in layer]),
+        sizes=np.array([network.weights[0].shape[0], *(weight.shape[1] for weight in network.weights)], dtype=np.int64),
+        numbers=np.array([embedder.temperature, FLOOR]),
+        counts=np.array([FEATURES.index(network.features)]),
+    )
 
 
 def _plane(embedder: Embedder) -> Plane:
@@ -117,24 +208,48 @@ def _plane(embedder: Embedder) -> Plane:
     others[top, anchors] = rest.sum(axis=0)
     log_odds = log_q - np.log(np.maximum(others, 1e-300))
     order = np.argsort(log_odds, axis=1, kind="stable")
+    group = _groups(embedder.student.means) if classes >= _GROUPED else np.empty(0, dtype=np.int64)
     return Plane(
         theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
-        anchors=embedder.anchors.copy(),
-        anchor_weights=weights.T.copy(),
-        anchor_class=embedder.anchor_class.copy(),
+        anchors=embedder.anchors,
+        anchor_weights=weights.T,
+        anchor_class=embedder.anchor_class,
         order=order.astype(np.int32),
         log_odds=np.take_along_axis(log_odds, order, axis=1).astype(np.float32),
         others=np.take_along_axis(others, order, axis=1).astype(np.float32),
+        group=group,
+        group_weights=_group_weights(q, group),
         numbers=np.array([power, embedder.bound, MARGIN, SLACK, REST]),
         counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
     )
 
 
+def _groups(means: Floats) -> NDArray[np.int64]:
+    """Numbers of groups of classes that are neighbours on the map, (K,): the largest is halved, again and again."""
+    groups = [np.arange(len(means))]
+    while len(groups) < _GROUPS:
+        largest = groups.pop(int(np.argmax([len(group) for group in groups])))
+        axis = int(np.ptp(means[largest], axis=0).argmax())
+        largest = largest[np.argsort(means[largest, axis], kind="stable")]
+        groups += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
+    numbers = np.empty(len(means), dtype=np.int64)
+    for number, group in enumerate(groups):
+        numbers[group] = number
+    return numbers
+
+
+def _group_weights(q: Floats, group: NDArray[np.int64]) -> Floats:
+    """What `Embedder.anchor_weights` are for classes, for groups of them, (M, 2G + 1), from posteriors (K, M)."""
+    if not len(group):
+        return np.zeros((q.shape[1], 1))
+    sums = np.zeros((_GROUPS, q.shape[1]))
+    np.add.at(sums, group, q)
+    logs = np.log(sums)
+    return np.concatenate([-logs, -sums, (sums * logs).sum(axis=0, keepdims=True)]).T
+
+
 def _density(kde: Kde) -> Density:
-    return Density(
-        **{name: array.copy() for name, array in kde.tensors().items()},
-        constants=np.array([kde_module._LEVELS, kde_module._SQUARES, kde_module._CONES]),
-    )
+    return Density(**kde.tensors(), constants=np.array([kde_module._LEVELS, kde_module._SQUARES, kde_module._CONES]))
 
 
 def _outlier(combined: Combined) -> Outlier:
@@ -147,11 +262,11 @@ def _outlier(combined: Combined) -> Outlier:
     screen[:stored] = neighbours.rows
     return Outlier(
         rows=rows,
-        screen=screen.reshape(blocks, BLOCK, classes).transpose(0, 2, 1).copy(),
-        gen_scores=combined.gen_rank.scores.copy(),
-        gen_log_ranks=combined.gen_rank.log_ranks.copy(),
-        soft_scores=combined.soft_rank.scores.copy(),
-        soft_log_ranks=combined.soft_rank.log_ranks.copy(),
+        screen=screen.reshape(blocks, BLOCK, classes).transpose(0, 2, 1),
+        gen_scores=combined.gen_rank.scores,
+        gen_log_ranks=combined.gen_rank.log_ranks,
+        soft_scores=combined.soft_rank.scores,
+        soft_log_ranks=combined.soft_rank.log_ranks,
         numbers=np.array([neighbours.temperature, combined.gen_rank.slope, combined.soft_rank.slope, GAMMA]),
         counts=np.array([neighbours.neighbours, TOP_CLASSES]),
     )

@@ -158,10 +158,12 @@ class Learned:
     def log_odds(self, log_pi: Floats, *, log_density: Floats | None = None, log_kde: Floats | None = None) -> Floats:
         """Log-odds that the prediction of each row (n, K) is right, (n,): the score to rank by, it never saturates."""
         raw = _raw(self.features, _given(log_pi, log_density, log_kde))
-        *calibration, knee = self.calibration
-        means, spreads, lows, highs = self.ranges
-        scores: Floats = _levels(msp(log_pi), knee) @ np.array(calibration)
-        scores += ((np.clip(raw, lows, highs) - means) / spreads) @ self.weights
+        base, slope, bend, knee = self.calibration
+        certainty = msp(log_pi)
+        # No matrix products: their rounding depends on the number of rows, and a row may be right at a threshold.
+        scores: Floats = base + slope * certainty + bend * np.minimum(certainty, knee)
+        for feature, weight, (mean, spread, low, high) in zip(raw.T, self.weights, self.ranges.T, strict=True):
+            scores += weight * ((np.clip(feature, low, high) - mean) / spread)
         scores += self.offsets[np.argmax(log_pi, axis=1)]
         return scores
 

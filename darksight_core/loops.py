@@ -1,18 +1,23 @@
-"""The way of a row through the scorer as plain loops, which numba compiles.
+"""The way of a row through scorer and gate as plain loops, which numba compiles.
 
-The same formulas as in `embed`, `student`, `kde`, `combined` and `confidence`, over the arrays that `kernel` lays out.
-Two searches are cut short without changing what they find:
+The same formulas as in `embed`, `student`, `kde`, `combined`, `confidence`, `learned` and `gate`, over the arrays that
+`kernel` lays out. Two searches are cut short without changing what they find:
 
-    anchors      KL_sym is at least that of two classes, "the row's own" and "any other" (data processing), so anchors
-                 in the order of their log-odds are tried from the row's outwards until no other can win
+    anchors      KL_sym is at least that of fewer classes (data processing). With two, "the row's own" and "any other",
+                 anchors in the order of their log-odds are tried from the row's outwards until no other can win; where
+                 classes are many, groups of neighbours on the map tell which of these need not be tried
     neighbours   products in float32 leave few stored rows that can be the k-th nearest; float64 decides among them
+
+Logarithms and exponentials are taken of whole arrays by `_log` and `_exp`, several at a time; those of the C library
+numba calls one by one.
 
 numba is optional: without it `COMPILED` is false, and the functions here would work, but slowly. Compiled code is kept
 beside this file, or in the user's cache directory if that is read-only; without both it is compiled in each process.
 Every array and constant of another file comes in as an argument, and no function of another file is called, because
-what numba keeps is not renewed when that file changes. The functions take few arguments and copy arrays by loops
-because both save seconds of compilation. Loops run over a row of an array, not over a row and an offset in it, because
-numba cannot tell that an offset is never negative, and then nothing is worked on several at a time.
+what numba keeps is not renewed when that file changes. Arrays that stay the same come in as few as there are dtypes and
+are taken apart by `_unpack`, because each array takes numba as long as twenty classes of a row. Loops run over a row of
+an array, not over a row and an offset in it, because numba cannot tell that an offset is never negative, and then
+nothing is worked on several at a time.
 """
 
 from __future__ import annotations
@@ -33,15 +38,21 @@ except ImportError:
 
 __all__ = [
     "BLOCK",
+    "CLOSE",
     "COMPILED",
+    "COMPUTED",
+    "CONFIDENCES",
+    "DTYPES",
     "Density",
     "Outlier",
+    "Packed",
     "Plane",
     "Ranking",
+    "Start",
     "finish_rows",
     "nearest_rows",
+    "prepare_rows",
     "score_rows",
-    "soften_rows",
 ]
 
 COMPILED = njit is not None
@@ -50,8 +61,23 @@ COMPILED = njit is not None
 BLOCK = 64
 """Stored rows that are looked at together."""
 
+COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
+"""Reject scores that are computed here, and may differ from numpy's by rounding."""
+
+CONFIDENCES = (*COMPUTED, "log_density", "log_kde", "combined")
+"""Reject scores that a rule can name, by their place from 1, or 0 for none."""
+
+CLOSE = 1e-9
+"""By this much of itself, or of one, a computed score may differ; measured are 1e-12."""
+
+DTYPES = (np.float64, np.float32, np.int64, np.int32)
+"""Kinds of arrays that a scorer is made of."""
+
 Ints: TypeAlias = NDArray[np.int64]
-Local: TypeAlias = tuple[float, float, float, float, float, float, float, float]
+Words: TypeAlias = NDArray[np.int32]
+Bytes: TypeAlias = NDArray[np.int8]
+Local: TypeAlias = tuple[float, float, float, float, float, float, float]
+Packed: TypeAlias = tuple[Floats, NDArray[np.float32], Ints, Words, Ints]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # A product and a sum may be rounded once instead of twice, and sums may be taken in any order, so that several terms
@@ -70,12 +96,32 @@ def _compiled(function: Function) -> Function:
     return compiled  # type: ignore[no-any-return]  # numba's dispatcher is called like the function
 
 
+class Start(NamedTuple):
+    """Arrays that lead to a first guess.
+
+    `columns` are those that the map shows, `network` has the layers of f_p one after the other, and `sizes` how many
+    numbers go into each of them and come out of the last.
+    """
+
+    columns: Ints
+    network: NDArray[np.float32]
+    sizes: Ints
+    numbers: Floats
+    counts: Ints
+
+
+# Places in Start.numbers and Start.counts.
+_TEMPERATURE, _FLOOR = range(2)
+(_FEATURES,) = range(1)
+
+
 class Plane(NamedTuple):
     """Arrays of an `Embedder`.
 
     `theta` has μ_x, μ_y, b, v and exp(b) / 4c² of its scores, (5, K). `anchor_weights` are (M, 2K + 1). For each class
     `order` has the anchors by its log-odds there, which are `log_odds`, and `others` the probability of all other
-    classes, (K, M) each.
+    classes, (K, M) each. `group` is that of each class, (K,), and `group_weights` are as the anchors' for the groups,
+    (M, 2G + 1); without groups G = 0.
     """
 
     theta: Floats
@@ -85,6 +131,8 @@ class Plane(NamedTuple):
     order: NDArray[np.int32]
     log_odds: NDArray[np.float32]
     others: NDArray[np.float32]
+    group: Ints
+    group_weights: Floats
     numbers: Floats
     counts: Ints
 
@@ -127,58 +175,116 @@ class Outlier(NamedTuple):
 
 
 # Places in Outlier.numbers and Outlier.counts.
-_TEMPERATURE, _GEN_SLOPE, _SOFT_SLOPE, _GAMMA = range(4)
+_SOFTNESS, _GEN_SLOPE, _SOFT_SLOPE, _GAMMA = range(4)
 _NEIGHBOURS, _TOP_CLASSES = range(2)
 
 
 class Ranking(NamedTuple):
-    """Calibration scores in ascending order, (n,), the result that they belong to, and log ν / 2π of the student."""
+    """Calibration scores in ascending order, (n,), log ν / 2π of the student, and the result that they belong to."""
 
     calibration: Floats
-    column: int
-    log_norm: float
+    numbers: Floats
+    counts: Ints
 
 
-_RANKING, _PLANE, _DENSITY = len(Ranking._fields), len(Plane._fields), len(Density._fields)
-_TO_PLANE, _TO_DENSITY = _RANKING + _PLANE, _RANKING + _PLANE + _DENSITY
+class _Results(NamedTuple):
+    """Where results go: `points` (n, 2), `columns` (7, n), `verdicts` (2, n); `rule` and `table` say which verdicts."""
+
+    points: Floats
+    columns: Floats
+    verdicts: Bytes
+    rule: Floats
+    table: Bytes
+
+
+# Below so many classes a loop with the C library's logarithm is faster than several loops with `_log`.
+_FEW = 32
+
+# Rows of the columns, places in a rule, and what a verdict may be, as columns of the table of verdicts.
+_LOG_DENSITY, _LOG_KDE, _FIDELITY, _COMBINED, _P_VALUE, _CONFIDENCE, _TOP = range(7)
+_SCORE, _THRESHOLD, _CLOSENESS, _LEVEL, _LEARNED = range(5)
+_ACCEPTED, _LOW, _UNSCORED, _OUTLYING, _INVALID = range(5)
+_MSP, _ENTROPY, _MARGIN_SCORE, _DOCTOR, _GEN, _LEARNED_SCORE, _FIRST_COLUMN = range(1, 8)
+# In a rule, after what every rule has: a, b, c and m, then w, mean, spread, least and largest of four features, then
+# the offsets of the classes; see `learned`.
+_FEATURE_COUNT = 4
+_WEIGHTS = _LEARNED + 4
+_OFFSETS = _WEIGHTS + 5 * _FEATURE_COUNT
 
 
 @_compiled
 def score_rows(
     probs: Floats,
     points: Floats,
-    results: Floats,
-    columns: Ints,
-    temperature: float,
-    floor: float,
-    network: Floats,
-    sizes: Ints,
-    features: int,
-    *arrays: Any,
-) -> None:
-    """Score rows as they came in, (n, n_inputs); a row that cannot be used is NaN throughout."""
-    ranking, plane = Ranking(*arrays[:_RANKING]), Plane(*arrays[_RANKING:_TO_PLANE])
-    density, outlier = Density(*arrays[_TO_PLANE:_TO_DENSITY]), Outlier(*arrays[_TO_DENSITY:])
-    count, classes = len(probs), len(columns)
-    logs, rows = np.empty(probs.shape), np.empty((count, 2 * classes + 1))
-    guesses, values = np.empty((count, 2)), np.empty((2, sizes.max()))
-    soft, affinity = np.empty(probs.shape[1]), np.empty((len(outlier.screen), BLOCK), dtype=np.float32)
-    squares, lanes = np.empty(count), np.empty(BLOCK, dtype=np.float32)
-    best = np.empty(outlier.counts[_NEIGHBOURS])
+    columns: Floats,
+    verdicts: Bytes,
+    predicted: Words,
+    rule: Floats,
+    table: Bytes,
+    doubles: Floats,
+    singles: NDArray[np.float32],
+    longs: Ints,
+    words: Words,
+    places: Ints,
+) -> int:
+    """Score and judge rows as they came in, (n, n_inputs); the number of rows that are close to the threshold.
+
+    Parameters
+    ----------
+    probs
+        The rows.
+    points, columns, verdicts, predicted
+        Where the results go: (n, 2), (7, n), (2, n) and (n,). A row that cannot be used is NaN throughout.
+    rule, table
+        As `Kernel` lays them out.
+    doubles, singles, longs, words, places
+        The scorer, packed.
+    """
+    start, plane, density, outlier, ranking = _unpack(doubles, singles, longs, words, places)
+    results = _Results(points, columns, verdicts, rule, table)
+    count, inputs, classes = len(probs), probs.shape[1], len(start.columns)
+    pis, logs, soft = np.empty((count, inputs)), np.empty((count, inputs)), np.empty((count, inputs))
+    rows, guesses, values = np.empty((count, 2 * classes + 1)), np.empty((count, 2)), np.empty((2, start.sizes.max()))
+    affinity, lanes = np.empty((len(outlier.screen), BLOCK), dtype=np.float32), np.empty(BLOCK, dtype=np.float32)
+    squares, best = np.empty(count), np.empty(outlier.counts[_NEIGHBOURS])
+    _prepare(probs, start, outlier.numbers[_SOFTNESS], pis, logs, soft, rows, predicted)
     for i in range(count):
-        if _prepare(probs[i], columns, temperature, floor, logs[i], rows[i]):
-            _guess(rows[i], network, sizes, features, plane.numbers[_BOUND], values, guesses[i])
-            _soften(logs[i], outlier.numbers[_TEMPERATURE], soft)
-            _affinity(soft, outlier.screen, affinity)
-            squares[i] = _square_distance(soft, affinity, outlier.rows, lanes, best)
-    _finish(logs, rows, guesses, squares, points, results, ranking, plane, density, outlier)
+        if predicted[i] >= 0:
+            _guess(rows[i], start, plane.numbers[_BOUND], values, guesses[i])
+            _affinity(soft[i], outlier.screen, affinity)
+            squares[i] = _square_distance(soft[i], affinity, outlier.rows, lanes, best)
+    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
 
 
 @_compiled
-def soften_rows(logs: Floats, temperature: float, soft: Floats) -> None:
-    """Write √softmax(log π / T) of rows (n, K) to `soft`."""
-    for i in range(len(logs)):
-        _soften(logs[i], temperature, soft[i])
+def prepare_rows(
+    probs: Floats,
+    pis: Floats,
+    logs: Floats,
+    soft: Floats,
+    rows: Floats,
+    predicted: Words,
+    doubles: Floats,
+    singles: NDArray[np.float32],
+    longs: Ints,
+    words: Words,
+    places: Ints,
+) -> None:
+    """Write what is made of rows as they came in, (n, n_inputs).
+
+    Parameters
+    ----------
+    probs
+        The rows.
+    pis, logs, soft
+        Where π, log π and √softmax(log π / T) go, of the shape of the rows.
+    rows, predicted
+        Where what `Embedder.prepare` makes of them goes, (n, 2K + 1), and the largest class, (n,): -1 for a bad row.
+    doubles, singles, longs, words, places
+        The scorer, packed.
+    """
+    start, _, _, outlier, _ = _unpack(doubles, singles, longs, words, places)
+    _prepare(probs, start, outlier.numbers[_SOFTNESS], pis, logs, soft, rows, predicted)
 
 
 @_compiled
@@ -203,111 +309,357 @@ def nearest_rows(
 
 @_compiled
 def finish_rows(
-    logs: Floats, rows: Floats, guesses: Floats, squares: Floats, points: Floats, results: Floats, *arrays: Any
-) -> None:
-    """Score rows from what else was made of them.
-
-    Parameters
-    ----------
-    logs, rows, guesses
-        log π (n, n_inputs), what `Embedder.prepare` makes of it (n, 2K + 1), and the guesses of f_p (n, 2).
-    squares
-        From `nearest_rows`.
-    points, results
-        Where the scores go.
-    """
-    ranking, plane = Ranking(*arrays[:_RANKING]), Plane(*arrays[_RANKING:_TO_PLANE])
-    density, outlier = Density(*arrays[_TO_PLANE:_TO_DENSITY]), Outlier(*arrays[_TO_DENSITY:])
-    _finish(logs, rows, guesses, squares, points, results, ranking, plane, density, outlier)
-
-
-@_compiled
-def _finish(
+    pis: Floats,
     logs: Floats,
     rows: Floats,
     guesses: Floats,
     squares: Floats,
     points: Floats,
-    results: Floats,
+    columns: Floats,
+    verdicts: Bytes,
+    predicted: Words,
+    rule: Floats,
+    table: Bytes,
+    doubles: Floats,
+    singles: NDArray[np.float32],
+    longs: Ints,
+    words: Words,
+    places: Ints,
+) -> int:
+    """Score and judge rows from what was made of them; the number of rows that are close to the threshold.
+
+    Parameters
+    ----------
+    pis, logs, rows, predicted
+        From `prepare_rows`.
+    guesses, squares
+        The guesses of f_p, (n, 2), and from `nearest_rows`.
+    points, columns, verdicts, rule, table, doubles, singles, longs, words, places
+        As in `score_rows`.
+    """
+    _, plane, density, outlier, ranking = _unpack(doubles, singles, longs, words, places)
+    results = _Results(points, columns, verdicts, rule, table)
+    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
+
+
+@_compiled
+def _unpack(
+    doubles: Floats, singles: NDArray[np.float32], longs: Ints, words: Words, places: Ints
+) -> tuple[Start, Plane, Density, Outlier, Ranking]:
+    """The parts of a scorer, whose arrays stand one after the other; `places` has their starts and shapes."""
+    start = Start(
+        _line(longs, places[0]),
+        _line(singles, places[1]),
+        _line(longs, places[2]),
+        _line(doubles, places[3]),
+        _line(longs, places[4]),
+    )
+    plane = Plane(
+        _table(doubles, places[5]),
+        _table(doubles, places[6]),
+        _table(doubles, places[7]),
+        _line(longs, places[8]),
+        _table(words, places[9]),
+        _table(singles, places[10]),
+        _table(singles, places[11]),
+        _line(longs, places[12]),
+        _table(doubles, places[13]),
+        _line(doubles, places[14]),
+        _line(longs, places[15]),
+    )
+    density = Density(
+        _line(doubles, places[16]),
+        _line(doubles, places[17]),
+        _line(longs, places[18]),
+        _line(longs, places[19]),
+        _table(doubles, places[20]),
+        _line(words, places[21]),
+        _line(words, places[22]),
+        _cube(singles, places[23]),
+        _table(doubles, places[24]),
+        _line(longs, places[25]),
+    )
+    outlier = Outlier(
+        _table(doubles, places[26]),
+        _cube(singles, places[27]),
+        _line(doubles, places[28]),
+        _line(doubles, places[29]),
+        _line(doubles, places[30]),
+        _line(doubles, places[31]),
+        _line(doubles, places[32]),
+        _line(longs, places[33]),
+    )
+    ranking = Ranking(_line(doubles, places[34]), _line(doubles, places[35]), _line(longs, places[36]))
+    return start, plane, density, outlier, ranking
+
+
+@_compiled
+def _line(flat: NDArray[Any], place: Ints) -> NDArray[Any]:
+    return flat[place[0] : place[0] + place[1]]
+
+
+@_compiled
+def _table(flat: NDArray[Any], place: Ints) -> NDArray[Any]:
+    return flat[place[0] : place[0] + place[1] * place[2]].reshape((place[1], place[2]))
+
+
+@_compiled
+def _cube(flat: NDArray[Any], place: Ints) -> NDArray[Any]:
+    return flat[place[0] : place[0] + place[1] * place[2] * place[3]].reshape((place[1], place[2], place[3]))
+
+
+@_compiled
+def _finish(
+    pis: Floats,
+    logs: Floats,
+    rows: Floats,
+    guesses: Floats,
+    squares: Floats,
+    predicted: Words,
+    results: _Results,
     ranking: Ranking,
     plane: Plane,
     density: Density,
     outlier: Outlier,
-) -> None:
-    """Place rows and score them; a row whose last number is not one is bad."""
-    calibration, last = ranking.calibration, results.shape[1] - 1
-    work, spare = np.empty((6, plane.theta.shape[1])), np.empty(logs.shape[1])
+) -> int:
+    """Place rows, score and judge them; the number of rows that are close to the threshold."""
+    calibration, column, columns = ranking.calibration, ranking.counts[0], results.columns
+    work, gens, close = np.empty((3, plane.theta.shape[1])), np.empty(len(rows)), 0
+    _gen(pis, logs, predicted, outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], gens)
     for i in range(len(rows)):
-        if rows[i, -1] != 1.0:
-            points[i, 0] = points[i, 1] = np.nan
-            for j in range(last + 1):
-                results[i, j] = np.nan
+        label = predicted[i]
+        if label < 0:
+            results.points[i, 0] = results.points[i, 1] = np.nan
+            for j in range(len(columns)):
+                columns[j, i] = np.nan
+            _judge(_INVALID, i, results)
             continue
         x, y, loss, log_total = _place(guesses[i], rows[i], plane, work)
-        points[i, 0], points[i, 1] = x, y
-        results[i, 0] = log_total + ranking.log_norm
-        results[i, 1] = _log_kde(x, y, density)
-        results[i, 2] = loss
-        gen = _gen(logs[i], outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], spare)
-        results[i, 3] = _combined(gen, -math.sqrt(squares[i]), outlier)
-        results[i, last] = (1.0 + _rank(results[i, ranking.column], calibration)) / (1.0 + len(calibration))
+        results.points[i, 0], results.points[i, 1] = x, y
+        columns[_LOG_DENSITY, i] = log_total + ranking.numbers[0]
+        columns[_LOG_KDE, i] = _log_kde(x, y, density)
+        columns[_FIDELITY, i] = loss
+        columns[_COMBINED, i] = _combined(gens[i], -math.sqrt(squares[i]), outlier)
+        columns[_P_VALUE, i] = (1.0 + _rank(columns[column, i], calibration)) / (1.0 + len(calibration))
+        columns[_TOP, i] = pis[i, label]
+        columns[_CONFIDENCE, i] = _confidence(pis[i], logs[i], label, gens[i], columns[:, i], results.rule)
+        close += _decide(i, results)
+    return close
 
 
 @_compiled
-def _prepare(probs: Floats, columns: Ints, temperature: float, floor: float, logs: Floats, row: Floats) -> bool:
-    """Write log π of all classes to `logs` and (π, log π, 1) of the student's to `row`; false if they are unusable."""
-    total, lifted, classes = 0.0, 0.0, len(columns)
-    row[2 * classes] = 0.0
-    for k in range(len(probs)):
-        # Not "<", so that NaN is caught too.
-        if not probs[k] >= -1e-6:
-            return False
-        total += probs[k]
-        lifted += max(probs[k], floor)
-    if not abs(total - 1.0) <= 1e-3:
-        return False
-    log_total = math.log(lifted)
-    for k in range(len(probs)):
-        logs[k] = math.log(max(probs[k], floor)) - log_total
-    top = -np.inf
-    for k in range(classes):
-        row[classes + k] = logs[columns[k]]
-        top = max(top, row[classes + k])
-    if classes < len(probs) or temperature != 1.0:
-        lifted = 0.0
-        for k in range(classes):
-            row[classes + k] = (row[classes + k] - top) / temperature
-            lifted += math.exp(row[classes + k])
-        log_total = math.log(lifted)
-        for k in range(classes):
-            row[classes + k] -= log_total
-    for k in range(classes):
-        row[k] = math.exp(row[classes + k])
-    row[2 * classes] = 1.0
-    return True
+def _decide(i: int, results: _Results) -> bool:
+    """Write the verdict on a row that was scored; whether it is close to the threshold. See `Gate.decide`."""
+    rule = results.rule
+    p_value, confidence, threshold = results.columns[_P_VALUE, i], results.columns[_CONFIDENCE, i], rule[_THRESHOLD]
+    verdict, has_score = _ACCEPTED, rule[_SCORE] != 0.0
+    if p_value <= rule[_LEVEL]:
+        verdict = _OUTLYING
+    elif math.isnan(p_value) or (has_score and math.isnan(confidence)):
+        verdict = _UNSCORED
+    elif has_score and not confidence > threshold:
+        verdict = _LOW
+    _judge(verdict, i, results)
+    return bool(abs(confidence - threshold) <= rule[_CLOSENESS])
 
 
 @_compiled
-def _guess(
-    row: Floats, network: Floats, sizes: Ints, features: int, bound: float, values: Floats, guess: Floats
+def _judge(verdict: int, i: int, results: _Results) -> None:
+    results.verdicts[0, i], results.verdicts[1, i] = results.table[0, verdict], results.table[1, verdict]
+
+
+@_compiled
+def _confidence(pi: Floats, logs: Floats, label: int, gen: float, column: Floats, rule: Floats) -> float:
+    """The reject score that the rule names, NaN for none; see `confidence` and `Learned.log_odds`."""
+    score = int(rule[_SCORE])
+    if score == 0:
+        return math.nan
+    if score >= _FIRST_COLUMN:
+        return float(column[(_LOG_DENSITY, _LOG_KDE, _COMBINED)[score - _FIRST_COLUMN]])
+    if score == _GEN:
+        return gen
+    first, others, second, minus_entropy, squares = pi[label], 0.0, 0.0, 0.0, 0.0
+    for k in range(len(pi)):
+        # The sum of the others keeps the digits that 1 - p₁ has not.
+        p = pi[k] if k != label else 0.0
+        others += p
+        second = max(second, p)
+        minus_entropy += p * logs[k]
+        squares += p * p
+    msp, margin = logs[label] - math.log(others), -math.log(others + second)
+    minus_entropy += first * (math.log1p(-others) if others < 0.5 else logs[label])
+    if score == _MSP:
+        return float(msp)
+    if score == _ENTROPY:
+        return float(minus_entropy)
+    if score == _MARGIN_SCORE:
+        return float(margin)
+    if score == _DOCTOR:
+        return float(-(first * others + (others - squares)) / (first * first + squares))
+    log_odds = rule[_LEARNED] + rule[_LEARNED + 1] * msp + rule[_LEARNED + 2] * min(msp, rule[_LEARNED + 3])
+    features = (-math.log(max(-minus_entropy, 1e-300)), margin, column[_LOG_DENSITY], column[_LOG_KDE])
+    for j in range(_FEATURE_COUNT):
+        weight, mean = rule[_WEIGHTS + j], rule[_WEIGHTS + _FEATURE_COUNT + j]
+        spread, least = rule[_WEIGHTS + 2 * _FEATURE_COUNT + j], rule[_WEIGHTS + 3 * _FEATURE_COUNT + j]
+        if weight != 0.0:
+            cut = min(max(features[j], least), rule[_WEIGHTS + 4 * _FEATURE_COUNT + j])
+            log_odds += weight * (cut - mean) / spread
+    return float(log_odds + rule[_OFFSETS + label])
+
+
+@_compiled
+def _prepare(
+    probs: Floats,
+    start: Start,
+    softness: float,
+    pis: Floats,
+    logs: Floats,
+    soft: Floats,
+    rows: Floats,
+    predicted: Words,
 ) -> None:
+    """Write what `prepare_rows` says."""
+    count, inputs, classes = len(probs), probs.shape[1], len(start.columns)
+    temperature, floor, sharpness = start.numbers[_TEMPERATURE], start.numbers[_FLOOR], 0.5 / softness
+    for i in range(count):
+        predicted[i] = _largest(probs[i], 0, inputs) if _lift(probs[i], floor, pis[i]) else -1
+    _log(pis.reshape(count * inputs), logs.reshape(count * inputs))
+    for i in range(count):
+        pi, log, hot, row, total = pis[i], logs[i], soft[i], rows[i], 0.0
+        for k in range(inputs):
+            total += pi[k]
+        log_total, scale = math.log(total), 1.0 / total
+        for k in range(inputs):
+            log[k] -= log_total
+        for k in range(inputs):
+            pi[k] *= scale
+        top = log[max(predicted[i], 0)]
+        for k in range(inputs):
+            hot[k] = (log[k] - top) * sharpness
+        if classes == inputs and temperature == 1.0:
+            shown, its_log = row[:classes], row[classes:]
+            for k in range(classes):
+                shown[k] = pi[k]
+            for k in range(classes):
+                its_log[k] = log[k]
+        else:
+            for k in range(classes):
+                row[classes + k] = log[start.columns[k]]
+            _temper(row[:classes], row[classes : 2 * classes], temperature)
+        row[2 * classes] = 1.0
+    _exp(soft.reshape(count * inputs), soft.reshape(count * inputs))
+    for i in range(count):
+        hot, total = soft[i], 0.0
+        for k in range(inputs):
+            total += hot[k] * hot[k]
+        scale = 1.0 / math.sqrt(total)
+        for k in range(inputs):
+            hot[k] *= scale
+
+
+@_compiled
+def _lift(probs: Floats, floor: float, pi: Floats) -> bool:
+    """Write probabilities, none below the floor, to `pi`; ones, and false, for a row that is not on the simplex."""
+    total, low = 0.0, 0
+    for k in range(len(probs)):
+        p = probs[k]
+        # Not "<", so that NaN is caught too.
+        low += 0 if p >= -1e-6 else 1
+        total += p
+        pi[k] = p if p > floor else floor
+    if low == 0 and abs(total - 1.0) <= 1e-3:
+        return True
+    for k in range(len(probs)):
+        pi[k] = 1.0
+    return False
+
+
+@_compiled
+def _temper(pi: Floats, log: Floats, temperature: float) -> None:
+    """Turn log π of some classes into softmax(log π / T) and its logarithm."""
+    top, total = log[_largest(log, 0, len(log))], 0.0
+    for k in range(len(log)):
+        log[k] = (log[k] - top) / temperature
+    _exp(log, pi)
+    for k in range(len(log)):
+        total += pi[k]
+    log_total, scale = math.log(total), 1.0 / total
+    for k in range(len(log)):
+        log[k] -= log_total
+        pi[k] *= scale
+
+
+@_compiled
+def _log(values: Floats, logs: Floats) -> None:
+    """Write the logarithms of positive numbers, none of them tiny, to `logs`, another array.
+
+    x = 2ⁿ m with √½ <= m < √2, and log m is a polynomial in (m - 1) / (m + 1) (fdlibm's); right to 1e-15.
+    """
+    bits, mantissas = values.view(np.int64), logs.view(np.int64)
+    for k in range(len(values)):
+        mantissas[k] = bits[k] - (((bits[k] - 0x3FE6A09E667F3BCD) >> 52) << 52)
+    for k in range(len(values)):
+        power, part = float((bits[k] - mantissas[k]) >> 52), logs[k] - 1.0
+        s = part / (2.0 + part)
+        z = s * s
+        far = 0.2222219843214978396 + z * (
+            0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.147981986051165859)
+        )
+        series = z * (0.666666666666673513 + z * (0.3999999999940941908 + z * (0.2857142874366239149 + z * far)))
+        logs[k] = power * 0.6931471805599453 + s * (2.0 + series)
+
+
+@_compiled
+def _exp(values: Floats, exps: Floats) -> None:
+    """Write the exponentials of numbers to `exps`, which may be the same array; what is below -700 counts as that.
+
+    exp x = 2ⁿ exp r with |r| <= log √2, and exp r is its series; right to 1e-14 of itself.
+    """
+    powers = exps.view(np.int64)
+    for k in range(len(values)):
+        value = values[k] if values[k] > -700.0 else -700.0
+        power = math.floor(value * 1.4426950408889634 + 0.5)
+        r = value - power * 0.6931471805599453
+        far = 1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * (1 / 3628800 + r * (1 / 39916800))))
+        near = 0.5 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * far))))
+        exps[k] = 1.0 + r * (1.0 + r * near)
+        powers[k] += np.int64(power) << 52
+
+
+@_compiled
+def _guess(row: Floats, start: Start, bound: float, values: Floats, guess: Floats) -> None:
     """Write f_p(π), kept within the bound, to `guess`."""
-    classes = len(row) // 2
+    network, sizes, features, classes = start.network, start.sizes, start.counts[_FEATURES], len(row) // 2
     for k in range(sizes[0]):
         p = row[k % classes]
         values[0, k] = p if features == 0 or (features == 2 and k < classes) else math.log(max(p, 1e-8)) / 8.0
-    start = 0
+    first = 0
     for layer in range(len(sizes) - 1):
         inputs, outputs = sizes[layer], sizes[layer + 1]
-        before, after = values[layer % 2], values[(layer + 1) % 2]
+        before, after = values[layer % 2], values[(layer + 1) % 2][:outputs]
+        biases = network[first + inputs * outputs : first + (inputs + 1) * outputs]
         for j in range(outputs):
-            after[j] = network[start + inputs * outputs + j]
-        for i in range(inputs):
-            # Half of the hidden units rest.
+            after[j] = biases[j]
+        i, half = 0, -1
+        while i < inputs:
+            # Half of the hidden units rest; the others are taken two at a time, because reading and writing the sums
+            # takes longer than adding to them.
             if layer == 0 or before[i] > 0.0:
-                for j in range(outputs):
-                    after[j] += before[i] * network[start + i * outputs + j]
-        start += (inputs + 1) * outputs
+                if half < 0:
+                    half = i
+                else:
+                    a, b = before[half], before[i]
+                    from_a = network[first + half * outputs : first + (half + 1) * outputs]
+                    from_b = network[first + i * outputs : first + (i + 1) * outputs]
+                    for j in range(outputs):
+                        after[j] += a * float(from_a[j]) + b * float(from_b[j])
+                    half = -1
+            i += 1
+        if half >= 0:
+            a, from_a = before[half], network[first + half * outputs : first + (half + 1) * outputs]
+            for j in range(outputs):
+                after[j] += a * float(from_a[j])
+        first += (inputs + 1) * outputs
     for j in range(2):
         guess[j] = min(max(values[(len(sizes) - 1) % 2, j], -bound), bound)
 
@@ -322,14 +674,31 @@ def _cost(row: Floats, weights: Floats) -> float:
 
 
 @_compiled
+def _group(row: Floats, group: Ints, grouped: Floats) -> float:
+    """Write (Π, log Π, 1) of the groups of classes to `grouped`; Σ Π log Π."""
+    groups, minus_entropy = len(grouped) // 2, 0.0
+    for g in range(groups):
+        grouped[g] = 0.0
+    for k in range(len(group)):
+        grouped[group[k]] += row[k]
+    for g in range(groups):
+        grouped[groups + g] = math.log(max(grouped[g], 1e-300))
+        minus_entropy += grouped[g] * grouped[groups + g]
+    grouped[2 * groups] = 1.0
+    return minus_entropy
+
+
+@_compiled
 def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
     """Index of the anchor of least KL_sym, or -1 if none is below the limit."""
-    classes = len(row) // 2
-    negative_entropy, other = 0.0, 0.0
+    classes, has_groups = len(row) // 2, len(plane.group) > 0
+    minus_entropy, other, of_groups = 0.0, 0.0, 0.0
+    grouped = np.empty(plane.group_weights.shape[1])
+    if has_groups:
+        of_groups = _group(row, plane.group, grouped)
     for k in range(classes):
-        negative_entropy += row[k] * row[classes + k]
-        if k != label:
-            other += row[k]
+        minus_entropy += row[k] * row[classes + k]
+        other += row[k] if k != label else 0.0
     # Below the smallest probability by far, but a row of one class has no other.
     log_odds = row[classes + label] - math.log(max(other, 1e-300))
     order, known, others = plane.order[label], plane.log_odds[label], plane.others[label]
@@ -338,79 +707,86 @@ def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
         j = middle if side == 0 else middle - 1
         while 0 <= j < len(order):
             # What float32 rounds off is made up for, so that no anchor is missed.
-            if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > limit * 1.0001 + 1e-9:
+            enough = limit * 1.0001 + 1e-9
+            if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > enough:
                 break
             m = order[j]
-            loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + negative_entropy)
+            j += 1 if side == 0 else -1
+            if has_groups and 0.5 * (_cost(grouped, plane.group_weights[m]) + of_groups) > enough:
+                continue
+            loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
             if loss < limit:
                 best, limit = m, loss
-            j += 1 if side == 0 else -1
     return best
 
 
 @_compiled
-def _loss(x: float, y: float, row: Floats, theta: Floats, power: float, work: Floats) -> float:
-    """KL_sym at a point, the first number of `_look` by itself."""
-    classes, total, top = theta.shape[1], 0.0, -np.inf
+def _scores(x: float, y: float, theta: Floats, power: float, work: Floats) -> None:
+    """Write -2c / (|y - μ|² + v) and s of all classes at a point to the first two rows of `work`."""
+    classes = theta.shape[1]
+    if classes < _FEW:
+        for k in range(classes):
+            gap_x, gap_y = x - theta[0, k], y - theta[1, k]
+            square = gap_x * gap_x + gap_y * gap_y + theta[3, k]
+            work[0, k], work[1, k] = -2.0 * power / square, theta[2, k] - power * math.log(square)
+        return
     for k in range(classes):
         gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-        work[2, k], work[3, k] = -2.0 * power / distance, theta[2, k] - power * math.log(distance)
-        top = max(top, work[3, k])
-    if power == 2.0:
-        top = 0.0
-        for k in range(classes):
-            work[4, k] = theta[4, k] * work[2, k] * work[2, k]
-            total += work[4, k]
-    else:
-        for k in range(classes):
-            work[4, k] = math.exp(work[3, k] - top)
-            total += work[4, k]
-    log_total, scale, loss = top + math.log(total), 1.0 / total, 0.0
+        work[2, k] = gap_x * gap_x + gap_y * gap_y + theta[3, k]
+    _log(work[2], work[1])
     for k in range(classes):
-        loss += (row[k] - work[4, k] * scale) * (row[classes + k] - work[3, k] + log_total)
+        work[1, k] = theta[2, k] - power * work[1, k]
+        work[0, k] = -2.0 * power / work[2, k]
+
+
+@_compiled
+def _posterior(x: float, y: float, theta: Floats, power: float, work: Floats) -> tuple[float, float]:
+    """Write `_scores` and exp(s), up to a factor, to `work`; log Σ exp s, and what makes them sum to one."""
+    _scores(x, y, theta, power, work)
+    classes, top, total = theta.shape[1], 0.0, 0.0
+    if power == 2.0:
+        # ν = 2 is the default, and there exp(s) takes no exponential.
+        for k in range(classes):
+            q = theta[4, k] * work[0, k] * work[0, k]
+            work[2, k] = q
+            total += q
+    else:
+        top = work[1, _largest(work[1], 0, classes)]
+        for k in range(classes):
+            work[2, k] = work[1, k] - top
+        _exp(work[2], work[2])
+        for k in range(classes):
+            total += work[2, k]
+    return top + math.log(total), 1.0 / total
+
+
+@_compiled
+def _loss(x: float, y: float, pair: Floats, theta: Floats, power: float, work: Floats) -> float:
+    """KL_sym at a point, the first number of `_look` by itself."""
+    log_total, scale = _posterior(x, y, theta, power, work)
+    loss = 0.0
+    for k in range(theta.shape[1]):
+        loss += (pair[0, k] - work[2, k] * scale) * (pair[1, k] - work[1, k] + log_total)
     return 0.5 * loss
 
 
 @_compiled
-def _look(x: float, y: float, row: Floats, label: int, theta: Floats, power: float, work: Floats) -> Local:
-    """KL_sym, log Σ exp s, gradient x, y, Hessian xx, yy, xy and the label's lead at a point; see `embed._look`."""
-    classes = theta.shape[1]
-    top, other = -np.inf, -np.inf
+def _look(x: float, y: float, pair: Floats, theta: Floats, power: float, work: Floats) -> Local:
+    """KL_sym, log Σ exp s, gradient x, y and Hessian xx, yy, xy at a point, for (π, log π); see `embed._look`."""
+    log_total, scale = _posterior(x, y, theta, power, work)
+    classes, loss, mean = theta.shape[1], 0.0, 0.0
     for k in range(classes):
-        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-        slope = -2.0 * power / distance
-        score = theta[2, k] - power * math.log(distance)
-        work[0, k], work[1, k], work[2, k], work[3, k] = slope * gap_x, slope * gap_y, slope, score
-        if k != label:
-            other = max(other, score)
-    top = max(other, work[3, label])
-    total = 0.0
-    if power == 2.0:
-        # ν = 2 is the default, and there exp(s) takes no exponential.
-        top = 0.0
-        for k in range(classes):
-            work[4, k] = theta[4, k] * work[2, k] * work[2, k]
-            total += work[4, k]
-    else:
-        for k in range(classes):
-            work[4, k] = math.exp(work[3, k] - top)
-            total += work[4, k]
-    log_total, scale = top + math.log(total), 1.0 / total
-    loss, mean = 0.0, 0.0
-    for k in range(classes):
-        q, surprise = work[4, k] * scale, row[classes + k] - work[3, k] + log_total
-        loss += (row[k] - q) * surprise
+        q, surprise = work[2, k] * scale, pair[1, k] - work[1, k] + log_total
+        loss += (pair[0, k] - q) * surprise
         mean += q * surprise
-        work[4, k], work[5, k] = q, surprise
     g_x, g_y, mean_x, mean_y, tilt_x, tilt_y = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     h_xx, h_yy, h_xy, bend = 0.0, 0.0, 0.0, 0.0
-    share = 1.0 / power
+    share, level = 1.0 / power, log_total - mean
     for k in range(classes):
-        along_x, along_y, slope, q = work[0, k], work[1, k], work[2, k], work[4, k]
-        tilt = q * (work[5, k] - mean)
-        pull = 0.5 * (q - row[k] - tilt)
+        slope, q = work[0, k], work[2, k] * scale
+        along_x, along_y = slope * (x - theta[0, k]), slope * (y - theta[1, k])
+        tilt = q * (pair[1, k] - work[1, k] + level)
+        pull = 0.5 * (q - pair[0, k] - tilt)
         weight = q - 0.5 * tilt + share * pull
         mean_x += q * along_x
         mean_y += q * along_y
@@ -425,27 +801,46 @@ def _look(x: float, y: float, row: Floats, label: int, theta: Floats, power: flo
     h_xx += bend - mean_x * (mean_x - tilt_x)
     h_yy += bend - mean_y * (mean_y - tilt_y)
     h_xy += 0.5 * (tilt_x * mean_y + tilt_y * mean_x) - mean_x * mean_y
-    return 0.5 * loss, log_total, g_x, g_y, h_xx, h_yy, h_xy, work[3, label] - other
+    return 0.5 * loss, log_total, g_x, g_y, h_xx, h_yy, h_xy
+
+
+@_compiled
+def _lead(x: float, y: float, label: int, theta: Floats, power: float, work: Floats) -> float:
+    """Log-odds of a class against the best other one at a point."""
+    if power == 2.0:
+        own, other = 0.0, 0.0
+        for k in range(theta.shape[1]):
+            gap_x, gap_y = x - theta[0, k], y - theta[1, k]
+            distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
+            q = theta[4, k] / (distance * distance)
+            if k == label:
+                own = q
+            elif q > other:
+                other = q
+        return math.log(own / other) if other > 0.0 else math.inf
+    _scores(x, y, theta, power, work)
+    own, work[1, label] = work[1, label], -np.inf
+    return float(own - work[1, _largest(work[1], 0, theta.shape[1])])
 
 
 @_compiled
 def _newton(
     x: float,
     y: float,
-    local: Local,
-    row: Floats,
+    pair: Floats,
     label: int,
     least_lead: float,
     steps: int,
-    theta: Floats,
-    numbers: Floats,
+    plane: Plane,
     work: Floats,
-) -> tuple[float, float, Local]:
-    """Point and what is known there after damped Newton steps that keep this lead; see `Embedder._newton`."""
+) -> tuple[float, float, float, float]:
+    """Point, KL_sym and log Σ exp s after damped Newton steps that keep this lead; see `Embedder._newton`."""
+    theta, numbers = plane.theta, plane.numbers
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
     damping = 1e-3
+    local = _look(x, y, pair, theta, power, work)
     for _ in range(steps):
-        _, _, g_x, g_y, h_xx, h_yy, h_xy, _ = local
+        _, _, g_x, g_y, h_xx, h_yy, h_xy = local
         shift = damping + 1e-6
         middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
         split = max(math.sqrt(half * half + h_xy * h_xy), 1e-20)
@@ -460,13 +855,16 @@ def _newton(
         factor = min(0.1 * bound / length, 1.0)
         trial_x = min(max(x + factor * step_x, -bound), bound)
         trial_y = min(max(y + factor * step_y, -bound), bound)
-        there = _look(trial_x, trial_y, row, label, theta, power, work)
-        if there[0] < local[0] + slack and there[7] > least_lead:
+        there = _look(trial_x, trial_y, pair, theta, power, work)
+        better = there[0] < local[0] + slack
+        if better and least_lead > -np.inf:
+            better = _lead(trial_x, trial_y, label, theta, power, work) > least_lead
+        if better:
             x, y, local = trial_x, trial_y, there
             damping = max(0.2 * damping, 1e-6)
         else:
             damping = min(10.0 * damping, 1e4)
-    return x, y, local
+    return x, y, local[0], local[1]
 
 
 @_compiled
@@ -475,14 +873,13 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
     theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
     power, margin = numbers[_POWER], numbers[_MARGIN]
     label, inside = _largest(row, classes, 2 * classes), -1
-    x, y = guess[0], guess[1]
-    best = _best_anchor(row, label, _loss(x, y, row, theta, power, work), plane)
+    x, y, pair = guess[0], guess[1], row[: 2 * classes].reshape((2, classes))
+    best = _best_anchor(row, label, _loss(x, y, pair, theta, power, work), plane)
     if best >= 0:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-    local = _look(x, y, row, label, theta, power, work)
-    x, y, local = _newton(x, y, local, row, label, -np.inf, plane.counts[_STEPS], theta, numbers, work)
-    if local[7] > margin:
-        return x, y, local[0], local[1]
+    x, y, loss, log_total = _newton(x, y, pair, label, -np.inf, plane.counts[_STEPS], plane, work)
+    if _lead(x, y, label, theta, power, work) > margin:
+        return x, y, loss, log_total
     least = np.inf
     for m in range(len(plane.anchors)):
         if plane.anchor_class[m] == label:
@@ -490,23 +887,20 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
             if cost < least:
                 inside, least = m, cost
     if inside < 0:
-        return x, y, local[0], local[1]
+        return x, y, loss, log_total
     from_x, from_y = plane.anchors[inside, 0], plane.anchors[inside, 1]
     low, high = 0.0, 1.0
     for _ in range(plane.counts[_BISECTIONS]):
         middle = 0.5 * (low + high)
         x_there, y_there = from_x + middle * (x - from_x), from_y + middle * (y - from_y)
-        if _look(x_there, y_there, row, label, theta, power, work)[7] > margin:
+        if _lead(x_there, y_there, label, theta, power, work) > margin:
             low = middle
         else:
             high = middle
     x, y = from_x + low * (x - from_x), from_y + low * (y - from_y)
-    local = _look(x, y, row, label, theta, power, work)
-    at_anchor = _look(from_x, from_y, row, label, theta, power, work)
-    if not local[0] < at_anchor[0]:
-        x, y, local = from_x, from_y, at_anchor
-    x, y, local = _newton(x, y, local, row, label, margin, plane.counts[_INSIDE_STEPS], theta, numbers, work)
-    return x, y, local[0], local[1]
+    if not _loss(x, y, pair, theta, power, work) < _loss(from_x, from_y, pair, theta, power, work):
+        x, y = from_x, from_y
+    return _newton(x, y, pair, label, margin, plane.counts[_INSIDE_STEPS], plane, work)
 
 
 @_compiled
@@ -518,37 +912,68 @@ def _combined(gen: float, soft_knn: float, outlier: Outlier) -> float:
 
 
 @_compiled
-def _gen(logs: Floats, gamma: float, top_classes: int, spare: Floats) -> float:
-    """Generalised entropy of the most probable classes, negated; see `confidence.gen`."""
-    top, first, count, rest = _largest(logs, 0, len(logs)), 0, len(logs) - 1, 0.0
-    for k in range(count):
-        spare[k] = logs[k + (k >= top)]
-    others = spare[:count]
-    if count >= top_classes:
-        for k in range(count):
-            rest += math.exp(others[k])
-        first = count - (top_classes - 1)
-        others = np.partition(others, first)
-    total = 0.0
-    for k in range(first, count):
-        p = math.exp(others[k])
-        # Most probabilities are so small that three terms of log(1 - p) are all that there is.
-        log_rest = math.log1p(-p) if p > 1e-4 else -p * (1.0 + p * (0.5 + p / 3.0))
-        total += math.exp(gamma * (others[k] + log_rest))
-        if first == 0:
-            rest += p
-    return -total - math.exp(gamma * (logs[top] + math.log(rest)))
+def _gen(pis: Floats, logs: Floats, predicted: Words, gamma: float, top_classes: int, gens: Floats) -> None:
+    """Write the generalised entropy of the most probable classes, negated, to `gens`; see `confidence.gen`."""
+    count, inputs = pis.shape
+    kept = min(inputs, top_classes)
+    rests, terms = np.empty((count, kept)), np.empty((count, kept))
+    for i in range(count):
+        pi, rest, term, top, others = pis[i], rests[i], terms[i], max(predicted[i], 0), 0.0
+        for k in range(inputs):
+            others += pi[k] if k != top else 0.0
+        if kept < inputs:
+            _select(pi, rest)
+            top = _largest(rest, 0, kept)
+        else:
+            for k in range(inputs):
+                rest[k] = pi[k]
+        for k in range(kept):
+            term[k] = rest[k] * (1.0 - rest[k])
+        # The sum of the others keeps the digits that 1 - p₁ has not.
+        term[top] = rest[top] * others
+    _log(terms.reshape(count * kept), rests.reshape(count * kept))
+    for i in range(count):
+        rest = rests[i]
+        for k in range(kept):
+            rest[k] *= gamma
+    _exp(rests.reshape(count * kept), rests.reshape(count * kept))
+    for i in range(count):
+        rest, total = rests[i], 0.0
+        for k in range(kept):
+            total += rest[k]
+        gens[i] = -total
 
 
 @_compiled
-def _soften(logs: Floats, temperature: float, soft: Floats) -> None:
-    """Write √softmax(log π / T) to `soft`."""
-    top, total = logs[_largest(logs, 0, len(logs))], 0.0
-    for k in range(len(logs)):
-        soft[k] = math.exp((logs[k] - top) / temperature)
-        total += soft[k]
-    for k in range(len(logs)):
-        soft[k] = math.sqrt(soft[k] / total)
+def _select(values: Floats, largest: Floats) -> None:
+    """Write the largest of positive numbers, as many as there is room for, to `largest`."""
+    # Positive floats are in the order of their bits, the first of which are sorted into bins.
+    bits, kept, shift = values.view(np.int64), len(largest), 0
+    low, high = bits[0], bits[0]
+    for k in range(len(bits)):
+        low, high = min(low, bits[k]), max(high, bits[k])
+    while (high - low) >> shift > 511:
+        shift += 1
+    counts = np.zeros(512, dtype=np.int64)
+    for k in range(len(bits)):
+        counts[(bits[k] - low) >> shift] += 1
+    edge, found, met = 511, 0, 0
+    while found + counts[edge] < kept:
+        found += counts[edge]
+        edge -= 1
+    needed, on_edge, found = kept - found, np.empty(counts[edge]), 0
+    for k in range(len(bits)):
+        place = (bits[k] - low) >> shift
+        if place > edge:
+            largest[found] = values[k]
+            found += 1
+        elif place == edge:
+            on_edge[met] = values[k]
+            met += 1
+    if needed < met and on_edge.min() < on_edge.max():
+        on_edge = np.partition(on_edge, met - needed)
+    for k in range(needed):
+        largest[found + k] = on_edge[met - needed + k]
 
 
 @_compiled

@@ -10,7 +10,7 @@ other row notices. A `Scorer` never changes after it is made, so any number of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,9 @@ __all__ = ["OUTLIER_SCORES", "Calibration", "Scorer", "Scores", "ShapeError"]
 OUTLIER_SCORES = ("combined", "log_density", "log_kde")
 """Scores that a p-value can be made from, the default first."""
 
-# From here on matrix products by BLAS make up for the calls of numpy around them (measured: they meet at 5 to 6 rows).
-_BATCH = 8
+# Rows of one plateau have one score but for rounding, which differs between numpy, numba and versions of this code, and
+# must not change places for it. No p-value gets smaller by that, so what they promise is kept.
+_TIE = 1e-9
 _RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
 
 
@@ -91,6 +92,9 @@ class Calibration:
     outlier_score
         Which of them p-values are made from.
 
+    Scores that differ by less than 1e-9, of one or of themselves, count as equal. `ranked` are the chosen scores, lower
+    by that much, (n,).
+
     >>> scores = np.array([2.0, 1.0])
     >>> Calibration(dict.fromkeys(OUTLIER_SCORES, scores)).p_value(np.array([0.0, 2.0]))
     array([0.33333333, 1.        ])
@@ -98,6 +102,7 @@ class Calibration:
 
     scores: dict[str, Floats]
     outlier_score: str = OUTLIER_SCORES[0]
+    ranked: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         scores = {name: np.sort(np.array(score, dtype=np.float64)) for name, score in self.scores.items()}
@@ -108,14 +113,18 @@ class Calibration:
             raise ConfigError("calibration scores must be finite, one of each kind for every row")
         for score in scores.values():
             score.flags.writeable = False
+        chosen = scores[self.outlier_score]
+        ranked = chosen - _TIE * np.maximum(np.abs(chosen), 1.0)
+        ranked.flags.writeable = False
         object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "ranked", ranked)
 
     def __len__(self) -> int:
         return len(self.scores[self.outlier_score])
 
     def p_value(self, scores: Floats) -> Floats:
         """p-values of scores of the chosen kind, (n,)."""
-        return p_values(scores, self.scores[self.outlier_score])
+        return p_values(scores, self.ranked)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -176,11 +185,11 @@ class Scorer:
             raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
         if combined.n_classes != embedder.n_inputs:
             raise ConfigError(f"known rows of {combined.n_classes} probabilities for rows of {embedder.n_inputs}")
-        self._kernel = None if compiled is False else _make_kernel(embedder, kde, combined, calibration)
-        if compiled and self._kernel is None:
+        self.kernel = None if compiled is False else _make_kernel(embedder, kde, combined, calibration)
+        if compiled and self.kernel is None:
             raise ConfigError("the compiled scorer needs numba, which is not installed")
-        if self._kernel is not None:
-            for rows in (1, _BATCH):
+        if self.kernel is not None:
+            for rows in (1, CHUNK):
                 self.score(np.full((rows, embedder.n_inputs), 1.0 / embedder.n_inputs))
 
     @classmethod
@@ -211,7 +220,7 @@ class Scorer:
     @property
     def is_compiled(self) -> bool:
         """Whether the compiled kernel is in use."""
-        return self._kernel is not None
+        return self.kernel is not None
 
     def score(self, probs: ArrayLike) -> Scores:
         """Score rows.
@@ -222,19 +231,20 @@ class Scorer:
             Probabilities, (n, n_inputs), of any real dtype. A row is bad if it has a value that is not finite or below
             -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away.
         """
-        rows = self._read(probs)
-        points, results = np.empty((len(rows), 2)), np.empty((len(rows), len(_RESULTS)))
-        if self._kernel is not None and len(rows) < _BATCH:
-            self._kernel.score(rows, points, results)
-        else:
-            for start in range(0, len(rows), CHUNK):
-                part = slice(start, start + CHUNK)
-                self._score_batch(rows[part], points[part], results[part])
-        log_density, log_kde, fidelity, combined, p_value = results.T.copy()
+        rows = self.read(probs)
+        if self.kernel is not None:
+            points, columns, _, predicted, _ = self.kernel.score(rows)
+            log_density, log_kde, fidelity, combined, p_value, _, _ = columns
+            return Scores(points, log_density, log_kde, fidelity, combined, p_value, predicted >= 0)
+        points, results = np.empty((len(rows), 2)), np.empty((len(_RESULTS), len(rows)))
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            self._score_batch(rows[part], points[part], results[:, part])
+        log_density, log_kde, fidelity, combined, p_value = results
         return Scores(points, log_density, log_kde, fidelity, combined, p_value, np.isfinite(log_density))
 
-    def _read(self, probs: ArrayLike) -> Floats:
-        """A private float64 copy of the rows, in C order."""
+    def read(self, probs: ArrayLike) -> Floats:
+        """A private float64 copy of the rows, in C order; ShapeError if they are none."""
         array = np.asarray(probs)
         if array.ndim != 2 or array.shape[1] != self.n_inputs or array.dtype.kind not in "fiub":
             raise ShapeError(
@@ -245,22 +255,18 @@ class Scorer:
         return array.astype(np.float64, order="C")
 
     def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
-        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (n, 5)."""
+        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (5, n)."""
         with np.errstate(invalid="ignore", over="ignore"):
             bad = np.flatnonzero(~(np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) | (rows < -1e-6).any(axis=1))
         rows[bad] = 1.0 / self.n_inputs
         log_pi = log_probs(rows)
-        if self._kernel is not None:
-            prepared = self.embedder.prepare(log_pi)
-            self._kernel.finish(log_pi, prepared, self.embedder.network_guess(prepared), points, results)
-        else:
-            points[:], results[:, 2] = self.embedder.embed(log_pi)
-            results[:, 0] = self.embedder.student.log_density(points)
-            results[:, 1] = self.kde.log_density(points)
-            results[:, 3] = self.combined.score(log_pi)
-            results[:, 4] = self.calibration.p_value(results[:, _RESULTS.index(self.calibration.outlier_score)])
+        points[:], results[2] = self.embedder.embed(log_pi)
+        results[0] = self.embedder.student.log_density(points)
+        results[1] = self.kde.log_density(points)
+        results[3] = self.combined.score(log_pi)
+        results[4] = self.calibration.p_value(results[_RESULTS.index(self.calibration.outlier_score)])
         points[bad] = np.nan
-        results[bad] = np.nan
+        results[:, bad] = np.nan
 
 
 def _make_kernel(embedder: Embedder, kde: Kde, combined: Combined, calibration: Calibration) -> Kernel | None:
@@ -271,4 +277,4 @@ def _make_kernel(embedder: Embedder, kde: Kde, combined: Combined, calibration: 
     if not COMPILED:
         return None
     score = calibration.outlier_score
-    return Kernel(embedder, kde, combined, calibration.scores[score], _RESULTS.index(score))
+    return Kernel(embedder, kde, combined, calibration.ranked, _RESULTS.index(score))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from darksight_service.records import OutcomeBatch, PointBatch, make_batch_id
 
 __all__ = ["VERSION", "make_batch", "make_outcomes"]

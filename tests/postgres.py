@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 __all__ = ["Postgres", "running_postgres"]
 
 _SETTINGS = {
@@ -48,11 +50,21 @@ class Postgres:
         """Of one of its databases."""
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
-    def fresh_database(self) -> str:
-        """URL of an empty database of its own."""
+    def fresh_database(self, *, template: str = "template0") -> str:
+        """URL of a new database, empty or a copy of another one."""
         name = f"test_{next(self._numbers)}"
-        self.run("createdb", "-h", str(self.folder), "-U", "postgres", "-T", "template0", "-S", "file_copy", name)
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        self.execute(f"DROP DATABASE {url.partition('?')[0].rpartition('/')[2]} WITH (FORCE)")
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement; returns its rows, if it has any."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement)  # type: ignore[call-overload]  # wants a literal
+            return [] if cursor.description is None else cursor.fetchall()
 
     def run(self, program: str, *arguments: str) -> None:
         """One of the programs, to its end."""
@@ -103,9 +115,20 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres(**settings: str) -> Iterator[Postgres]:
-    """A server with one empty cluster; `settings` are PostgreSQL's own."""
-    with tempfile.TemporaryDirectory(prefix="ds-pg-", dir="/tmp" if Path("/tmp").is_dir() else None) as name:
+def running_postgres(*, in_memory: bool = True, **settings: str) -> Iterator[Postgres]:
+    """A server with one empty cluster.
+
+    Parameters
+    ----------
+    in_memory
+        Whether it may lie on a file system in memory, where there is one.
+    settings
+        PostgreSQL's own.
+    """
+    memory = Path("/dev/shm")
+    in_memory = in_memory and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
+    # A short path: that of a socket has about a hundred letters at most.
+    with tempfile.TemporaryDirectory(prefix="ds-pg-", dir=memory if in_memory else "/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
         if os.geteuid() == 0:

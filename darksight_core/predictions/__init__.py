@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from darksight_core.predictions.checks import CLIP, SUM_EXACT, SUM_LIMIT, Kind, Progress
 from darksight_core.predictions.defects import (
+    ArrayShapeError,
     ClassNamesError,
     DamagedFileError,
     DirectoryError,
@@ -30,7 +31,6 @@ from darksight_core.predictions.defects import (
     PickledArrayError,
     RaggedRowError,
     RowSumError,
-    ShapeError,
     UnknownFormatError,
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
@@ -40,6 +40,7 @@ __all__ = [
     "CLIP",
     "SUM_EXACT",
     "SUM_LIMIT",
+    "ArrayShapeError",
     "ClassNamesError",
     "DamagedFileError",
     "DirectoryError",
@@ -64,7 +65,6 @@ __all__ = [
     "Progress",
     "RaggedRowError",
     "RowSumError",
-    "ShapeError",
     "UnknownFormatError",
     "from_arrays",
     "iter_predictions",

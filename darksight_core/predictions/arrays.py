@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.errors import PredictionsError
 from darksight_core.predictions.checks import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.defects import (
+    ArrayShapeError,
     ClassNamesError,
     DamagedFileError,
     IdLengthError,
@@ -29,7 +30,6 @@ from darksight_core.predictions.defects import (
     MissingDataError,
     NotNumericError,
     PickledArrayError,
-    ShapeError,
     damage,
     defect,
 )
@@ -116,7 +116,7 @@ def _layout(
     shape, dtype = array.shape, array.dtype
     if len(shape) != 2:
         text = f"the array has shape {shape}; predictions must have shape (n, K), one row per prediction."
-        raise defect(ShapeError, source, text, column=f"array {name}")
+        raise defect(ArrayShapeError, source, text, column=f"array {name}")
     if dtype.kind not in "biuf":
         text = f"the array has dtype {dtype}; predictions must be real numbers."
         raise defect(NotNumericError, source, text, column=f"array {name}")
@@ -139,7 +139,7 @@ def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, sourc
     column = f"array {name}"
     if len(array.shape) != 1:
         text = f"the array has shape {array.shape}; {name} must have one dimension."
-        raise defect(ShapeError, source, text, column=column)
+        raise defect(ArrayShapeError, source, text, column=column)
     if n_rows is not None and array.shape[0] != n_rows:
         text = f"{array.shape[0]} {name} for {n_rows} rows; give one for each row."
         raise defect(wrong_length, source, text, column=column)
@@ -235,7 +235,7 @@ def array_rows(
         matrix = np.asarray(values)
     except ValueError as error:
         text = "the rows differ in length; predictions must have shape (n, K)."
-        raise defect(ShapeError, source, text, column=f"array {kind}") from error
+        raise defect(ArrayShapeError, source, text, column=f"array {kind}") from error
     is_logits = kind == "logits"
     layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=_HINT_KIND)
     raw_labels, raw_ids = vector(labels, "labels"), vector(ids, "ids")

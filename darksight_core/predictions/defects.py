@@ -14,6 +14,7 @@ from typing import TypeVar
 from darksight_core.errors import PredictionsError
 
 __all__ = [
+    "ArrayShapeError",
     "ClassNamesError",
     "DamagedFileError",
     "DirectoryError",
@@ -35,7 +36,6 @@ __all__ = [
     "PickledArrayError",
     "RaggedRowError",
     "RowSumError",
-    "ShapeError",
     "UnknownFormatError",
     "damage",
     "defect",
@@ -96,7 +96,7 @@ class MissingDataError(PredictionsError):
     code = "predictions_missing_data"
 
 
-class ShapeError(PredictionsError):
+class ArrayShapeError(PredictionsError):
     """An array has the wrong number of dimensions."""
 
     code = "predictions_shape"

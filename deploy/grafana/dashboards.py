@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DASHBOARDS", "FOLDER", "Panel", "dashboard_files", "write"]
+__all__ = ["DASHBOARDS", "FOLDER", "Dashboard", "Panel", "dashboard_files", "write"]
 
 FOLDER = Path(__file__).with_name("dashboards")
 _SOURCE = {"type": "prometheus", "uid": "darksight-prometheus"}
@@ -30,7 +30,7 @@ def _quantile(q: float, histogram: str, selector: str) -> str:
     return f"histogram_quantile({q}, sum by (le) ({_rate(histogram, selector)}))"
 
 
-_SHADOW_ACCEPTS = _rate("darksight_shadow_decisions_total", f'{_M},decision="accept"')
+_SHADOW_ACCEPTS = _rate("darksight_shadow_decisions_total", 'model=~"$model",decision="accept"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,11 @@ MODEL = Dashboard(
         Panel(
             "Outlier ratio",
             {
-                "5 m": f"model:darksight_outlier:ratio_rate5m{{{_M}}}",
-                "1 h": f"model:darksight_outlier:ratio_rate1h{{{_M}}}",
-                "6 h": f"model:darksight_outlier:ratio_rate6h{{{_M}}}",
-                "alpha": f"max by (model, version) (darksight_outlier_alpha{{{_M}}})",
-                "budget": f"model:darksight_outlier:budget{{{_M}}}",
+                "5 m, {{version}}": f"model:darksight_outlier:ratio_rate5m{{{_M}}}",
+                "1 h, {{version}}": f"model:darksight_outlier:ratio_rate1h{{{_M}}}",
+                "6 h, {{version}}": f"model:darksight_outlier:ratio_rate6h{{{_M}}}",
+                "alpha, {{version}}": f"max by (model, version) (darksight_outlier_alpha{{{_M}}})",
+                "budget, {{version}}": f"model:darksight_outlier:budget{{{_M}}}",
             },
             "percentunit",
             "Alpha is what calibration promises; the budget is what burn-rate alerts count against.",
@@ -148,10 +148,10 @@ MODEL = Dashboard(
         Panel(
             "PSI of p-values",
             {
-                "PSI 1 h": f"model:darksight_psi:1h{{{_M}}}",
-                "critical 1 h": f"model:darksight_psi_critical:1h{{{_M}}}",
-                "PSI 1 d": f"model:darksight_psi:1d{{{_M}}}",
-                "critical 1 d": f"model:darksight_psi_critical:1d{{{_M}}}",
+                "PSI 1 h, {{version}}": f"model:darksight_psi:1h{{{_M}}}",
+                "critical 1 h, {{version}}": f"model:darksight_psi_critical:1h{{{_M}}}",
+                "PSI 1 d, {{version}}": f"model:darksight_psi:1d{{{_M}}}",
+                "critical 1 d, {{version}}": f"model:darksight_psi_critical:1d{{{_M}}}",
             },
             "none",
             "A quiet window is above its critical value once in 10,000. Alerts also ask for PSI > 0.1 and 1,000 rows.",
@@ -160,9 +160,9 @@ MODEL = Dashboard(
         Panel(
             "Evidence (natural logarithm)",
             {
-                "since the rule came into force": f"model:darksight_drift_evidence{{{_M}}}",
-                "last hour": f"model:darksight_window_evidence:1h{{{_M}}}",
-                "last day": f"model:darksight_window_evidence:1d{{{_M}}}",
+                "since the rule came into force, {{version}}": f"model:darksight_drift_evidence{{{_M}}}",
+                "last hour, {{version}}": f"model:darksight_window_evidence:1h{{{_M}}}",
+                "last day, {{version}}": f"model:darksight_window_evidence:1d{{{_M}}}",
             },
             "none",
             "Alerts at 4.6 (since the rule: once in 100 times, ever) and 13.2 (windows: once a year).",
@@ -185,7 +185,7 @@ MODEL = Dashboard(
         ),
         Panel(
             "p-values by bin, share of 1 h",
-            {"bin {{bin}}": f"model:darksight_pvalue_bin:share1h{{{_M}}}"},
+            {"{{bin}}": f"model:darksight_pvalue_bin:share1h{{{_M}}}"},
             "percentunit",
             "20 bins of 5 % each while nothing changes. Bin 0 are the strangest rows.",
         ),
@@ -202,7 +202,7 @@ MODEL = Dashboard(
             "Predicted classes",
             {
                 "{{class}}": f"topk(10, sum by (class) ({_rate('darksight_predicted_total', _M)})"
-                f" / ignoring (class) group_left () sum({_rate('darksight_predicted_total', _M)}))"
+                f" / ignoring (class) group_left () (sum({_rate('darksight_predicted_total', _M)}) > 0))"
             },
             "percentunit",
             "Share of each class, the ten largest.",
@@ -210,15 +210,15 @@ MODEL = Dashboard(
         Panel(
             "Accuracy of rows with a known outcome",
             {
-                "{{decision}}": f"model:darksight_live:accuracy{{{_M}}}",
-                "certified": f"max by (model, version) (darksight_certified_accuracy{{{_M}}})",
+                "{{decision}}, {{version}}": f"model:darksight_live:accuracy{{{_M}}}",
+                "certified, {{version}}": f"max by (model, version) (darksight_certified_accuracy{{{_M}}})",
             },
             "percentunit",
             "Accepted rows should be above what is certified, rejected ones below the accepted.",
         ),
         Panel(
             "Rows with a known outcome",
-            {"{{decision}}": f"max by (model, version, decision) (darksight_live_labelled_rows{{{_M}}})"},
+            {"{{decision}}, {{version}}": f"max by (model, version, decision) (darksight_live_labelled_rows{{{_M}}})"},
             "none",
             "In the keeper's window. Few of them make the accuracy beside it uncertain.",
         ),
@@ -230,13 +230,13 @@ MODEL = Dashboard(
             kind="state-timeline",
         ),
         Panel(
-            "Acceptance of the shadow, and rows accepted unscored",
+            "What a shadow would accept, and rows accepted unscored",
             {
-                "shadow accepts": f"sum by (model, version) ({_SHADOW_ACCEPTS})",
-                "accepted unscored": f"sum by (model, version) ({_rate('darksight_fail_open_total', _M)})",
+                "{{version}} would accept": f"sum by (model, version) ({_SHADOW_ACCEPTS}) > 0",
+                "{{version}} accepted unscored": f"sum by (model, version) ({_rate('darksight_fail_open_total', _M)})",
             },
             "cps",
-            "Rows a second. The second line must be 0.",
+            "Rows a second. What was accepted unscored must be 0.",
         ),
         Panel(
             "Bundles",
@@ -403,7 +403,7 @@ SERVICE = Dashboard(
             "Alarms",
             {
                 "{{alertname}} {{instance}}": "max by (alertname, instance) "
-                f'(ALERTS{{alertname=~"DarkSight.*",alertstate="firing",{_I}}})'
+                f'(ALERTS{{alertname=~"DarkSight.*",alertstate="firing",instance!="",{_I}}})'
             },
             "none",
             "Alerts of instances that fire.",

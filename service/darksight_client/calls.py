@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health_pb2
+from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from numpy.typing import ArrayLike
 
 from darksight_client.columns import read_response
@@ -25,6 +25,7 @@ __all__ = ["Calls", "points_request"]
 
 _MONITOR = "/darksight.v1.MonitorService/"
 _HEALTH = "/grpc.health.v1.Health/Check"
+_SERVING = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,9 +188,10 @@ class Calls:
 
     def health(self, model: str = "") -> Steps[bool]:
         """Whether a server takes calls, for a model if one is named; raises `UnknownModel` if it does not know it."""
-        request = health_pb2.HealthCheckRequest(service=model)
-        answer = yield from self.unary(_HEALTH, request, health_pb2.HealthCheckResponse)
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        # A text and a number, each as field 1: on the wire HealthCheckRequest and HealthCheckResponse are these
+        # wrappers, and the client needs no library for two fields.
+        answer = yield from self.unary(_HEALTH, StringValue(value=model), Int32Value)
+        return bool(answer.value == _SERVING)
 
 
 def points_request(

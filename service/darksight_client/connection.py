@@ -84,7 +84,8 @@ class Connection:
     ----------
     target
         Address such as "localhost:8081", or several, which take turns. A name with several IP addresses stands for all
-        of them.
+        of them. A connection ends at one worker of a server: for much traffic from one program give the address
+        several times.
     token, token_file
         Bearer token, or the file it is in, which is read again when it changes.
     tls_ca
@@ -167,6 +168,8 @@ def _options(max_message_bytes: int, server_name: str | None) -> list[tuple[str,
         # The answer to a batch is kept below the limit like the request, but a page of stored points has any size.
         ("grpc.max_receive_message_length", 16 * max_message_bytes),
         ("grpc.service_config", _ROUND_ROBIN),
+        # Else gRPC gives all channels to one address the same connection, which ends at one worker of the server.
+        ("grpc.use_local_subchannel_pool", 1),
         # A server that was restarted is found again within two seconds; the defaults go up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 2000),

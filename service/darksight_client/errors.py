@@ -44,6 +44,7 @@ __all__ = [
     "Unsupported",
     "error_of_rpc",
     "error_of_status",
+    "row_of",
 ]
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -210,6 +211,10 @@ def error_of_rpc(error: Any) -> DarkSightClientError:
     if code is grpc.StatusCode.CANCELLED and text in ("", code.name):
         # What gRPC's server answers, without a text, to calls that arrive while it stops: nobody looked at them.
         code, text = grpc.StatusCode.UNAVAILABLE, "the server is stopping"
+    elif code is grpc.StatusCode.INTERNAL and text == "Internal error from Core":
+        # What grpc.aio puts in place of the server's status if it was just sending when a stream ended (grpc/grpc
+        # issue 36066). The status is lost; if it was not the end of the server, the next attempt will meet it again.
+        code, text = grpc.StatusCode.UNAVAILABLE, "the stream ended while a request was sent"
     return error_of_status(code.value[0], text, **_facts(error.trailing_metadata() or ()))
 
 

@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 
 from darksight_client.columns import COLUMNS, Columns
 
-__all__ = ["Batch", "Decision", "Gated", "Point", "Reason", "Scored", "joined", "read_point", "read_scored"]
+__all__ = [
+    "Batch",
+    "Decision",
+    "Gated",
+    "Point",
+    "Reason",
+    "Scored",
+    "joined",
+    "read_point",
+    "read_scored",
+    "read_time",
+]
 
 
 class Decision(IntEnum):

@@ -32,8 +32,10 @@ __all__ = [
     "RecordError",
     "RefusedError",
     "RequestError",
+    "SchemaMismatchError",
     "SettingsError",
     "SpoolError",
+    "StoreError",
     "StoreUnavailableError",
     "UnauthenticatedError",
 ]

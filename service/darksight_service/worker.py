@@ -74,10 +74,11 @@ def main() -> int:
     def store() -> Store:
         return open_store()
 
-    scoring = Scoring(monitor, make_bulk_pool(), store)
+    bulk = make_bulk_pool()
+    scoring = Scoring(monitor, bulk, store)
     admin = Admin(Control(registry, state_file, store), monitor)
     server = RpcServer(
-        settings, method_table(scoring, admin, InferenceServicer(monitor), counts.process), counts.process
+        settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process
     )
     server.start()
     server.set_serving(list(registry.models()))

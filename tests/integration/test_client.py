@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -140,8 +143,10 @@ def unary(behaviour: Callable[..., Any], request: Any) -> grpc.RpcMethodHandler:
     )
 
 
-def start(fake: Fake, *, port: int = 0, more: dict[str, dict[str, Any]] | None = None) -> tuple[grpc.Server, int]:
-    """A server for a Fake."""
+def start(
+    fake: Fake, *, port: int = 0, more: dict[str, dict[str, Any]] | None = None, credentials: Any = None
+) -> tuple[grpc.Server, int]:
+    """A server for a Fake, with other services too if there are more, and TLS if there are credentials."""
     stream = grpc.stream_stream_rpc_method_handler(fake.score_stream, monitor_pb2.ScoreStreamRequest.FromString, write)
     monitor = {
         "Score": unary(fake.score, monitor_pb2.ScoreRequest),
@@ -152,7 +157,8 @@ def start(fake: Fake, *, port: int = 0, more: dict[str, dict[str, Any]] | None =
     server = grpc.server(futures.ThreadPoolExecutor(8))
     for service, methods in {"darksight.v1.MonitorService": monitor, **(more or {})}.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    address = f"127.0.0.1:{port}"
+    bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     server.start()
     return server, bound
 
@@ -361,6 +367,17 @@ def test_replicas_share_the_calls() -> None:
     assert len(first.requests) == len(second.requests) == 5
 
 
+def test_an_address_given_twice_gets_two_connections(address: str, fake: Fake) -> None:
+    """So that they can end at different workers of one server."""
+    peers = []
+    fake.before = lambda request, context: peers.append(context.peer())
+    with Client([address, address]) as client:
+        for _ in range(4):
+            client.gate("digits", [0.5, 0.5])
+
+    assert peers[0] == peers[2] != peers[1] == peers[3]
+
+
 def test_a_dead_replica_costs_no_call(address: str, fake: Fake) -> None:
     """The other one answers."""
     with dead_address() as target, Client([target, address]) as client:
@@ -412,6 +429,43 @@ def test_token_and_compression(address: str, fake: Fake) -> None:
         client.gate("digits", [0.5, 0.5])
 
     assert fake.metadata[0]["authorization"] == "Bearer secret"
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    """Runs openssl in a folder."""
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority (ca.pem) and certificates of a server named "darksight" and of a client."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("tls")
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl(folder, *new, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    for name in ("darksight", "client"):
+        own = ("-CA", "ca.pem", "-CAkey", "ca.key", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}")
+        openssl(folder, *new, *own, "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    return folder
+
+
+def test_mutual_tls(certificates: Path, fake: Fake) -> None:
+    """Both sides show a certificate; without one, or with a server of another name, there is no call."""
+    pair = (certificates / "darksight.key").read_bytes(), (certificates / "darksight.pem").read_bytes()
+    authority = (certificates / "ca.pem").read_bytes()
+    credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=True)
+    trusted = {"tls_ca": certificates / "ca.pem", "server_name": "darksight", "timeout_seconds": 30.0}
+    own = {"tls_cert": certificates / "client.pem", "tls_key": certificates / "client.key"}
+
+    with serving(fake, credentials=credentials) as target:
+        with Client(target, **trusted, **own) as client:  # type: ignore[arg-type]  # two kinds of values
+            assert client.gate("digits", [0.75, 0.25]).accepted
+        for options in (trusted, {**trusted, **own, "server_name": "other"}, {"timeout_seconds": 30.0}):
+            with Client(target, retries=0, **options) as client, pytest.raises(Unavailable):  # type: ignore[arg-type]
+                client.gate("digits", [0.75, 0.25])
+
+    assert len(fake.requests) == 1
 
 
 def test_threads_share_a_client(client: Client) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from darksight_core.combined import Combined, RankTransform, SoftNeighbours
 from darksight_core.confidence import all_scores, gen
+from darksight_core.conformal import p_values
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, log_probs, log_softmax
 from tests.builders import make_probs
@@ -45,6 +46,24 @@ def test_ranks_need_finite_scores(scores: Floats) -> None:
     """No score, or one that is no number, makes no transform."""
     with pytest.raises(ConfigError, match="finite scores"):
         RankTransform.fit(scores)
+
+
+def test_a_score_made_of_ranks_is_exact() -> None:
+    """Ranks from other rows, then one conformal step, alarm at exactly α, although the ranks come from a sample of
+    another distribution; the minimum of two p-values alarms nearly twice as often.
+    """
+    rng = np.random.default_rng(11)
+    ranks = [RankTransform.fit(rng.normal(0.5, 2.0, 300)) for _ in range(2)]
+    rates, minimum = [], []
+    for _ in range(200):
+        known, new = rng.normal(size=(2, 199)), rng.normal(size=(2, 5000))
+        reference, score = (sum(rank(row) for rank, row in zip(ranks, rows, strict=True)) for rows in (known, new))
+        rates.append(float((p_values(score, np.sort(reference)) <= 0.05).mean()))
+        pair = [p_values(column, np.sort(row)) for column, row in zip(new, known, strict=True)]
+        minimum.append(float((np.minimum(*pair) <= 0.05).mean()))
+
+    assert abs(np.mean(rates) - 0.05) <= 4.0 * np.std(rates) / np.sqrt(len(rates))
+    assert np.mean(minimum) > 0.09
 
 
 def test_soft_neighbours_equal_the_distance_by_hand() -> None:

@@ -7,17 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from darksight_core.binomial import beta_sf
 from darksight_core.conformal import (
-    RANK_SIZE,
     ClassCalibration,
-    EmpiricalRank,
     benjamini_hochberg,
-    combined_score,
     cutoff,
     p_values,
     smoothed_p_values,
@@ -220,98 +217,6 @@ def test_reports_of_a_window_are_mostly_true() -> None:
     assert np.mean(found) > 0.8
 
 
-@given(scores=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), size=st.integers(1, 60))
-@settings(deadline=None)
-def test_rank_is_increasing_everywhere(scores: list[float], size: int) -> None:
-    """A rank is above 0 and at most 1 and never decreases, from far below the table to far above."""
-    rank = EmpiricalRank.of(scores, size)
-    grid = np.unique(np.concatenate([np.linspace(-2e6, 2e6, 101), scores]))
-
-    levels = rank(grid)
-
-    assert len(rank.values) <= size
-    assert (np.diff(levels) >= 0.0).all()
-    assert ((levels > 0.0) & (levels <= 1.0)).all()
-
-
-def test_rank_is_strict_in_the_tails() -> None:
-    """Scores far beyond all known ones are still told apart, where a count would call them equal."""
-    rank = EmpiricalRank.of(np.random.default_rng(8).normal(size=5000))
-
-    low = rank(-np.array([1e12, 1e6, 1000.0, 100.0, 10.0, 5.0, 4.9]))
-    high = rank(np.array([4.9, 5.0, 10.0, 100.0, 1000.0, 1e6]))
-
-    assert (np.diff(low) > 0.0).all()
-    assert (np.diff(high) > 0.0).all()
-    assert rank(np.array([-np.inf, np.inf])).tolist() == [0.0, 1.0]
-    assert np.isnan(rank(np.array([np.nan]))).all()
-
-
-def test_rank_table_is_compact_and_close() -> None:
-    """A thousand values stand for 50,000: ranks are off by less than .002, and by a few counts in the low tail."""
-    scores = np.random.default_rng(9).normal(size=50_000)
-    rank = EmpiricalRank.of(scores)
-    exact = (np.arange(50_000) + 0.5) / 50_000
-
-    found = rank(np.sort(scores))
-
-    assert len(rank.values) <= RANK_SIZE
-    assert np.abs(found - exact).max() < 0.002
-    assert np.abs(found - exact)[:500].max() < 1e-4
-
-
-def test_rank_of_a_plateau_is_its_middle() -> None:
-    """Equal scores share the rank of their middle, and a constant score still orders what is below and above."""
-    assert EmpiricalRank.of([0.0, 1.0, 1.0, 1.0, 2.0])(1.0) == 0.5
-    constant = EmpiricalRank.of(np.full(10, 3.0))
-    assert constant(np.array([2.0, 3.0, 4.0])).tolist() == [0.25, 0.5, 0.75]
-
-
-def test_rank_table_survives_storage() -> None:
-    """Written and read it is the same function; tables that are none are refused."""
-    rank = EmpiricalRank.of(np.random.default_rng(10).normal(size=3000))
-    again = EmpiricalRank.from_tensors(rank.tensors())
-    grid = np.linspace(-9.0, 9.0, 50)
-
-    assert np.array_equal(rank(grid), again(grid))
-    for tensors in (
-        {"values": rank.values},
-        {"values": rank.values, "levels": rank.levels[1:]},
-        {"values": rank.values[::-1], "levels": rank.levels},
-        {"values": np.array([0.0, np.nan]), "levels": np.array([0.1, 0.2])},
-        {"values": np.array([0.0, 1.0]), "levels": np.array([0.1, 1.0])},
-        {"values": np.array([]), "levels": np.array([])},
-    ):
-        with pytest.raises(ConfigError):
-            EmpiricalRank.from_tensors(tensors)
-
-
-def test_minimum_of_ranks_is_an_exact_score() -> None:
-    """Ranks from other rows, then one conformal step, alarm at exactly α, although the ranks come from a sample of
-    another distribution; the minimum of two p-values alarms nearly twice as often.
-    """
-    rng = np.random.default_rng(11)
-    ranks = [EmpiricalRank.of(rng.normal(0.5, 2.0, 300)) for _ in range(2)]
-    combined, minimum = [], []
-    for _ in range(200):
-        known, new = rng.normal(size=(2, 199)), rng.normal(size=(2, 5000))
-        score = combined_score(*(rank(column) for rank, column in zip(ranks, new, strict=True)))
-        reference = combined_score(*(rank(column) for rank, column in zip(ranks, known, strict=True)))
-        combined.append((p_values(score, np.sort(reference)) <= 0.05).mean())
-        pair = [p_values(column, np.sort(row)) for column, row in zip(new, known, strict=True)]
-        minimum.append((np.minimum(*pair) <= 0.05).mean())
-
-    assert within(np.array(combined), 0.05)
-    assert np.mean(minimum) > 0.09
-
-
-def test_combined_score_is_low_if_one_rank_is() -> None:
-    """The minimum, row by row, with NaN where any rank is NaN."""
-    score = combined_score(np.array([0.2, 0.9, np.nan]), np.array([0.5, 0.1, 0.3]))
-
-    np.testing.assert_array_equal(score, [0.2, 0.1, np.nan])
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -324,9 +229,6 @@ def test_combined_score_is_low_if_one_rank_is() -> None:
         lambda: ClassCalibration.of([0.1, 0.2], [0], 1, 0.1),
         lambda: ClassCalibration.of([0.1], [0], 1, 0.1).p_values(np.array([0.1]), [-1]),
         lambda: benjamini_hochberg(np.array([0.1]), 0.0),
-        lambda: EmpiricalRank.of([]),
-        lambda: EmpiricalRank.of([np.inf]),
-        lambda: combined_score(),
     ],
 )
 def test_nonsense_is_refused(call: Callable[[], object]) -> None:

@@ -34,9 +34,10 @@ M = TypeVar("M", bound=Message)
 _BULK_ROWS = 128
 _MAX_PAGE = 10_000
 _DEFAULT_PAGE = 100
+_MAX_CLASSES = 1 << 20
 _FOREVER = (1 << 48) - 1
 
-_F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
+_F4 = np.dtype("<f4")
 
 
 class Scoring:
@@ -165,7 +166,8 @@ def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32]:
             f"{4 * shape[0] * shape[1]:,}",
             field="tensor.data",
         )
-    return np.frombuffer(data, _F4).reshape(shape)
+    # No rows may claim any number of classes, of which numpy could make no array.
+    return np.frombuffer(data, _F4).reshape(shape if data else (0, min(shape[1], _MAX_CLASSES)))
 
 
 def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:

@@ -58,15 +58,26 @@ def make_engine(url: str, *, timeouts: type[Timeouts] = Timeouts) -> Engine:
 
 
 @contextmanager
-def reading(engine: Engine, *, seconds: float = Timeouts.silence) -> Iterator[Connection]:
-    """A connection to read from, in one transaction."""
-    with _in_our_words(engine), _connected(engine) as connection, _watched(connection, seconds), connection.begin():
-        yield connection
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection to read from; all statements of the block see the database as it was at the first."""
+    with _in_our_words(engine), _connected(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execution_options(isolation_level="REPEATABLE READ")
+        with _watched(connection), connection.begin():
+            yield connection
 
 
 @contextmanager
-def writing(engine: Engine, *, seconds: float = Timeouts.silence) -> Iterator[Connection]:
-    """A connection to write to, in one transaction that is committed at the end of the block."""
+def writing(engine: Engine, *, seconds: float | None = None) -> Iterator[Connection]:
+    """A connection to write to, in one transaction that is committed at the end of the block.
+
+    Parameters
+    ----------
+    engine
+        Of the database.
+    seconds
+        How long the block may take; by default `Timeouts.silence`.
+    """
     with _in_our_words(engine), _connected(engine) as connection:
         connection.execution_options(is_writer=True)
         with _watched(connection, seconds), connection.begin():
@@ -135,6 +146,7 @@ def _postgresql(url: URL, timeouts: type[Timeouts]) -> Engine:
         return sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
             connect_args=given,
+            execution_options={"silence": timeouts.silence},
             pool_size=2,
             max_overflow=4,
             pool_timeout=timeouts.connect,
@@ -163,7 +175,7 @@ def _connected(engine: Engine) -> Connection:
 
 
 @contextmanager
-def _watched(connection: Connection, seconds: float) -> Iterator[None]:
+def _watched(connection: Connection, seconds: float | None = None) -> Iterator[None]:
     """Cut the connection to a PostgreSQL that stays silent: libpq itself would wait for ever."""
     if connection.dialect.name != "postgresql":
         yield
@@ -171,7 +183,8 @@ def _watched(connection: Connection, seconds: float) -> Iterator[None]:
     driver: Any = connection.connection.driver_connection
     # Of its own, so that it is still this connection's when the driver has closed it.
     descriptor = os.dup(driver.fileno())
-    timer = threading.Timer(seconds, _cut, (descriptor,))
+    limit: float = connection.get_execution_options()["silence"] if seconds is None else seconds
+    timer = threading.Timer(limit, _cut, (descriptor,))
     timer.daemon = True
     timer.start()
     try:

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, delete, func, select, text
 
@@ -177,8 +178,10 @@ def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
         pruned.points = max(excess, by_size)
         return
     while rows:
-        is_big = limits.max_bytes and size > limits.max_bytes
-        count = min(_BATCH, excess if excess > 0 else max(1, rows // 50) if is_big else 0)
+        if excess <= 0 and limits.max_bytes and size > limits.max_bytes:
+            # A guess from the size of a row, corrected by what the next turn measures.
+            excess = max(1, rows // 50, round(rows * (size - limits.max_bytes) / size))
+        count = min(_BATCH, max(0, excess))
         if not count:
             break
         with writing(engine) as connection:
@@ -201,7 +204,8 @@ def _give_back(engine: Engine) -> None:
     while True:
         with writing(engine) as connection:
             before = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
-            connection.exec_driver_sql("PRAGMA incremental_vacuum(2000)").fetchall()
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA incremental_vacuum(2000)").fetchall()
             after = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
         if after == 0 or after == before:
             return

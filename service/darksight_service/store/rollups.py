@@ -180,7 +180,8 @@ def rates(
     )
     with reading(engine) as connection:
         found = np.array([[float(cell) for cell in row] for row in connection.execute(query)]).reshape(-1, 6)
-        binned = np.array([[int(cell) for cell in row] for row in connection.execute(bin_query)]).reshape(-1, 3)
+        cells = [[int(cell) for cell in row] for row in connection.execute(bin_query)]
+    binned = np.array(cells, dtype=np.int64).reshape(-1, 3)
     steps, inverse = np.unique(found[:, 0].astype(np.int64), return_inverse=True)
     m = len(steps)
     reasons = np.zeros((m, 7), dtype=np.int64)

@@ -189,7 +189,7 @@ def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple
 def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]]) -> Any:
     source: Any = point
     if len(ranges) > 1:
-        spans = values(column("low", PointId), column("high", PointId), name="spans").data(ranges)
+        spans = values(column("low", PointId), column("high", PointId), name="spans").data(ranges).cte()
         source = spans.join(point, span(spans.c.low, spans.c.high))
     query = (
         select(point, outcome.c.label)

@@ -60,16 +60,6 @@ class Inserted:
 
     @property
     def inserted(self) -> int:
-        """Rows that are new."""
-        return self.points + self.outcomes
-
-    @property
-    def duplicates(self) -> int:
-        """Rows that were there already."""
-        return self.repeated + self.duplicate
-
-    @property
-    def inserted(self) -> int:
         """Rows that are new, points and outcomes."""
         return self.points + self.outcomes
 

@@ -107,11 +107,13 @@ def test_a_message_too_large_is_no_overload() -> None:
     assert type(error) is errors.MessageTooLarge
 
 
-def test_a_bare_cancellation_comes_from_a_server_that_stops() -> None:
-    """gRPC answers so to calls that arrive at the last moment; they can go elsewhere."""
-    error = errors.error_of_rpc(Failure(grpc.StatusCode.CANCELLED, "CANCELLED"))
-
-    assert type(error) is errors.Unavailable
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(grpc.StatusCode.CANCELLED, "CANCELLED"), (grpc.StatusCode.INTERNAL, "Internal error from Core")],
+)
+def test_what_grpc_says_when_a_server_stops_is_unavailable(code: grpc.StatusCode, text: str) -> None:
+    """To calls that arrive at the last moment, and to streams that were just sending; they can go elsewhere."""
+    assert type(errors.error_of_rpc(Failure(code, text))) is errors.Unavailable
 
 
 def test_broken_details_do_not_hide_the_error() -> None:

@@ -1,0 +1,360 @@
+"""Pictures of the dashboards from their own queries: python -m deploy.grafana.render writes deploy/images/*.png.
+
+Two replicas with made-up traffic are scraped by a real Prometheus with the real rules, and every query of every panel
+is asked. So that an afternoon fits into minutes, time runs 60 times as fast: windows, intervals and waiting times of
+the rules are divided by 60, and a second of the run is shown as a minute. Tests use the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import yaml
+from darksight_service.metrics import Counts, KeeperCounts
+from darksight_service.metrics.exposition import render
+
+from deploy.grafana.dashboards import DASHBOARDS, Dashboard, Panel
+
+IMAGES = Path(__file__).parents[1] / "images"
+RULES = Path(__file__).parents[1] / "prometheus" / "rules"
+SPEED = 60
+VERSION = "3f9c1a77b2e04d58" * 4
+CALIBRATION, RANK, ALPHA = 9_999, 100, 0.01
+
+
+class Replica:
+    """The counters of one replica with two workers, and the traffic that fills them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self._rng = np.random.default_rng(seed)
+        self._workers = [Counts(folder, worker) for worker in range(2)]
+        self._keeper = KeeperCounts(folder)
+        names = ["aeroplane", "bird", "boat", "car", "cat", "deer", "dog", "frog", "horse", "lorry"]
+        self._models = [
+            counts.model("vision", VERSION, classes=10, calibration_rows=CALIBRATION, class_names=names)
+            for counts in self._workers
+        ]
+        self._shadows = [
+            counts.model("vision", VERSION[::-1], classes=10, calibration_rows=CALIBRATION, class_names=names)
+            for counts in self._workers
+        ]
+        for model in (*self._models, *self._shadows):
+            model.set_rule(ALPHA, RANK)
+        self._labelled, self._right = np.zeros(2), np.zeros(2)
+        self._spool, self._appended, self._waiting, self._inserted = 0.0, [0, 0], 0.0, 0
+
+    def step(self, seconds: float, *, strange: float, is_store_up: bool) -> None:
+        """Traffic of so many seconds, with a share of strange rows."""
+        for i, (counts, model, shadow) in enumerate(zip(self._workers, self._models, self._shadows, strict=True)):
+            for _ in range(self._rng.poisson(40 * seconds)):
+                rows = self._rows(int(self._rng.integers(1, 24)), strange)
+                counts.process.start_call()
+                model.observe(*rows, float(self._rng.lognormal(-8.0, 0.5)))
+                shadow.observe(*rows, 0.0, is_shadow=True)
+                if (rows[1] == 2).any():
+                    model.remember_outlier("order-17", 0.005)
+                counts.process.end_call(3 if self._rng.random() < 0.004 else 0)
+                self._appended[i] += 1
+                self._learn(rows)
+            counts.process.start_call()
+            counts.process.report_outcomes(int(self._rng.integers(5, 15)))
+            counts.process.end_call()
+            if self._rng.random() < 0.05:
+                counts.process.refuse_caller("expired")
+        self._waiting = 1.0 if is_store_up else self._waiting + 60.0 * seconds
+        self._spool = 2e5 if is_store_up else self._spool + 1e7 * seconds
+        for counts, appended in zip(self._workers, self._appended, strict=True):
+            stats = SimpleNamespace(bytes=int(self._spool), oldest_seconds=self._waiting, appended=appended)
+            stats.dropped = stats.errors = 0
+            counts.process.set_spool(stats, limit_bytes=1 << 30)
+        self._keeper.set_drain(lag_seconds=self._waiting, is_store_up=is_store_up)
+        if is_store_up:
+            self._keeper.add("inserted", sum(self._appended) - self._inserted)
+            self._inserted = sum(self._appended)
+        else:
+            self._keeper.add("store_errors", 2.0)
+        accepted, rejected = self._labelled.tolist()
+        self._keeper.set_accuracy(
+            "vision",
+            VERSION,
+            accepted_labelled=accepted,
+            accepted_correct=self._right[0],
+            rejected_labelled=rejected,
+            rejected_correct=self._right[1],
+            target_accuracy=0.97,
+        )
+
+    def _rows(self, n: int, strange: float) -> tuple[Any, ...]:
+        rng = self._rng
+        is_strange = rng.random(n) < strange
+        p = np.where(is_strange, rng.beta(0.25, 4.0, n), rng.random(n))
+        p = np.clip(np.ceil(p * (CALIBRATION + 1)), 1, CALIBRATION + 1) / (CALIBRATION + 1)
+        reason = np.where(p <= ALPHA, 2, np.where(rng.random(n) < np.exp(-40.0 * p), 3, 1)).astype(np.uint8)
+        decision = np.where(reason == 1, 1, 2).astype(np.uint8)
+        predicted = np.where(is_strange & (rng.random(n) < 0.7), 4, rng.integers(0, 10, n)).astype(np.int32)
+        log_density = -4.5 + 1.8 * np.log(p) + 0.3 * rng.normal(size=n)
+        return decision, reason, p, predicted, log_density
+
+    def _learn(self, rows: tuple[Any, ...]) -> None:
+        decision, _, p, _, _ = rows
+        known = self._rng.random(len(p)) < 0.05
+        right = self._rng.random(len(p)) < 1.0 - 0.5 * np.exp(-12.0 * p) ** 1.5
+        for i, wanted in enumerate((1, 2)):
+            self._labelled[i] += np.sum(known & (decision == wanted))
+            self._right[i] += np.sum(known & right & (decision == wanted))
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[int]:
+    """The page of a folder over HTTP, on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page, content_type = render(folder, self.headers.get("Accept", ""))
+            self.send_response(200)
+            self.send_header("Content-Type", content_type)
+            self.end_headers()
+            # A scrape that took too long has hung up.
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(page)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def fast_rules(text: str) -> str:
+    """Rules whose time runs 60 times as fast."""
+
+    def shorter(match: re.Match[str]) -> str:
+        seconds = int(match[2]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[3]]
+        return f"{match[1]}{max(seconds // SPEED, 1)}s"
+
+    text = re.sub(r"(\[|offset |for: |interval: )(\d+)([smhd])\b", shorter, text)
+    return text.replace("4 * 3600", f"4 * {3600 // SPEED}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    port: int
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Answer of its API."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise ValueError(f"{parameters}: {error.read().decode()}") from error
+
+    def series(self, panel: Panel, *, start: float, end: float) -> dict[str, list[tuple[dict[str, str], Any]]]:
+        """What each query of a panel gives, by legend: labels with points, or with the last value."""
+        found = {}
+        for legend, expr in panel.queries.items():
+            chosen = {"model": ".*", "version": VERSION[:12], "instance": ".*", "__rate_interval": "15s"}
+            for name, value in chosen.items():
+                expr = expr.replace(f"${name}", value)
+            if panel.is_instant:
+                result = self.get("query", query=expr, time=end)["result"]
+                found[legend] = [(each["metric"], [each["value"]]) for each in result]
+            else:
+                result = self.get("query_range", query=expr, start=start, end=end, step=1)["result"]
+                found[legend] = [(each["metric"], each["values"]) for each in result]
+        return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
+    """Prometheus with the rules, scraping these ports every second; ends with the block."""
+    program = shutil.which("prometheus")
+    if program is None:
+        raise FileNotFoundError("prometheus is not installed (Debian: apt-get install prometheus)")
+    (folder / "rules").mkdir(parents=True)
+    for path in RULES.glob("*.yml"):
+        (folder / "rules" / path.name).write_text(fast_rules(path.read_text(encoding="utf-8")), encoding="utf-8")
+    scrape = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules/*.yml"],
+        "scrape_configs": [{"job_name": "darksight", "static_configs": scrape}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    port = _free_port()
+    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _wait_until_ready(process, port, folder / "log")
+        yield Prometheus(port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    for _ in range(300):
+        if process.poll() is not None:
+            break
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=1) as answer,
+        ):
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"prometheus did not start: {log.read_text(encoding='utf-8')}")
+
+
+@contextlib.contextmanager
+def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterator[tuple[Prometheus, float, float]]:
+    """Traffic by plan, from the seconds since the start to the arguments of `Replica.step`, until the plan gives None.
+
+    The block gets Prometheus, the time of the start and that of the end.
+    """
+    replicas = {f"replica-{i}": Replica(folder / f"counts-{i}", i) for i in (1, 2)}
+    with contextlib.ExitStack() as stack:
+        ports = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
+        server = stack.enter_context(prometheus(folder / "prometheus", ports))
+        start = last = time.time()
+        while (arguments := plan(last - start)) is not None:
+            time.sleep(0.25)
+            now = time.time()
+            for replica in replicas.values():
+                replica.step(now - last, **arguments)
+            last = now
+        yield server, start, last
+
+
+def story(length: float) -> Callable[[float], dict[str, Any] | None]:
+    """Quiet for 40 % of the time, then a fiftieth of the rows strange, from 70 % on a sixth; the store is away once."""
+
+    def plan(second: float) -> dict[str, Any] | None:
+        at = second / length
+        if at >= 1.0:
+            return None
+        return {"strange": 0.0 if at < 0.4 else 0.02 if at < 0.7 else 0.17, "is_store_up": not 0.2 < at < 0.35}
+
+    return plan
+
+
+def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, path: Path) -> None:
+    """All panels of a dashboard, in its grid."""
+    import matplotlib.pyplot as plt
+
+    rows = sum(panel.height * panel.width for panel in dashboard.panels) / 24
+    figure = plt.figure(figsize=(17, 0.42 * rows + 1.5), layout="constrained")
+    grid = figure.add_gridspec(int(rows + 0.99), 24)
+    x = y = tallest = 0
+    for panel in dashboard.panels:
+        if x + panel.width > 24:
+            x, y, tallest = 0, y + tallest, 0
+        axes = figure.add_subplot(grid[y : y + panel.height, x : x + panel.width])
+        axes.set_title(panel.title, fontsize=9, loc="left")
+        _draw(axes, panel, server.series(panel, start=start, end=end), start, end)
+        x, tallest = x + panel.width, max(tallest, panel.height)
+    figure.suptitle(f"{dashboard.title} (two replicas, made-up traffic)", fontsize=12)
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def _legend(template: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), template)
+
+
+def _draw(axes: Any, panel: Panel, found: dict[str, Any], start: float, end: float) -> None:
+    lines = [(_legend(legend, labels), points) for legend, series in found.items() for labels, points in series]
+    if panel.kind == "stat":
+        axes.axis("off")
+        for i, (name, points) in enumerate(lines[:3]):
+            value = float(points[-1][1])
+            text = f"{value:.2%}" if panel.unit == "percentunit" else f"{value:.4g}"
+            height = 0.5 - 0.3 * (i - (min(len(lines), 3) - 1) / 2)
+            axes.text(0.5, height, f"{text}  ", ha="right", va="center", fontsize=15)
+            axes.text(0.5, height, name, ha="left", va="center", fontsize=7)
+        return
+    if panel.kind == "table":
+        axes.axis("off")
+        texts = ["   ".join(f"{k}={v}" for k, v in labels.items()) for series in found.values() for labels, _ in series]
+        axes.text(0.0, 0.9, "\n".join(texts), va="top", fontsize=8, family="monospace")
+        return
+    if panel.kind == "state-timeline":
+        for i, (_, points) in enumerate(lines):
+            axes.scatter([(t - start) / 60 for t, _ in points], [i] * len(points), marker="s", s=14, color="firebrick")
+        axes.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=7)
+        axes.margins(y=0.2)
+    else:
+        for name, points in lines:
+            axes.plot([(t - start) / 60 for t, _ in points], [float(v) for _, v in points], label=name, linewidth=1)
+        for limit in panel.limits:
+            axes.axhline(limit, color="firebrick", linewidth=0.8, linestyle=":")
+        axes.legend(fontsize=6, ncols=1 if len(lines) <= 6 else 5, loc="best", framealpha=0.6)
+        if "Evidence" in panel.title:
+            axes.set_yscale("symlog", linthresh=10)
+    axes.tick_params(labelsize=7)
+    axes.set_xlim(0.0, (end - start) / 60)
+    axes.set_xlabel("hours", fontsize=7)
+    axes.grid(alpha=0.3)
+
+
+def main(argv: list[str]) -> int:
+    """Run the story and draw both dashboards."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.grafana.render", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=360.0, help="length of the run (default 360, shown as 6 hours)"
+    )
+    args = parser.parse_args(argv)
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, run(Path(folder), story(args.seconds)) as (server, start, end):
+        for dashboard in DASHBOARDS:
+            draw(dashboard, server, start, end, IMAGES / f"{dashboard.uid}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""The store: pace beside bare COPY and bare executemany, bytes per row, queries among millions of rows, dropping a day.
+
+Paces are of the same rows in the same run, turn by turn, into tables with the same columns and indexes; the bare writers
+get their bytes and tuples ready-made. PostgreSQL runs on disk with its own defaults (fsync on).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+from darksight_service.records import PointBatch, decode_all, encode, make_batch_id
+from darksight_service.store import Cutoffs, Limits, PointFilter, Store
+from darksight_service.store.copy import COLUMNS, HEADER, TRAILER, binary_rows
+from darksight_service.store.insert import _tuples
+from darksight_service.store.rows import gather, parse_keeper
+
+from tests.bench import results
+from tests.points import make_batch, make_outcomes
+from tests.postgres import Postgres, running_postgres
+
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+CLASSES = 10
+ROWS_PER_INSERT = 20_480
+DAYS = 10
+
+_PARTS = ("pace", "history")
+
+
+def batches(
+    count: int, size: int, *, first: int = 0, start_ms: int = NOW_MS, step_ms: float = 1.0
+) -> Iterator[PointBatch]:
+    """Batches with ids and names of 16 letters of their own; the numbers repeat."""
+    rng = np.random.default_rng(first)
+    kinds = [make_batch(size, seed=seed, classes=CLASSES, with_invalid=False) for seed in range(8)]
+    for number in range(first, first + count):
+        ms = start_ms + int((number - first) * step_ms)
+        names = tuple([f"{number * size + row:016x}" for row in range(size)])
+        yield replace(kinds[number % 8], batch_id=make_batch_id(ms, rng.bytes(7)), prediction_ids=names)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def bare_copy(url: str, table: str) -> Callable[[bytes], None]:
+    """A writer of ready-made binary rows."""
+    connection = psycopg.connect(url)
+
+    def write(data: bytes) -> None:
+        with connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)") as copy:  # type: ignore[call-overload]
+            copy.write(data)
+        connection.commit()
+
+    return write
+
+
+def bare_sqlite(path: Path) -> Callable[[list[tuple[Any, ...]]], None]:
+    """A writer of ready-made tuples."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    insert = f"INSERT INTO point ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+    def write(rows: list[tuple[Any, ...]]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(insert, rows)
+        connection.execute("COMMIT")
+
+    return write
+
+
+def pace(server: Postgres, folder: Path, rows: int) -> str:
+    """Rows per second of the store and of the bare drivers."""
+    keeper = parse_keeper("float16")
+    turns = max(2, rows // ROWS_PER_INSERT)
+    urls = [
+        server.fresh_database(),
+        server.fresh_database(),
+        f"sqlite:///{folder / 'a.db'}",
+        f"sqlite:///{folder / 'b.db'}",
+    ]
+    stores = []
+    for url in urls:
+        store = Store.open(url, check=False, clock=lambda: NOW_MS)
+        store.upgrade()
+        store.tend()
+        stores.append(store)
+    copy, executemany = bare_copy(urls[1], "point_20270115"), bare_sqlite(folder / "b.db")
+    found = []
+    for size, name in ((4096, "4,096 rows a call"), (1, "1 row a call")):
+        seconds = np.zeros((turns, 4))
+        for turn in range(turns):
+            count = ROWS_PER_INSERT // size
+            given: list[Any] = list(batches(count, size, first=(turn + 1) * 10_000_000 + size, start_ms=NOW_MS + turn))
+            if size == 1:
+                given = decode_all([encode(batch) for batch in given])
+            groups = gather(given, lambda *_: (1, 1), keeper)
+            data = HEADER + b"".join(part.tobytes() for group in groups for part in binary_rows(group)) + TRAILER
+            tuples = [row for group in groups for row in _tuples(group)]
+            work: list[Callable[[], object]] = [
+                lambda given=given: stores[0].insert(given),  # type: ignore[misc]
+                lambda data=data: copy(data),  # type: ignore[misc]
+                lambda given=given: stores[2].insert(given),  # type: ignore[misc]
+                lambda tuples=tuples: executemany(tuples),  # type: ignore[misc]
+            ]
+            for each in np.random.default_rng(turn).permutation(4):
+                seconds[turn, each] = timed(work[each])
+        # The median turn: a checkpoint or another process in one of them says nothing about the code.
+        store_pg, copy_pg, store_lite, raw_lite = ROWS_PER_INSERT / np.median(seconds, axis=0)
+        found.append((name, "PostgreSQL, COPY", f"{store_pg:,.0f}", f"{copy_pg:,.0f}", f"{store_pg / copy_pg:.2f}"))
+        found.append(
+            (name, "SQLite, executemany", f"{store_lite:,.0f}", f"{raw_lite:,.0f}", f"{store_lite / raw_lite:.2f}")
+        )
+    for store in stores:
+        store.close()
+    header = ("batches", "database, bare writer", "Store.insert, rows/s", "bare, rows/s", "ratio (goal 0.5)")
+    return results.markdown(header, found)
+
+
+def history(server: Postgres, rows: int) -> str:
+    """Size and queries of a PostgreSQL that has ten days of points."""
+    url = server.fresh_database()
+    store = Store.open(url, check=False, clock=lambda: NOW_MS)
+    store.upgrade()
+    size = 2048
+    count = rows // size
+    begun = NOW_MS - (DAYS - 1) * DAY_MS - HOUR_MS
+    made = batches(count, size, start_ms=begun, step_ms=(NOW_MS - begun) / count)
+    started = time.perf_counter()
+    done = 0
+    while waiting := [batch for _, batch in zip(range(10), made, strict=False)]:
+        done += store.insert(waiting).points
+        if done % (size * 500) < size * 10:
+            print(f"{done:,} rows, {done / (time.perf_counter() - started):,.0f} rows/s", file=sys.stderr)
+    filled = time.perf_counter() - started
+    per_row = store.stats().bytes / done
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE point")
+    hour = {"since_ms": NOW_MS - HOUR_MS, "until_ms": NOW_MS}
+    rng = np.random.default_rng(0)
+
+    def some_class() -> tuple[int]:
+        return (int(rng.integers(CLASSES)),)
+
+    def labels() -> object:
+        wanted = rng.integers(0, done, size=100)
+        return store.insert([make_outcomes({f"{number:016x}": 1 for number in wanted}, ms=NOW_MS)])
+
+    queries: dict[str, Callable[[], object]] = {
+        "points of the last hour, 100": lambda: store.list_points(PointFilter("digits", **hour)),  # type: ignore[arg-type]
+        "points of the last hour, 1,000": lambda: store.list_points(PointFilter("digits", **hour), page_size=1000),  # type: ignore[arg-type]
+        "outliers of one class, 100": lambda: store.list_points(
+            PointFilter("digits", predicted=some_class(), reasons=(2,))
+        ),
+        "points of one class on the first day, 100": lambda: store.list_points(
+            PointFilter("digits", predicted=some_class(), until_ms=begun + HOUR_MS)
+        ),
+        "rates of the last hour by minute": lambda: store.rates("digits", **hour),
+        "classes of the last hour": lambda: store.class_rates("digits", **hour),
+        "classes of ten days": lambda: store.class_rates("digits", since_ms=begun, until_ms=NOW_MS),
+        "dry run on the last hour": lambda: store.dry_run("digits", None, Cutoffs(0.02, 0.6), **hour),
+        "100 outcomes for any points": labels,
+        "live accuracy of ten days": lambda: store.accuracy("digits", since_ms=begun, until_ms=NOW_MS),
+    }
+    found = []
+    for name, call in queries.items():
+        call()
+        milliseconds = [1e3 * timed(call) for _ in range(40)]
+        found.append((name, f"{np.median(milliseconds):.1f}", f"{np.percentile(milliseconds, 95):.1f}"))
+        print(found[-1], file=sys.stderr)
+    days = sorted(store.stats().days)
+    seconds = timed(lambda: store.prune(Limits(max_rows=done - 1)))
+    dropped = len(days) - len(store.stats().days)
+    store.close()
+    table = results.markdown(("query", "median, ms", "p95, ms"), found)
+    return (
+        f"{done:,} points of {CLASSES} classes on {len(days)} days, names of 16 letters, probabilities as float16; "
+        f"filled at {done / filled:,.0f} rows/s.\n\n"
+        f"{per_row:.1f} bytes per row on disk with all indexes (goal 200). Dropping {dropped} day: {seconds:.2f} s "
+        f"(goal 1).\n\n{table}"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Run both parts, or the ones named."""
+    parser = argparse.ArgumentParser(prog="./dev bench store", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], default=[])
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the history (default 1,000,000)")
+    parser.add_argument("--pace-rows", type=int, default=400_000, help="rows of each pace (default 400,000)")
+    args = parser.parse_args(argv)
+    # Not in memory: both databases write to the same disk.
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/tmp")) as name,
+        running_postgres(
+            in_memory=False, fsync="on", full_page_writes="on", synchronous_commit="on", shared_buffers="512MB",
+            max_wal_size="4GB",
+        ) as server,
+    ):  # fmt: skip
+        if "pace" in (args.parts or _PARTS):
+            results.save("store: pace of inserts", pace(server, Path(name), args.pace_rows))
+        if "history" in (args.parts or _PARTS):
+            results.save(f"store: history of {args.rows:,} rows", history(server, args.rows))
+    return 0

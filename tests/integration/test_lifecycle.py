@@ -1,0 +1,225 @@
+"""What the service does when it is swapped, stopped, killed or flooded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from darksight_client import Client, Overloaded
+
+from darksight_core.bundle import read_bundle
+from tests.builders import make_probs
+from tests.integration.servers import Server, running_server, start_server, wait_until
+from tests.integration.test_service import SCORE, K, gated_bundle, tensor_request
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two versions of one model."""
+    folder = tmp_path_factory.mktemp("bundles")
+    return [gated_bundle(folder / f"{seed}.safetensors", seed=seed) for seed in (0, 1)]
+
+
+class Load:
+    """Calls without pause from a few threads; remembers what came back."""
+
+    def __init__(self, target: str | list[str], rows: int = 3, **options: object) -> None:
+        self.versions: set[str] = set()
+        self.names: list[str] = []
+        self.failures: list[Exception] = []
+        self.calls = 0
+        self._stop = threading.Event()
+        self._client = Client(target, timeout_seconds=30.0, **options)
+        self._rows = make_probs(rows, K)
+        self._threads = [threading.Thread(target=self._run) for _ in range(3)]
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                scored = self._client.score("digits", self._rows)
+                self.versions.add(scored.version)
+                self.calls += 1
+                if scored.recorded:
+                    self.names.extend(scored.prediction_ids)
+            except Exception as error:
+                self.failures.append(error)
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        """For the time of a block."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in self._threads:
+                thread.join()
+            self._client.close()
+
+
+def stored_names(server: Server, count: int) -> list[str]:
+    """Names of all stored points, when there are as many as that."""
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+
+        def names() -> list[str]:
+            return [point.prediction_id for point in client.points("digits", page_size=10_000)]
+
+        wait_until(lambda: len(names()) >= count, seconds=60.0, what=f"{count} points in the store")
+        return names()
+
+
+def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], tmp_path: Path):
+    """Every response has one digest, and every acknowledged point is stored once under it."""
+    versions = [read_bundle(bundle).version for bundle in bundles]
+    with (
+        running_server(
+            {"digits": bundles[0]}, tmp_path, "--workers", "2", "--bundle-dir", str(bundles[0].parent)
+        ) as server,
+        Client(server.grpc_target, timeout_seconds=30.0) as operator,
+    ):
+        operator.deploy("digits", bundles[1].name)
+        load = Load(server.grpc_target)
+        with load.running():
+            for swap in range(30):
+                operator.activate("digits", versions[(swap + 1) % 2])
+        names = stored_names(server, len(load.names))
+
+    assert load.failures == []
+    assert load.versions == set(versions)
+    assert sorted(names) == sorted(load.names)
+
+
+def test_a_worker_that_is_killed_comes_back_and_loses_nothing_that_was_acknowledged(
+    bundles: list[Path], tmp_path: Path
+):
+    """kill -9 in the middle of traffic: the spool has what was answered, the keeper brings it to the store."""
+    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "2") as server:
+        load = Load(server.grpc_target)
+        with load.running():
+            for _ in range(3):
+                time.sleep(0.5)
+                before = server.children()["worker-0"]
+                os.kill(before, signal.SIGKILL)
+                wait_until(lambda before=before: server.children()["worker-0"] != before, what="a new worker")
+        names = stored_names(server, len(load.names))
+        assert server.get("/v2/health/ready")[0] == 200
+        page = server.get("/metrics")[1]
+
+    assert len(set(names)) == len(names)
+    assert set(load.names) <= set(names)
+    assert len(server.events("child_died")) == 3
+    counted = sum(
+        float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith("darksight_decisions_total{")
+    )
+    assert counted >= len(load.names)
+
+
+def test_a_stopped_server_finishes_what_it_has_and_exits_with_success(bundles: list[Path], tmp_path: Path):
+    """SIGTERM: not ready at once, calls in flight are answered, points are in the store, exit 0."""
+    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
+        with grpc.insecure_channel(server.grpc_target, options=[("grpc.max_receive_message_length", -1)]) as channel:
+            large = tensor_request(make_probs(60_000, K)).SerializeToString()
+            calls = [channel.unary_unary(SCORE).future(large, timeout=60) for _ in range(2)]
+            time.sleep(0.3)
+            server.process.send_signal(signal.SIGTERM)
+            assert all(len(call.result()) > 1_000_000 for call in calls)
+        assert server.process.wait(60) == 0
+
+    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
+        assert len(stored_names(server, 120_000)) == 120_000
+
+
+def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], tmp_path: Path):
+    """What operators changed is not undone by the command line."""
+    versions = [read_bundle(bundle).version for bundle in bundles]
+    folder = ("--bundle-dir", str(bundles[0].parent), "--workers", "1")
+    with running_server({"digits": bundles[0]}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+        client.deploy("digits", bundles[1].name, activate=True)
+
+    with running_server({"digits": bundles[0]}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+        assert client.score("digits", make_probs(1, K)).version == versions[1]
+        assert client.roll_back("digits").active_version == versions[0]
+        assert server.events("active_version_kept")
+
+    with running_server({}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+        assert client.score("digits", make_probs(1, K)).version == versions[0]
+
+
+def test_a_replica_can_be_restarted_without_a_failed_call(bundles: list[Path], tmp_path: Path):
+    """Two replicas behind one client, one of them restarted again and again."""
+    steady = start_server(tmp_path / "a", {"digits": bundles[0]}, "--workers", "1")
+    restless = start_server(tmp_path / "b", {"digits": bundles[0]}, "--workers", "1")
+    port = restless.grpc_target.rpartition(":")[2]
+    load = Load([steady.grpc_target, restless.grpc_target])
+    try:
+        with load.running():
+            for _ in range(3):
+                time.sleep(0.5)
+                assert restless.stop() == 0
+                time.sleep(0.5)
+                restless = start_server(tmp_path / "b", {"digits": bundles[0]}, "--workers", "1", f"--grpc-port={port}")
+    finally:
+        steady.stop()
+        restless.stop()
+
+    assert load.failures == []
+    assert load.calls > 0
+
+
+def test_a_flood_is_refused_with_a_hint_and_the_server_stays_well(bundles: list[Path], tmp_path: Path):
+    """More calls than the server takes: RESOURCE_EXHAUSTED with when to come back, and answers for the others."""
+    variables = {"DARKSIGHT_MAX_CONCURRENT_CALLS": "4"}
+    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1", environment=variables) as server:
+        data = tensor_request(make_probs(4000, K)).SerializeToString()
+        with grpc.insecure_channel(server.grpc_target) as channel:
+            calls = [channel.unary_unary(SCORE).future(data, timeout=60) for _ in range(60)]
+            codes = [call.code() for call in calls]
+        refused = [call for call in calls if call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED]
+        hints = {dict(call.trailing_metadata()).get("grpc-retry-pushback-ms") for call in refused}
+        assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert hints == {"50"}
+        with Client(server.grpc_target) as client:
+            assert client.score("digits", make_probs(1, K)).recorded
+        assert "darksight_" in server.get("/metrics")[1]
+    assert issubclass(Overloaded, Exception)
+
+
+def test_a_call_whose_deadline_passed_is_given_up(bundles: list[Path], tmp_path: Path):
+    """Nobody waits for the answer, so nothing of the batch is stored."""
+    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
+        data = tensor_request(make_probs(200_000, K)).SerializeToString()
+        with grpc.insecure_channel(server.grpc_target) as channel, pytest.raises(grpc.RpcError) as failure:
+            channel.unary_unary(SCORE)(data, timeout=0.1)
+        assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        with Client(server.grpc_target) as client:
+            client.score("digits", make_probs(1, K), prediction_ids=["after"])
+        assert stored_names(server, 1) == ["after"]
+
+
+def test_two_services_do_not_share_a_port_or_a_data_folder(bundles: list[Path], tmp_path: Path):
+    """A second one is refused with the reason, instead of taking half of the calls."""
+    with running_server({"digits": bundles[0]}, tmp_path / "a", "--workers", "1") as server:
+        port = server.grpc_target.rpartition(":")[2]
+        with pytest.raises(AssertionError, match="cannot listen on"):
+            start_server(tmp_path / "b", {"digits": bundles[0]}, f"--grpc-port={port}")
+
+
+def test_nothing_of_the_service_outlives_its_supervisor(bundles: list[Path], tmp_path: Path):
+    """kill -9 of the parent: the children end by themselves."""
+    server = start_server(tmp_path, {"digits": bundles[0]}, "--workers", "2")
+    children = server.children()
+
+    server.process.kill()
+    server.process.wait()
+
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children.values()), what="the children to end")
+    assert len(np.unique(list(children.values()))) == 3

@@ -1,0 +1,176 @@
+"""Migrations on SQLite and on a real PostgreSQL: up, down, by many at a time, and killed half-way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from darksight_service.cli import main
+from darksight_service.errors import SchemaMismatchError
+from darksight_service.store import PointFilter, Store, schema
+from sqlalchemy import inspect, text
+
+from tests.points import make_batch, make_outcomes
+
+NOW_MS = 1_800_000_000_000
+ROOT = Path(__file__).parents[2]
+
+# Eight processes that begin at the same moment; forked, because to import everything takes longer than to migrate.
+STARTERS = """
+import os, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
+from darksight_service.store import Store, schema
+url = sys.argv[2]
+schema.head()
+gate, open_gate = os.pipe()
+children = []
+for _ in range(8):
+    child = os.fork()
+    if not child:
+        os.close(open_gate)
+        os.read(gate, 1)
+        store = Store.open(url, check=False)
+        before, _ = store.upgrade()
+        store.check()
+        os._exit(10 if before is None else 20)
+    children.append(child)
+os.close(open_gate)
+print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+# Stops in the middle of the second revision, after some of its tables were made.
+HANGER = """
+import sys, time
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
+from sqlalchemy import Engine, event
+from darksight_service.store import Store
+
+@event.listens_for(Engine, "before_cursor_execute")
+def hang(connection, cursor, statement, *_):
+    if "CREATE TABLE region" in statement:
+        print("half-way", flush=True)
+        time.sleep(600)
+
+Store.open(sys.argv[2], check=False).upgrade()
+"""
+
+
+def start(program: str, url: str) -> subprocess.Popen[str]:
+    """A process that migrates."""
+    return subprocess.Popen([sys.executable, "-c", program, str(ROOT), url], stdout=subprocess.PIPE, text=True)
+
+
+def test_up_check_down_up_with_rows_present(empty_url: str, open_store: Callable[..., Store]) -> None:
+    """The migrated database equals the tables; going back one revision keeps the points, going back all leaves none."""
+    store = open_store(empty_url, check=False)
+    batch = make_batch(50, ms=NOW_MS, names=None)
+
+    assert store.upgrade() == (None, schema.head())
+    store.insert([batch, make_outcomes({batch.prediction_ids[0]: 1})])
+    store.append_change("policy", "digits", {"alpha": 0.01})
+    store.check()
+    assert store.upgrade() == (schema.head(), schema.head())
+
+    schema.downgrade(store._engine, "0001")
+    with pytest.raises(SchemaMismatchError, match="darksight db upgrade"):
+        store.check()
+    assert store.upgrade() == ("0001", schema.head())
+    store.check()
+    assert len(store.list_points(PointFilter("digits")).points) == 50
+    assert (store.stats().points, store.stats().outcomes, store.stats().changes) == (50, 0, 0)
+
+    schema.downgrade(store._engine, "base")
+    with store._engine.connect() as connection:
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+    again = open_store(empty_url, check=False)
+    again.upgrade()
+    again.check()
+    assert again.insert([batch]).points == 50
+
+
+def test_check_sees_a_table_that_was_altered_by_hand(empty_url: str, open_store: Callable[..., Store]) -> None:
+    """The right revision is not enough."""
+    store = open_store(empty_url, check=False)
+    store.upgrade()
+    with store._engine.begin() as connection:
+        connection.execute(text("ALTER TABLE bundle ADD COLUMN extra INTEGER"))
+
+    with pytest.raises(SchemaMismatchError, match="extra"):
+        store.check()
+
+
+def test_a_database_that_is_behind_is_refused_with_the_command(
+    empty_url: str, open_store: Callable[..., Store]
+) -> None:
+    """SQLite migrates itself if it may; PostgreSQL never does by being opened."""
+    with pytest.raises(SchemaMismatchError, match="run: darksight db upgrade"):
+        open_store(empty_url)
+    if empty_url.startswith("sqlite"):
+        open_store(empty_url, auto_upgrade=True).check()
+    else:
+        with pytest.raises(SchemaMismatchError):
+            open_store(empty_url, auto_upgrade=True)
+
+
+def test_a_database_that_is_ahead_is_used(url: str, open_store: Callable[..., Store]) -> None:
+    """The release before goes on while the next one migrates."""
+    store = open_store(url)
+    with store._engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    again = open_store(url)
+
+    assert again.insert([make_batch(5, ms=NOW_MS)]).points == 5
+    assert again.upgrade() == ("9999", "9999")
+
+
+def test_of_many_starters_one_migrates(empty_url: str) -> None:
+    """Eight processes start on an empty database at the same moment; one migrates, the others find it done."""
+    said, _ = start(STARTERS, empty_url).communicate(timeout=120)
+
+    assert sorted(map(int, said.split())) == [10] + [20] * 7
+
+
+def test_a_migration_killed_half_way_can_be_run_again(empty_url: str, open_store: Callable[..., Store]) -> None:
+    """What it had done of a revision is undone, and nobody waits for the dead."""
+    victim = start(HANGER, empty_url)
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "half-way\n"
+    victim.kill()
+    victim.communicate()
+
+    store = open_store(empty_url, check=False)
+    before, after = store.upgrade()
+
+    assert after == schema.head()
+    assert before in (None, "0001")
+    store.check()
+
+
+def test_the_command_line_looks_after_the_database(
+    empty_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upgrade, check, stats and prune, for people and as JSON; what cannot be done exits 2 with a sentence."""
+    monkeypatch.setenv("DARKSIGHT_DATABASE_URL", empty_url)
+
+    assert main(["db", "check"]) == 2
+    assert "run: darksight db upgrade" in capsys.readouterr().err
+    assert main(["db", "upgrade"]) == 0
+    assert capsys.readouterr().out == f"revision {schema.head()}, was empty\n"
+    assert main(["db", "upgrade", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"before": schema.head(), "after": schema.head()}
+    assert main(["db", "check"]) == 0
+    assert capsys.readouterr().out.startswith("sound")
+    with Store.open(empty_url) as store:
+        store.insert([make_batch(7, ms=NOW_MS - 70 * 86_400_000)])
+    assert main(["db", "stats", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == 7
+    assert main(["db", "prune"]) == 2
+    assert "--max-days" in capsys.readouterr().err
+    assert main(["db", "prune", "--max-rows", "1000000", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == 0
+    assert main(["db", "stats"]) == 0

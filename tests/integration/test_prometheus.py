@@ -1,0 +1,80 @@
+"""A real Prometheus scrapes real counters, and every panel of every dashboard has data."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.grafana.dashboards import DASHBOARDS, Panel
+from deploy.grafana.render import VERSION, Prometheus, run, story
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
+)
+
+SECONDS = 30.0
+PANELS = [(dashboard.uid, panel) for dashboard in DASHBOARDS for panel in dashboard.panels]
+
+
+@pytest.fixture(scope="module")
+def story_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, float, float]]:
+    """Half a minute of two replicas, in which the store is away for a while and then the traffic drifts."""
+    with run(tmp_path_factory.mktemp("run"), story(SECONDS)) as ran:
+        yield ran
+
+
+@pytest.mark.parametrize(("uid", "panel"), PANELS, ids=[f"{uid}: {panel.title}" for uid, panel in PANELS])
+def test_every_panel_has_data(story_run: tuple[Prometheus, float, float], uid: str, panel: Panel) -> None:
+    """Every query gives at least one series, and no number that is none."""
+    server, start, end = story_run
+
+    found = server.series(panel, start=start, end=end)
+
+    assert {legend: bool(series) for legend, series in found.items()} == dict.fromkeys(panel.queries, True)
+    values = [float(value) for series in found.values() for _, points in series for _, value in points]
+    assert all(math.isfinite(value) for value in values)
+
+
+def test_rules_and_targets_are_healthy(story_run: tuple[Prometheus, float, float]) -> None:
+    """Prometheus reads the page of both replicas and evaluates every rule."""
+    server, _, _ = story_run
+
+    targets = server.get("targets")["activeTargets"]
+    rules = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
+
+    assert [target["health"] for target in targets] == ["up", "up"], targets
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"} == {}
+
+
+def test_drift_alerts_fire_after_the_drift(story_run: tuple[Prometheus, float, float]) -> None:
+    """Outliers and evidence raise alerts once the traffic has drifted, and none before."""
+    server, start, end = story_run
+
+    query = 'min by (alertname) (timestamp(ALERTS{alertname=~"DarkSightOutlier.*",alertstate="firing"}))'
+    found = server.get("query_range", query=query, start=start, end=end, step=1)["result"]
+
+    first = {each["metric"]["alertname"]: float(each["values"][0][1]) - start for each in found}
+    assert {"DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"} <= set(first)
+    assert min(first.values()) > 0.4 * SECONDS
+
+
+def test_replicas_add_up(story_run: tuple[Prometheus, float, float]) -> None:
+    """Evidence by the rule, from the sums of both replicas, is that of one server with all the rows."""
+    from darksight_core.drift import polya_log_evidence
+
+    server, _, end = story_run
+    names = ("drift_rows:sum", "drift_outliers:sum", "polya_evidence")
+    rows, outliers, polya = (
+        float(
+            server.get("query", query=f'model:darksight_{name}{{version="{VERSION[:12]}"}}', time=end)["result"][0][
+                "value"
+            ][1]
+        )
+        for name in names
+    )
+
+    assert polya == pytest.approx(float(polya_log_evidence(outliers, rows, calibration_rows=9_999, rank=100)), abs=1e-6)
+    assert rows > 5_000

@@ -1,0 +1,174 @@
+"""Retention: by age, number and size, on both databases; nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from darksight_service.store import Limits, PointFilter, Store
+
+from tests.points import make_batch, make_outcomes
+
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+
+
+def fill(store: Store, *, days: int = 5, rows: int = 100) -> None:
+    """As many points on each of the last days, today included, and an outcome for the first of each."""
+    for day in range(days):
+        names = tuple(f"{day}-{row}" for row in range(rows))
+        ms = NOW_MS - day * DAY_MS
+        store.insert([make_batch(rows, ms=ms, seed=day, names=names), make_outcomes({names[0]: 1}, ms=ms)])
+
+
+def ages(store: Store) -> dict[int, int]:
+    """Stored points by how many days ago they came."""
+    found: dict[int, int] = {}
+    for point in store.list_points(PointFilter("digits"), page_size=10_000).points:
+        age = (NOW_MS - point.received_ms) // DAY_MS
+        found[age] = found.get(age, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        (Limits(max_age_ms=2 * DAY_MS + 1), {0: 100, 1: 100, 2: 100}),
+        (Limits(max_rows=250), {0: 100, 1: 100}),
+        (Limits(max_rows=10), {0: 100}),
+        (Limits(max_rows=500), {0: 100, 1: 100, 2: 100, 3: 100, 4: 100}),
+        (Limits(max_bytes=1), {0: 100}),
+    ],
+    ids=["age", "rows", "few rows", "none", "bytes"],
+)
+def test_whole_days_go_on_postgresql(
+    postgres_url: str, open_store: Callable[..., Store], limits: Limits, left: dict[int, int]
+) -> None:
+    """The oldest first, until the limits are met; the current day stays whatever they say."""
+    store = open_store(postgres_url)
+    fill(store)
+
+    planned = store.prune(limits, dry_run=True)
+    before = ages(store)
+    pruned = store.prune(limits)
+
+    assert sum(before.values()) == 500
+    assert ages(store) == left
+    assert pruned.points == planned.points == 500 - sum(left.values())
+    assert pruned.days == planned.days
+    assert len(store.stats().days) == len(left)
+    assert pruned.bytes == planned.bytes
+    assert store.prune(limits).points == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        (Limits(max_age_ms=2 * DAY_MS + 1), {0: 100, 1: 100, 2: 100}),
+        (Limits(max_rows=250), {0: 100, 1: 100, 2: 50}),
+        (Limits(max_rows=10), {0: 10}),
+        (Limits(max_rows=500), {0: 100, 1: 100, 2: 100, 3: 100, 4: 100}),
+    ],
+    ids=["age", "rows", "few rows", "none"],
+)
+def test_the_oldest_points_go_on_sqlite(
+    tmp_path_factory: pytest.TempPathFactory, open_store: Callable[..., Store], limits: Limits, left: dict[int, int]
+) -> None:
+    """Exactly as many as needed."""
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('db') / 'store.db'}", auto_upgrade=True)
+    fill(store)
+
+    planned = store.prune(limits, dry_run=True)
+    pruned = store.prune(limits)
+
+    assert ages(store) == left
+    assert pruned.points == planned.points == 500 - sum(left.values())
+    assert store.prune(limits).points == 0
+
+
+def test_sqlite_gives_its_space_back(
+    tmp_path_factory: pytest.TempPathFactory, open_store: Callable[..., Store]
+) -> None:
+    """By size: the file shrinks to what is allowed."""
+    path = tmp_path_factory.mktemp("db") / "store.db"
+    store = open_store(f"sqlite:///{path}", auto_upgrade=True)
+    for part in range(5):
+        store.insert([make_batch(4000, ms=NOW_MS - part * 1000, seed=part, names=None)])
+    size = store.stats().bytes
+
+    pruned = store.prune(Limits(max_bytes=size // 2))
+
+    assert store.stats().bytes <= size // 2
+    assert pruned.points > 5_000
+    store.close()
+    assert path.stat().st_size < 0.7 * size
+
+
+def test_outcomes_and_counts_go_when_they_are_old(store: Store) -> None:
+    """Outcomes with their points, unmatched ones by age; counts per minute only if asked."""
+    fill(store)
+    store.insert([make_outcomes({"never": 1}, ms=NOW_MS - 4 * DAY_MS), make_outcomes({"yet": 1}, ms=NOW_MS)])
+
+    planned = store.prune(Limits(max_age_ms=2 * DAY_MS + 1), dry_run=True)
+    pruned = store.prune(Limits(max_age_ms=2 * DAY_MS + 1))
+    counts = store.class_rates("digits", since_ms=0, until_ms=2 * NOW_MS)
+
+    # A dry run sees outcomes that still have their points, and so only those that have none.
+    assert (planned.outcomes, pruned.outcomes) == (1, 3)
+    assert (store.stats().outcomes, store.stats().unmatched) == (4, 1)
+    assert sum(each.points for each in counts) == 500
+
+    assert store.prune(Limits(max_rollup_age_ms=DAY_MS + 1), dry_run=True).rollups > 0
+    store.prune(Limits(max_rollup_age_ms=DAY_MS + 1))
+    counts = store.class_rates("digits", since_ms=0, until_ms=2 * NOW_MS)
+    assert sum(each.points for each in counts) == 200
+
+
+def test_points_of_a_wrong_clock_are_pruned_by_age_too(postgres_url: str, open_store: Callable[..., Store]) -> None:
+    """Those in the default partition go one by one."""
+    store = open_store(postgres_url)
+    store.insert([make_batch(5, ms=1_000, seed=1), make_batch(5, ms=NOW_MS + 900 * DAY_MS, seed=2)])
+
+    assert store.prune(Limits(max_age_ms=DAY_MS), dry_run=True).points == 5
+    assert store.prune(Limits(max_age_ms=DAY_MS)).points == 5
+    assert len(store.list_points(PointFilter("digits")).points) == 5
+
+
+def test_writers_and_long_readers_go_on_while_days_are_dropped(
+    postgres_url: str, open_store: Callable[..., Store]
+) -> None:
+    """A drop that has to wait for a reader steps back: no insert takes long meanwhile."""
+    store = open_store(postgres_url)
+    fill(store)
+    slowest = [0.0]
+    stop = threading.Event()
+
+    def write() -> None:
+        writer = open_store(postgres_url)
+        number = 1000
+        while not stop.is_set():
+            started = time.monotonic()
+            writer.insert([make_batch(5, ms=NOW_MS, seed=number)])
+            slowest[0] = max(slowest[0], time.monotonic() - started)
+            number += 1
+
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("SELECT count(*) FROM point")
+        threads = [
+            threading.Thread(target=write),
+            threading.Thread(target=store.prune, args=(Limits(max_age_ms=DAY_MS),)),
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.7)
+        assert threads[1].is_alive()
+        reader.rollback()
+        threads[1].join()
+        stop.set()
+        threads[0].join()
+
+    assert len(store.stats().days) <= 2
+    assert slowest[0] < 5.0

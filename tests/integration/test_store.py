@@ -1,0 +1,647 @@
+"""The store on SQLite and on a real PostgreSQL: what comes in comes out, once, and the figures are right."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from darksight_service.errors import (
+    AuditError,
+    NotFoundError,
+    RequestError,
+    StoreError,
+    StoreUnavailableError,
+)
+from darksight_service.records import PointBatch, decode_all, encode, record_ids
+from darksight_service.store import Cutoffs, DecisionCounts, PointFilter, Store, StoredPoint, Timeouts
+from darksight_service.store.tables import BINS
+
+from darksight_core.errors import ConfigError
+from tests.points import VERSION, make_batch, make_outcomes
+from tests.postgres import running_postgres
+
+NOW_MS = 1_800_000_000_000
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+ALL = {"since_ms": 0, "until_ms": 2 * NOW_MS}
+
+
+def everything(store: Store, **wanted: Any) -> list[StoredPoint]:
+    """All points of a filter, page by page."""
+    found: list[StoredPoint] = []
+    token = ""
+    while True:
+        page = store.list_points(PointFilter("digits", **wanted), page_size=97, page_token=token)
+        found += page.points
+        token = page.next_token
+        if not token:
+            return found
+
+
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Rows from the database itself."""
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+            return connection.execute(statement).fetchall()
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)  # type: ignore[call-overload]  # wants a literal
+        return [] if cursor.description is None else cursor.fetchall()
+
+
+def spread(count: int, *, seed: int = 0, **options: Any) -> list[PointBatch]:
+    """Batches over a few hours, of several sizes."""
+    rng = np.random.default_rng(seed)
+    return [
+        make_batch(
+            int(rng.integers(1, 40)), ms=NOW_MS - int(rng.integers(0, 5 * 60 * MINUTE_MS)), seed=number, **options
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_point_comes_back_as_it_was_judged(store: Store) -> None:
+    """Every column of a batch is there again, with the probabilities to half precision."""
+    batch = make_batch(20, ms=NOW_MS, names=None)
+
+    store.insert([batch])
+
+    found = everything(store)[::-1]
+    assert [point.prediction_id for point in found] == list(batch.prediction_ids)
+    assert [point.id.replace("-", "") for point in found] == [
+        each.hex() for each in record_ids(batch.batch_id, 20).tolist()
+    ]
+    assert {(point.model, point.version, point.received_ms, point.event_ms, point.label) for point in found} == {
+        ("digits", VERSION, NOW_MS, 0, -1)
+    }
+    for name in (
+        "log_density",
+        "log_kde",
+        "combined",
+        "p_value",
+        "confidence",
+        "top",
+        "decision",
+        "reason",
+        "predicted",
+    ):
+        np.testing.assert_array_equal(
+            np.array([getattr(point, name) for point in found], np.float32), getattr(batch, name)
+        )
+    np.testing.assert_array_equal(np.array([(point.x, point.y) for point in found], np.float32), batch.points)
+    valid = batch.reason != 5
+    kept = np.stack([point.probs for point, is_valid in zip(found, valid, strict=True) if is_valid])
+    np.testing.assert_allclose(kept, batch.probs[valid], rtol=1e-3, atol=1e-7)
+    assert [len(point.probs) for point, is_valid in zip(found, valid, strict=True) if not is_valid] == [0, 0]
+
+
+def test_no_stored_number_is_nan(url: str, store: Store) -> None:
+    """What a row that is not valid lacks is NULL."""
+    store.insert([make_batch(50, ms=NOW_MS)])
+
+    (found,) = query(url, "SELECT count(*), count(x), count(p_value), count(probs) FROM point")
+
+    assert found == (50, 43, 43, 43)
+    if not url.startswith("sqlite"):
+        assert query(url, "SELECT count(*) FROM point WHERE x = 'NaN' OR p_value = 'NaN' OR top = 'NaN'") == [(0,)]
+
+
+def test_event_time_and_own_names_are_kept(store: Store) -> None:
+    """The time that a caller gave is kept; a row without a name is called by its batch and number."""
+    given = make_batch(3, ms=NOW_MS, seed=1)
+    object.__setattr__(given, "event_ms", NOW_MS - 12_345)
+
+    store.insert([given])
+
+    found = everything(store)
+    assert {point.event_ms for point in found} == {NOW_MS - 12_345}
+    assert tuple(point.prediction_id for point in found[::-1]) == given.names()
+
+
+@pytest.mark.parametrize("event_ms", [-(1 << 62), 1 << 62], ids=["before", "after"])
+def test_times_out_of_the_calendar_are_brought_into_it(store: Store, event_ms: int) -> None:
+    """No event time that a caller gives can make a point unreadable."""
+    batch = make_batch(2, ms=NOW_MS)
+    object.__setattr__(batch, "event_ms", event_ms)
+
+    store.insert([batch])
+
+    assert len(everything(store)) == 2
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"), [("float16", 10), ("topK:2", 2), ("topK:9", 10), ("none", 0)], ids=lambda value: str(value)
+)
+def test_probabilities_are_kept_as_asked(url: str, open_store: Callable[..., Store], keep: str, kept: int) -> None:
+    """All, the largest few, or none; what was kept before the setting changed can still be read."""
+    batch = make_batch(30, ms=NOW_MS, with_invalid=False)
+    with_all = make_batch(1, ms=NOW_MS - 1, with_invalid=False)
+    open_store(url).insert([with_all])
+    store = open_store(url, keep_probs=keep)
+
+    store.insert([batch])
+
+    *found, old = everything(store)
+    assert max(np.count_nonzero(point.probs) for point in found) == kept
+    assert len(old.probs) == 10
+    if kept:
+        assert [int(point.probs.argmax()) for point in found[::-1]] == batch.predicted.tolist()
+
+
+def test_unknown_way_to_keep_probabilities_is_refused(url: str, open_store: Callable[..., Store]) -> None:
+    """A setting that means nothing is an error at the start."""
+    with pytest.raises(ConfigError, match="topK:<k>"):
+        open_store(url, keep_probs="top5")
+
+
+def test_merged_single_rows_are_stored_like_the_batches_they_were(url: str, open_store: Callable[..., Store]) -> None:
+    """The drain may bring calls of one row merged; nothing differs."""
+    store = open_store(url)
+    batches = [make_batch(1, ms=NOW_MS + number, seed=number, names=(f"n{number}",)) for number in range(30)]
+    merged = decode_all(encode(batch) for batch in batches)
+
+    first = store.insert(merged)
+    again = store.insert(batches)
+
+    assert (first.points, again.points, again.repeated) == (30, 0, 30)
+    assert [point.prediction_id for point in everything(store)[::-1]] == [f"n{number}" for number in range(30)]
+
+
+def test_the_same_batch_twice_is_stored_once(store: Store) -> None:
+    """In two calls, in one call, and mixed with new ones."""
+    batches = [make_batch(40, ms=NOW_MS - number, seed=number) for number in range(6)]
+
+    counts = [store.insert(batches[:3]), store.insert(batches[:3]), store.insert(batches[1:5] + batches[3:])]
+
+    assert [(count.points, count.repeated) for count in counts] == [(120, 0), (0, 120), (120, 160)]
+    assert len({point.id for point in everything(store)}) == len(everything(store)) == 240
+
+
+def test_two_writers_of_the_same_rows_store_each_once(url: str, open_store: Callable[..., Store]) -> None:
+    """Overlapping batches from threads with stores of their own."""
+    batches = spread(60)
+    failures: list[BaseException] = []
+    inserted = []
+
+    def write(mine: list[PointBatch]) -> None:
+        store = open_store(url)
+        try:
+            for start in range(0, len(mine), 5):
+                while True:
+                    try:
+                        inserted.append(store.insert(mine[start : start + 5]).points)
+                        break
+                    except StoreUnavailableError:
+                        time.sleep(0.01)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(mine,)) for mine in (batches[:45], batches[15:][::-1], batches)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    store = open_store(url)
+    total = sum(map(len, batches))
+    assert failures == []
+    assert sum(inserted) == total == store.stats().points
+    assert len(everything(store)) == len({point.id for point in everything(store)}) == total
+
+
+def test_counts_per_minute_equal_the_points(url: str, store: Store) -> None:
+    """After random inserts and repetitions, with shadows and classes above the limit."""
+    rng = np.random.default_rng(3)
+    batches = spread(40, classes=130) + spread(20, seed=9, is_shadow=True, version="b" * 64)
+    for _ in range(30):
+        chosen = rng.integers(len(batches), size=4)
+        store.insert([batches[number] for number in chosen])
+
+    minute = "(('x' || substr(id::text, 1, 8) || substr(id::text, 10, 4))::bit(48)::bigint / 60000)"
+    if url.startswith("sqlite"):
+        # Points carry the minute in the first six bytes of their id; SQLite cannot read them, so Python does.
+        rows = query(
+            url, "SELECT id, bundle_id, is_shadow, decision, reason, predicted, log_density, p_value FROM point"
+        )
+        found = [(int.from_bytes(row[0][:6], "big") // MINUTE_MS, *row[1:]) for row in rows]
+    else:
+        found = query(
+            url,
+            f"SELECT {minute}, bundle_id, is_shadow::int, decision, reason, predicted, log_density, p_value FROM point",
+        )
+    points: Counter[Any] = Counter()
+    sums: Counter[Any] = Counter()
+    bins: Counter[Any] = Counter()
+    for at, bundle, shadow, decision, reason, predicted, density, p_value in found:
+        key = (bundle, at, shadow, decision, reason, min(predicted, 100))
+        points[key] += 1
+        sums[key] += density or 0.0
+        if p_value is not None:
+            bins[bundle, at, shadow, min(BINS - 1, max(0, int(np.ceil(p_value * BINS - 1e-6)) - 1))] += 1
+    columns = "bundle_id, minute, cast(is_shadow as int), decision, reason, predicted"
+    rollup = query(url, f"SELECT {columns}, points, log_density_sum FROM rollup")
+    assert {row[:6]: row[6] for row in rollup} == dict(points)
+    np.testing.assert_allclose([row[7] for row in rollup], [sums[row[:6]] for row in rollup], rtol=1e-6, atol=1e-9)
+    binned = query(url, "SELECT bundle_id, minute, cast(is_shadow as int), bin, points FROM rollup_bin")
+    assert {row[:4]: row[4] for row in binned} == dict(bins)
+
+
+def test_rates_and_class_rates_come_from_the_counts(store: Store) -> None:
+    """They equal what the points say, in steps of an hour and over all time."""
+    batches = spread(50)
+    store.insert(batches)
+    points = everything(store)
+
+    rates = store.rates("digits", step_ms=60 * MINUTE_MS, **ALL)
+    classes = store.class_rates("digits", **ALL)
+
+    hours = Counter(point.received_ms // (60 * MINUTE_MS) * 60 * MINUTE_MS for point in points)
+    assert dict(zip(rates.start_ms.tolist(), rates.points.tolist(), strict=True)) == dict(hours)
+    assert rates.accepted.sum() == sum(point.decision == 1 for point in points)
+    assert rates.reasons.sum(axis=0).tolist()[1:] == [sum(p.reason == reason for p in points) for reason in range(1, 7)]
+    assert rates.bins.sum() == sum(point.p_value == point.p_value for point in points)
+    expected = Counter(point.predicted for point in points)
+    assert {each.predicted: each.points for each in classes} == dict(expected)
+    assert sum(each.outliers for each in classes) == sum(point.reason == 2 for point in points)
+    assert len(store.rates("nothing", **ALL).points) == 0
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"version": VERSION},
+    {"version": "c" * 64},
+    {"decisions": (2,)},
+    {"reasons": (2,)},
+    {"predicted": (3, 4)},
+    {"predicted": (117,)},
+    {"reasons": (2, 5), "decisions": (2,), "predicted": (-1, 2)},
+    {"since_ms": NOW_MS - 90 * MINUTE_MS - 7, "until_ms": NOW_MS - 31 * MINUTE_MS - 3},
+    {"until_ms": NOW_MS - 120 * MINUTE_MS, "predicted": (5,)},
+    {"is_shadow": True},
+]
+
+
+def test_filters_find_what_they_say(store: Store) -> None:
+    """Pages hold exactly the points that a look at every point finds, newest first."""
+    store.insert(spread(60, classes=130) + spread(9, seed=5, version="b" * 64) + spread(9, seed=6, is_shadow=True))
+    points = {shadow: everything(store, is_shadow=shadow) for shadow in (False, True)}
+
+    def is_wanted(point: StoredPoint, wanted: dict[str, Any]) -> bool:
+        columns = (("decision", "decisions"), ("reason", "reasons"), ("predicted", "predicted"))
+        return (
+            wanted.get("version") in (None, point.version)
+            and all(getattr(point, name) in wanted[names] for name, names in columns if names in wanted)
+            and wanted.get("since_ms", 0) <= point.received_ms < wanted.get("until_ms", 1 << 60)
+        )
+
+    found = [[point.id for point in everything(store, **wanted)] for wanted in FILTERS]
+
+    expected = [
+        [point.id for point in points[wanted.get("is_shadow", False)] if is_wanted(point, wanted)] for wanted in FILTERS
+    ]
+    assert found == expected
+    assert found[0] == sorted(found[0], reverse=True)
+    assert sum(map(bool, found)) == len(FILTERS) - 1
+
+
+def test_paging_sees_each_point_once_while_others_write(url: str, open_store: Callable[..., Store]) -> None:
+    """What was there at the first page is seen exactly once; what comes later does no harm."""
+    store = open_store(url)
+    store.insert(spread(60))
+    before = {point.id for point in everything(store)}
+    stop = threading.Event()
+
+    def write() -> None:
+        writer = open_store(url)
+        number = 1000
+        while not stop.is_set():
+            writer.insert([make_batch(5, ms=NOW_MS - number * 17, seed=number)])
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        seen = [point.id for _ in range(3) for point in everything(store)]
+    finally:
+        stop.set()
+        thread.join()
+
+    counts = Counter(seen)
+    assert {counts[each] for each in before} == {3}
+    assert max(counts.values()) == 3
+
+
+@pytest.mark.parametrize("token", ["x", "!!!", "AAAA", "é"], ids=["short", "no base64", "wrong length", "no ASCII"])
+def test_a_page_token_that_is_none_is_refused(store: Store, token: str) -> None:
+    """As an error of the request, with the field."""
+    with pytest.raises(RequestError) as caught:
+        store.list_points(PointFilter("digits"), page_token=token)
+
+    assert caught.value.details["field"] == "page_token"
+
+
+def test_a_page_token_of_another_request_is_refused(store: Store) -> None:
+    """A token goes on with the request that it came from, and no other."""
+    store.insert([make_batch(30, ms=NOW_MS)])
+    token = store.list_points(PointFilter("digits"), page_size=10).next_token
+
+    with pytest.raises(RequestError, match="page token"):
+        store.list_points(PointFilter("digits", decisions=(1,)), page_size=10, page_token=token)
+    with pytest.raises(RequestError, match="up to 10000"):
+        store.list_points(PointFilter("digits"), page_size=10_001)
+
+
+POLICIES = [
+    Cutoffs(),
+    Cutoffs(0.1),
+    Cutoffs(20 / 1001, 0.7),
+    Cutoffs(None, 0.3),
+    Cutoffs(0.5, 0.9, True),
+    Cutoffs(0.05, -np.inf),
+]
+
+
+def reason_by(cutoffs: Cutoffs, point: StoredPoint) -> int:
+    """The rules of the gate, in their order."""
+    has_rule = cutoffs.threshold is not None and cutoffs.threshold > -np.inf
+    if point.reason == 5:
+        return 5
+    if cutoffs.outlier is not None and point.p_value <= np.float32(cutoffs.outlier):
+        return 2
+    if np.isnan(point.p_value) or (has_rule and np.isnan(point.confidence)):
+        return 6
+    if has_rule and point.confidence <= np.float32(cutoffs.threshold or 0.0):
+        return 3
+    return 4 if point.reason == 4 else 1
+
+
+def counted(points: list[StoredPoint], reasons: list[int], accepted: list[bool]) -> DecisionCounts:
+    """Counts one point at a time."""
+    counts = DecisionCounts()
+    fields = {2: "outliers", 3: "low_confidence", 4: "regions", 5: "invalid", 6: "unscored"}
+    for point, reason, is_accepted in zip(points, reasons, accepted, strict=True):
+        names = ["points", *(["accepted"] if is_accepted else []), *([fields[reason]] if reason in fields else [])]
+        side = "accepted" if is_accepted else "rejected"
+        names += [f"{side}_labelled"] if point.label >= 0 else []
+        names += [f"{side}_correct"] if point.label == point.predicted >= 0 else []
+        for name in names:
+            setattr(counts, name, getattr(counts, name) + 1)
+    return counts
+
+
+def test_dry_run_equals_deciding_again(store: Store) -> None:
+    """Before and after are what the stored numbers say, by the rules of the gate and in their order."""
+    regions = make_batch(30, ms=NOW_MS - 5, seed=77, reason=np.full(30, 4), decision=np.full(30, 2), with_invalid=False)
+    unscored = make_batch(
+        9, ms=NOW_MS - 9, seed=78, p_value=np.full(9, np.nan), reason=np.full(9, 6), decision=np.ones(9)
+    )
+    store.insert([*spread(30, names=None), regions, unscored, make_batch(50, ms=NOW_MS, seed=4, is_shadow=True)])
+    truth = {point.prediction_id: point.predicted + (n % 3 == 0) for n, point in enumerate(everything(store))}
+    store.insert([make_outcomes({name: label for name, label in truth.items() if label >= 0})])
+    points = everything(store)
+
+    found = [store.dry_run("digits", VERSION, cutoffs, **ALL) for cutoffs in POLICIES]
+
+    before = counted(points, [point.reason for point in points], [point.decision == 1 for point in points])
+    expected = []
+    for cutoffs in POLICIES:
+        reasons = [reason_by(cutoffs, point) for point in points]
+        accepting = (1, 6) if cutoffs.fail_open else (1,)
+        expected.append((before, counted(points, reasons, [reason in accepting for reason in reasons])))
+    assert found == expected
+    assert before.regions == 30
+    assert before.accepted_correct > 0
+    assert len({after.accepted for _, after in found}) >= 5
+
+
+def test_indexed_queries_use_their_index(postgres_url: str, open_store: Callable[..., Store]) -> None:
+    """On PostgreSQL a page reads a range of the primary key of the days it needs, and a name is found by its index."""
+    store = open_store(postgres_url)
+    store.insert([make_batch(2_000, ms=NOW_MS - day * DAY_MS, seed=day, names=None) for day in range(5)])
+    query(postgres_url, "ANALYZE")
+
+    low, high = (f"'{(each << 80).to_bytes(16, 'big').hex()}'" for each in (NOW_MS - 1000, NOW_MS + 1000))
+    page = f"EXPLAIN SELECT * FROM point WHERE id >= {low} AND id < {high} ORDER BY id DESC LIMIT 10"
+    wanted = "'order-0001-00001'"
+    name = f"hashtext(prediction_id) & 262143 = hashtext({wanted}) & 262143 AND prediction_id = {wanted}"
+    plan = "\n".join(row[0] for row in query(postgres_url, page))
+    by_name = "\n".join(row[0] for row in query(postgres_url, f"EXPLAIN SELECT id FROM point WHERE {name}"))
+
+    assert re.search(r"Index Scan Backward using point_20270115_pkey on point_20270115", plan)
+    assert "point_20270114" not in plan
+    assert by_name.count("_expr_idx") >= 5 or by_name.count("Index Cond") >= 5
+    assert "Seq Scan on point_2027" not in by_name
+
+
+def test_sparse_searches_read_few_rows_on_sqlite(tmp_path: Path, open_store: Callable[..., Store]) -> None:
+    """Ranges of minutes are looked up one by one in the primary key, not by reading all rows between them."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store = open_store(url, auto_upgrade=True)
+    store.insert([make_batch(3, ms=NOW_MS - each * MINUTE_MS, seed=each, with_invalid=False) for each in range(300)])
+
+    plans: list[str] = []
+    from sqlalchemy import event
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "spans" in statement and not statement.startswith("EXPLAIN"):
+            driver = connection.connection.driver_connection
+            plans.extend(row[3] for row in driver.execute("EXPLAIN QUERY PLAN " + statement, parameters))
+
+    event.listen(store._engine, "before_cursor_execute", explain)
+    found = store.list_points(PointFilter("digits", predicted=(4,)), page_size=30)
+
+    assert len(found.points) == 30
+    assert any("SEARCH point USING PRIMARY KEY (id>? AND id<?)" in plan for plan in plans)
+    order = [plan for plan in plans if "spans" in plan or "point USING PRIMARY KEY" in plan or "SCAN point" in plan]
+    assert "spans" in order[0]
+
+
+def test_points_of_a_wrong_clock_are_kept_and_find_their_day_later(
+    postgres_url: str, open_store: Callable[..., Store]
+) -> None:
+    """Years off goes to the default partition; when its day is made, its points move there."""
+    store = open_store(postgres_url)
+    ahead = make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
+    store.insert([ahead, make_batch(5, ms=NOW_MS + 9_000 * DAY_MS, seed=2), make_batch(5, ms=1_000, seed=3)])
+    assert query(postgres_url, "SELECT count(*) FROM point_default") == [(15,)]
+
+    later = open_store(postgres_url, now_ms=NOW_MS + 10 * DAY_MS)
+    later.insert([make_batch(5, ms=NOW_MS + 10 * DAY_MS + 1, seed=4)])
+    again = later.insert([ahead])
+
+    assert again.repeated == 5
+    assert query(postgres_url, "SELECT count(*) FROM point_default") == [(10,)]
+    assert query(postgres_url, "SELECT count(*) FROM point_20270125") == [(10,)]
+    assert len(everything(later)) == 20
+
+
+def test_partitions_are_made_ahead(postgres_url: str, open_store: Callable[..., Store]) -> None:
+    """Tending the store makes today and two days more; doing it twice does nothing."""
+    store = open_store(postgres_url)
+
+    store.tend()
+    store.tend()
+
+    assert store.stats().days == ["point_20270115", "point_20270116", "point_20270117"]
+
+
+def test_a_partition_dropped_by_someone_else_is_made_again(postgres_url: str, open_store: Callable[..., Store]) -> None:
+    """A store that remembers a partition which is gone inserts all the same."""
+    store = open_store(postgres_url)
+    store.insert([make_batch(5, ms=NOW_MS, seed=1)])
+    query(postgres_url, "DROP TABLE point_20270115")
+
+    assert store.insert([make_batch(5, ms=NOW_MS, seed=2)]).points == 5
+
+
+def test_a_database_that_is_away_is_said_to_be_away(open_store: Callable[..., Store]) -> None:
+    """Stopped, or frozen in mid-connection: StoreUnavailableError, in bounded time; then it works again."""
+
+    class Short(Timeouts):
+        connect = 1.0
+        statement = 1.0
+        silence = 1.5
+
+    with running_postgres() as server:
+        with Store.open(server.url(), check=False) as first:
+            first.upgrade()
+        store = open_store(server.url(), timeouts=Short)
+        store.insert([make_batch(5, ms=NOW_MS, seed=1)])
+        took = []
+
+        def is_away() -> bool:
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailableError):
+                store.insert([make_batch(5, ms=NOW_MS, seed=2)])
+            took.append(time.monotonic() - started)
+            return True
+
+        server.pause()
+        try:
+            assert is_away()
+        finally:
+            server.resume()
+        server.stop()
+        assert is_away()
+        server.start()
+        assert store.insert([make_batch(5, ms=NOW_MS, seed=2)]).points == 5
+    assert max(took) < 30
+
+
+def test_errors_do_not_tell_the_password(open_store: Callable[..., Store]) -> None:
+    """Neither the message nor the details have it."""
+    with pytest.raises(StoreUnavailableError) as caught:
+        open_store("postgresql://me:hunter2@127.0.0.1:1/none")
+
+    assert "hunter2" not in f"{caught.value} {caught.value.details}"
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "nonsense", "sqlite://"])
+def test_a_database_that_cannot_be_used_is_refused(url: str) -> None:
+    """With a sentence that says what can."""
+    with pytest.raises(ConfigError, match=r"sqlite|SQLite"):
+        Store.open(url)
+
+
+def test_the_audit_trail_is_numbered_and_found_again(url: str, open_store: Callable[..., Store]) -> None:
+    """Appends from several threads get the numbers 1, 2, 3, ... and a sound chain."""
+    stores = [open_store(url) for _ in range(4)]
+    numbers: list[int] = []
+
+    def append(store: Store) -> None:
+        numbers.extend(
+            store.append_change("policy", "digits", {"alpha": n / 7, "name": "é"}, "ann", "why") for n in range(5)
+        )
+
+    threads = [threading.Thread(target=append, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stores[0].append_change("deploy", "other", {"version": VERSION})
+
+    assert sorted(numbers) == list(range(1, 21))
+    assert [change.id for change in stores[0].changes_since(17)] == [18, 19, 20, 21]
+    (last, *_) = stores[0].history("digits", kinds=("policy",))
+    assert (last.id, last.kind, last.author, last.comment, last.changed_ms) == (20, "policy", "ann", "why", NOW_MS)
+    assert last.payload["name"] == "é"
+    assert stores[0].check()[0] == 21
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE policy_change SET payload = '{}' WHERE id = 2",
+        "UPDATE policy_change SET author = 'bob' WHERE id = 1",
+        "DELETE FROM policy_change WHERE id = 2",
+        "DELETE FROM policy_change WHERE id = 1",
+    ],
+)
+def test_tampering_with_the_audit_trail_shows(url: str, store: Store, tampering: str) -> None:
+    """The database refuses it; and where someone gets around that, the check finds the place."""
+    for number in range(3):
+        store.append_change("policy", "digits", {"alpha": number})
+    with pytest.raises((sqlite3.DatabaseError, psycopg.Error), match="append-only"):
+        query(url, tampering)
+
+    if url.startswith("sqlite"):
+        query(url, "DROP TRIGGER policy_change_no_update")
+        query(url, "DROP TRIGGER policy_change_no_delete")
+    else:
+        query(url, "DROP TRIGGER policy_change_append_only ON policy_change")
+    store.check()
+    query(url, tampering)
+
+    with pytest.raises(AuditError) as caught:
+        store.check()
+    assert caught.value.details["id"] in (1, 2, 3)
+
+
+def test_a_change_of_unknown_kind_is_refused(store: Store) -> None:
+    """The trail has only what can be folded."""
+    with pytest.raises(ConfigError, match="deploy"):
+        store.append_change("typo", "digits", {})
+
+
+def test_regions_are_added_listed_and_removed(url: str, open_store: Callable[..., Store]) -> None:
+    """A region is in force until it expires or is removed; what was stays to be seen."""
+    store = open_store(url)
+    store.register_bundle("digits", VERSION, class_names=["a", "b"], calibration_rows=99, outlier_score="log_density")
+    corners = [(0.0, 0.0), (1.0, 0.0), (0.5, 2.5)]
+
+    first = store.add_region("digits", VERSION, name="gap", polygon=corners, mode="enforce", author="ann")
+    store.add_region("digits", VERSION, name="soon", polygon=corners, expires_ms=NOW_MS + 10)
+    later = open_store(url, now_ms=NOW_MS + 10)
+
+    assert [(each.name, each.mode, each.polygon) for each in store.list_regions("digits")] == [
+        ("gap", "enforce", tuple(corners)),
+        ("soon", "shadow", tuple(corners)),
+    ]
+    assert [each.name for each in later.list_regions("digits", VERSION)] == ["gap"]
+    later.remove_region(first)
+    assert later.list_regions("digits") == []
+    assert [each.removed_ms for each in later.list_regions("digits", include_past=True)] == [NOW_MS + 10, 0]
+    with pytest.raises(NotFoundError):
+        later.remove_region(first)
+    with pytest.raises(NotFoundError):
+        store.add_region("digits", "f" * 64, name="gap", polygon=corners)
+    with pytest.raises(ConfigError):
+        store.add_region("digits", VERSION, name="line", polygon=corners[:2])
+
+
+def test_a_broken_record_is_no_outage(store: Store) -> None:
+    """What the database can never take is a StoreError, so that the drain puts it aside; all else is not touched."""
+    bad = make_batch(3, ms=NOW_MS, names=("a", "b\0", "c"))
+
+    if store.stats().database == "postgresql":
+        with pytest.raises(StoreError):
+            store.insert([bad])
+        assert store.stats().points == 0

@@ -1,0 +1,240 @@
+"""Files for deployment: they parse, they are fresh, they agree with the code and with the schemas of their tools."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from darksight_service.metrics.catalogue import METRICS, sample_names
+from darksight_service.settings import setting_names
+
+from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
+from deploy.kubernetes.generate import manifest_files
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+CUSTOM = {"Kustomization", "PrometheusRule", "ServiceMonitor"}
+KUBERNETES = "1.32"
+
+
+def name_of(path: Path) -> str:
+    """Path within deploy."""
+    return str(path.relative_to(DEPLOY))
+
+
+def manifests() -> list[dict[str, Any]]:
+    """All documents of all manifests."""
+    return [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_file_parses(path: Path) -> None:
+    """YAML, JSON, Python and unit files are what their names say; others are text or pictures."""
+    if path.suffix == ".png":
+        assert path.read_bytes().startswith(b"\x89PNG")
+        return
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    if path.suffix in (".yaml", ".yml"):
+        assert list(yaml.safe_load_all(text))
+    elif path.suffix == ".json":
+        assert json.loads(text)
+    elif path.suffix == ".py":
+        ast.parse(text)
+    elif path.suffix == ".service":
+        parser = configparser.RawConfigParser(strict=False)
+        parser.optionxform = str  # type: ignore[assignment,method-assign] # names of systemd have capitals
+        parser.read_string(text)
+        assert parser["Service"]["ExecStart"].endswith("darksight serve --config /etc/darksight/settings.toml")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [*dashboard_files().items(), *manifest_files().items()],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_generated_files_are_fresh(path: Path, text: str) -> None:
+    """Run python -m deploy.grafana.dashboards and python -m deploy.kubernetes.generate after a change."""
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_dashboards_use_series_that_exist() -> None:
+    """Every name in a panel is exported by the service or recorded by a rule."""
+    rules = [
+        yaml.safe_load(path.read_text(encoding="utf-8")) for path in (DEPLOY / "prometheus" / "rules").glob("*.yml")
+    ]
+    recorded = {rule.get("record") for file in rules for group in file["groups"] for rule in group["rules"]}
+    used = set()
+    for dashboard in DASHBOARDS:
+        for query in (
+            *dashboard.variables.values(),
+            *(q for panel in dashboard.panels for q in panel.queries.values()),
+        ):
+            used |= set(re.findall(r"\b[a-z]+:darksight_[a-z0-9_:]+|(?<![:\w])darksight_\w+", query))
+
+    assert used - recorded - sample_names() == set()
+    assert len(used) > 40
+
+
+def test_dashboards_show_every_metric_or_a_rule_does() -> None:
+    """A number that nobody looks at need not be counted."""
+    shown = "".join(q for dashboard in DASHBOARDS for panel in dashboard.panels for q in panel.queries.values())
+    shown += "".join(path.read_text(encoding="utf-8") for path in (DEPLOY / "prometheus" / "rules").glob("*.yml"))
+
+    assert [metric.name for metric in METRICS if metric.name not in shown] == []
+
+
+@pytest.mark.parametrize("path", dashboard_files(), ids=lambda path: path.stem)
+def test_panels_do_not_overlap_and_lead_to_the_explorer(path: Path) -> None:
+    """Each place of the grid has one panel, and a model's panels link to its points."""
+    dashboard = json.loads(path.read_text(encoding="utf-8"))
+
+    cells = [
+        (x, y)
+        for panel in dashboard["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    links = [link["url"] for panel in dashboard["panels"] for link in panel["links"]]
+    expected = len(dashboard["panels"]) if dashboard["uid"] == "darksight-model" else 0
+    assert links == ["${explorer}/models/${model}"] * expected
+
+
+def test_readme_has_every_metric() -> None:
+    """The table in deploy/README.md is the catalogue."""
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
+
+    for metric in METRICS:
+        labels = ", ".join(metric.labels) or "-"
+        assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} | {metric.why} |" in readme
+
+
+def test_readme_links_to_files_that_exist() -> None:
+    """Relative links of README and runbook lead somewhere."""
+    for name in ("README.md", "RUNBOOK.md"):
+        text = (DEPLOY / name).read_text(encoding="utf-8")
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+        assert [link for link in links if link and not (DEPLOY / link).exists()] == []
+
+
+def test_settings_are_settings() -> None:
+    """Every DARKSIGHT_ variable that a file sets is one that the service knows."""
+    known = {f"DARKSIGHT_{name.upper()}" for name in setting_names()} | {"DARKSIGHT_CONFIG"}
+    known |= {f"{name}_FILE" for name in known}
+    used = {
+        name for path in FILES if path.suffix != ".png" for name in re.findall(r"DARKSIGHT_[A-Z_]+", path.read_text())
+    }
+
+    assert used - known == set()
+    assert {"DARKSIGHT_DATABASE_URL_FILE", "DARKSIGHT_TLS_CERT", "DARKSIGHT_DATA_DIR"} <= used
+
+
+def test_container_is_small_and_powerless() -> None:
+    """The image that serves has no torch, runs as nobody in particular, and gets signals."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+
+    assert len(re.findall(r"(?m)^FROM ", text)) == 2
+    assert "ARG EXTRAS=service\n" in text
+    assert re.search(r"(?m)^USER 10001", text)
+    assert 'ENTRYPOINT ["darksight"]' in text
+    for source in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", text):
+        assert all((ROOT / name).exists() for name in source.split())
+
+
+def test_compose_follows_its_schema() -> None:
+    """The compose specification accepts the file."""
+    schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="check-jsonschema is not installed")
+    jsonschema = pytest.importorskip("jsonschema")
+
+    schema = schemas.get_builtin_schema("vendor.compose-spec")
+    assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(COMPOSE)] == []
+
+
+def test_compose_exposes_nothing_and_waits_for_health() -> None:
+    """Ports are on loopback, what runs on has a health check, images have versions, and no secret is written down."""
+    services = COMPOSE["services"]
+
+    assert {"darksight", "postgres", "prometheus", "grafana", "alertmanager"} <= set(services)
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert service["image"] in ("darksight", "darksight-fit") or re.search(r":v?\d", service["image"]), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or (DEPLOY / source).exists(), volume
+        if service.get("restart") and name != "darksight":
+            assert "healthcheck" in service, name
+        for other, condition in service.get("depends_on", {}).items():
+            runs_on = "restart" in services[other]
+            assert condition["condition"] == ("service_healthy" if runs_on else "service_completed_successfully")
+    assert not re.search(r"(?i)password: *\S", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_manifests_follow_the_schemas_of_kubernetes() -> None:
+    """kubernetes-validate accepts all that are not of somebody's own kind."""
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+
+    plain = [manifest for manifest in manifests() if manifest["kind"] not in CUSTOM]
+    for manifest in plain:
+        validate.validate(manifest, KUBERNETES, strict=True)
+    kinds = {manifest["kind"] for manifest in manifests()}
+    assert {"StatefulSet", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler", "NetworkPolicy"} <= kinds
+    assert {"ServiceMonitor", "PrometheusRule", "Job", "PersistentVolumeClaim", "ConfigMap"} <= kinds
+
+
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit"])
+def test_kustomize_names_every_manifest(folder: str) -> None:
+    """What lies in the folder is applied, and what is applied lies there."""
+    path = DEPLOY / folder
+    listed = yaml.safe_load((path / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+
+    assert sorted(listed) == sorted(each.name for each in path.glob("*.yaml") if each.name != "kustomization.yaml")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit"])
+def test_kustomize_builds(folder: str) -> None:
+    """kubectl puts the manifests together, in one namespace."""
+    done = subprocess.run(["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert {each["metadata"].get("namespace", "darksight") for each in built} == {"darksight"}
+
+
+def test_selectors_find_the_pods() -> None:
+    """Services, budget, policy and probes speak of pods, ports and jobs that exist."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for manifest in manifests():
+        by_kind.setdefault(manifest["kind"], []).append(manifest)
+    (workload,) = by_kind["StatefulSet"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+
+    assert ports == {"grpc": 8081, "http": 8080}
+    assert workload["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["PodDisruptionBudget"][0]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["NetworkPolicy"][0]["spec"]["podSelector"]["matchLabels"] == labels
+    for service in by_kind["Service"]:
+        assert service["spec"]["selector"] == labels
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+    assert "None" in {service["spec"].get("clusterIP") for service in by_kind["Service"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"].startswith("/v2/health/")
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"] for volume in workload["spec"]["template"]["spec"]["volumes"]}
+    assert mounted == volumes | {claim["metadata"]["name"] for claim in workload["spec"]["volumeClaimTemplates"]}
+    assert by_kind["HorizontalPodAutoscaler"][0]["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
