@@ -56,9 +56,9 @@ def upgrade() -> None:
         *(sa.Column(name, sa.REAL(), nullable=True) for name in ("x", "y", "log_density", "log_kde", "combined")),
         *(sa.Column(name, sa.REAL(), nullable=True) for name in ("p_value", "confidence", "top")),
         sa.Column("bundle_id", sa.Integer(), nullable=False),
-        sa.Column("predicted", sa.Integer(), nullable=False),
-        sa.Column("decision", sa.SmallInteger(), nullable=False),
+        sa.Column("predicted", sa.SmallInteger(), nullable=False),
         sa.Column("reason", sa.SmallInteger(), nullable=False),
+        sa.Column("is_accepted", sa.Boolean(), nullable=False),
         sa.Column("is_shadow", sa.Boolean(), nullable=False),
         sa.Column("prediction_id", sa.Text(), nullable=True),
         sa.Column("probs", sa.LargeBinary(), nullable=True),
@@ -78,14 +78,14 @@ def upgrade() -> None:
         sa.Column("bundle_id", sa.Integer(), nullable=False),
         sa.Column("minute", sa.Integer(), nullable=False),
         sa.Column("is_shadow", sa.Boolean(), nullable=False),
-        sa.Column("decision", sa.SmallInteger(), nullable=False),
+        sa.Column("is_accepted", sa.Boolean(), nullable=False),
         sa.Column("reason", sa.SmallInteger(), nullable=False),
-        sa.Column("predicted", sa.Integer(), nullable=False),
+        sa.Column("predicted", sa.SmallInteger(), nullable=False),
         sa.Column("points", sa.BigInteger(), nullable=False),
         sa.Column("scored", sa.BigInteger(), nullable=False),
         sa.Column("log_density_sum", sa.Float(53), nullable=False),
         sa.PrimaryKeyConstraint(
-            "bundle_id", "minute", "is_shadow", "decision", "reason", "predicted", name="pk_rollup"
+            "bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted", name="pk_rollup"
         ),
         sqlite_with_rowid=False,
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from darksight_service.store import Change as StoredChange
     from darksight_service.store import DecisionCounts, Store
 
-__all__ = ["Control", "deploy_at_start", "sync"]
+__all__ = ["Control", "check_name", "check_policy", "deploy_at_start", "sync"]
 
 _MAX_NAME = 100
 _SHORTEST = 12
@@ -96,9 +96,10 @@ class Control:
 
     def shadow(self, model: str, version: str, *, author: str) -> None:
         """Score with a second version too, or with none if it is empty."""
+        state = self.model(model)
         if version:
             version = self._find(model, version)
-            if version == self.model(model).active:
+            if version == state.active:
                 raise RefusedError("the active version cannot be its own shadow")
             self._registry.version(model, version)
         self._record("shadow", model, {"version": version}, author)

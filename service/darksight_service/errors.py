@@ -6,6 +6,7 @@
     ├── RequestError             a request cannot be understood; names field and row
     ├── NotFoundError            no such model or version
     ├── RefusedError             an operation that the present state does not permit
+    ├── RemoteError              a service that a command asked refused or did not answer
     ├── OverloadedError          more calls than the server takes at a time
     ├── UnauthenticatedError     no valid token
     ├── ForbiddenError           a token without the scope that the call needs
@@ -31,6 +32,7 @@ __all__ = [
     "OverloadedError",
     "RecordError",
     "RefusedError",
+    "RemoteError",
     "RequestError",
     "SchemaMismatchError",
     "SettingsError",
@@ -123,3 +125,9 @@ class AuditError(StoreError):
     """The trail of policy changes was altered; `details` has the `id` of the first change that does not fit."""
 
     code = "audit"
+
+
+class RemoteError(DarkSightError):
+    """A service that a command asked refused, or did not answer."""
+
+    code = "remote"

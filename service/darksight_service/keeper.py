@@ -26,7 +26,7 @@ from darksight_service.settings import Settings, read_settings
 from darksight_service.statefile import StateFile
 from darksight_service.store import Limits, Store
 
-__all__ = ["main"]
+__all__ = ["Keeper", "main"]
 
 _TICK_SECONDS = 0.1
 _SYNC_SECONDS = 1.0
@@ -157,7 +157,9 @@ class Keeper:
         """Accuracy that the bundle certifies for accepted rows, 0 if it certifies none."""
         if path not in self._targets:
             certificate = read_bundle(bundle_path(self._settings.bundles, path), verify=False).manifest["certificate"]
-            self._targets[path] = float((certificate or {}).get("target_accuracy") or 0.0)
+            reject = (certificate or {}).get("reject") or {}
+            is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
+            self._targets[path] = float(reject["promised"]) if is_promised else 0.0
         return self._targets[path]
 
     def _tend(self) -> None:

@@ -182,7 +182,9 @@ class Registry:
         gate, is_certified = effective_gate(bundle, override)
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
             return replace(current, shadow=None)
-        return Serving(name, bundle, gate, Judge(bundle.scorer, gate), self._counts(name, bundle), is_certified)
+        counts = self._counts(name, bundle)
+        counts.set_rule(*((0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)))
+        return Serving(name, bundle, gate, Judge(bundle.scorer, gate), counts, is_certified)
 
     def _other(self, model: str, serving: Serving, version: str) -> Serving:
         """A version that was asked for by name."""

@@ -57,7 +57,11 @@ def main() -> int:
 
     def model_counts(model: str, bundle: Version) -> ModelCounts:
         return counts.model(
-            model, bundle.version, classes=len(bundle.class_names), calibration_rows=bundle.calibration_rows
+            model,
+            bundle.version,
+            classes=len(bundle.class_names),
+            calibration_rows=bundle.calibration_rows,
+            class_names=bundle.class_names,
         )
 
     state_file = StateFile(settings.data_dir / "registry.json")
@@ -75,7 +79,7 @@ def main() -> int:
         return open_store()
 
     bulk = make_bulk_pool()
-    scoring = Scoring(monitor, bulk, store)
+    scoring = Scoring(monitor, bulk, store, counts.process)
     admin = Admin(Control(registry, state_file, store), monitor)
     server = RpcServer(
         settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process

@@ -1,7 +1,7 @@
 """The store: pace beside bare COPY and bare executemany, bytes per row, queries among millions of rows, dropping a day.
 
-Paces are of the same rows in the same run, turn by turn, into tables with the same columns and indexes; the bare writers
-get their bytes and tuples ready-made. PostgreSQL runs on disk with its own defaults (fsync on).
+Paces are of the same rows in the same run, turn by turn, into tables with the same columns and indexes; the bare
+writers get their bytes and tuples ready-made. PostgreSQL runs on disk with its own defaults (fsync on).
 """
 
 from __future__ import annotations

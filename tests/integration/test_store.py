@@ -229,13 +229,14 @@ def test_counts_per_minute_equal_the_points(url: str, store: Store) -> None:
     if url.startswith("sqlite"):
         # Points carry the minute in the first six bytes of their id; SQLite cannot read them, so Python does.
         rows = query(
-            url, "SELECT id, bundle_id, is_shadow, decision, reason, predicted, log_density, p_value FROM point"
+            url, "SELECT id, bundle_id, is_shadow, is_accepted, reason, predicted, log_density, p_value FROM point"
         )
         found = [(int.from_bytes(row[0][:6], "big") // MINUTE_MS, *row[1:]) for row in rows]
     else:
         found = query(
             url,
-            f"SELECT {minute}, bundle_id, is_shadow::int, decision, reason, predicted, log_density, p_value FROM point",
+            f"SELECT {minute}, bundle_id, is_shadow::int, is_accepted::int, reason, predicted, log_density, p_value "
+            "FROM point",
         )
     points: Counter[Any] = Counter()
     sums: Counter[Any] = Counter()
@@ -246,7 +247,7 @@ def test_counts_per_minute_equal_the_points(url: str, store: Store) -> None:
         sums[key] += density or 0.0
         if p_value is not None:
             bins[bundle, at, shadow, min(BINS - 1, max(0, int(np.ceil(p_value * BINS - 1e-6)) - 1))] += 1
-    columns = "bundle_id, minute, cast(is_shadow as int), decision, reason, predicted"
+    columns = "bundle_id, minute, cast(is_shadow as int), cast(is_accepted as int), reason, predicted"
     rollup = query(url, f"SELECT {columns}, points, log_density_sum FROM rollup")
     assert {row[:6]: row[6] for row in rollup} == dict(points)
     np.testing.assert_allclose([row[7] for row in rollup], [sums[row[:6]] for row in rollup], rtol=1e-6, atol=1e-9)
@@ -483,6 +484,30 @@ def test_points_of_a_wrong_clock_are_kept_and_find_their_day_later(
     assert len(everything(later)) == 20
 
 
+def test_old_points_find_a_partition_that_is_older_than_any_we_would_make(
+    postgres_url: str, open_store: Callable[..., Store]
+) -> None:
+    """A process that does not know the day yet looks, and does not send its points to the default partition."""
+    open_store(postgres_url).insert([make_batch(5, ms=NOW_MS, seed=1)])
+    later = open_store(postgres_url, now_ms=NOW_MS + 100 * DAY_MS)
+
+    assert later.insert([make_batch(5, ms=NOW_MS, seed=2)]).points == 5
+    assert query(postgres_url, "SELECT count(*) FROM point_20270115") == [(10,)]
+
+
+def test_a_partition_made_by_someone_else_is_used(postgres_url: str, open_store: Callable[..., Store]) -> None:
+    """Two processes whose clocks differ: one makes the day that the other sent to the default partition."""
+    behind, ahead = open_store(postgres_url), open_store(postgres_url, now_ms=NOW_MS + 9 * DAY_MS)
+    early = make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
+    behind.insert([early])
+    ahead.insert([make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=2)])
+
+    behind.insert([early, make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=3)])
+
+    assert query(postgres_url, "SELECT count(*) FROM point_20270125") == [(15,)]
+    assert len(everything(behind)) == 15
+
+
 def test_partitions_are_made_ahead(postgres_url: str, open_store: Callable[..., Store]) -> None:
     """Tending the store makes today and two days more; doing it twice does nothing."""
     store = open_store(postgres_url)
@@ -504,16 +529,11 @@ def test_a_partition_dropped_by_someone_else_is_made_again(postgres_url: str, op
 
 def test_a_database_that_is_away_is_said_to_be_away(open_store: Callable[..., Store]) -> None:
     """Stopped, or frozen in mid-connection: StoreUnavailableError, in bounded time; then it works again."""
-
-    class Short(Timeouts):
-        connect = 1.0
-        statement = 1.0
-        silence = 1.5
-
+    short = Timeouts(connect=1.0, statement=1.0, silence=1.5)
     with running_postgres() as server:
         with Store.open(server.url(), check=False) as first:
             first.upgrade()
-        store = open_store(server.url(), timeouts=Short)
+        store = open_store(server.url(), timeouts=short)
         store.insert([make_batch(5, ms=NOW_MS, seed=1)])
         took = []
 

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for folder in (ROOT, ROOT / "service") for path in folder.glob("darksight_*/__init__.py"))
 MODULES = sorted(
-    path for package in PACKAGES for path in package.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+    path for package in PACKAGES for path in package.rglob("*.py") if "stubs" not in path.relative_to(package).parts
 )
 HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn", "torch", "tqdm"]
 

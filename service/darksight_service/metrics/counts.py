@@ -1,6 +1,6 @@
 """What a worker counts for each call, in files that another process reads.
 
-A call that scores one row updates about ten numbers in 2 us, where labelled metrics of prometheus_client take ten times
+A call that scores one row updates ten numbers in 1.4 us, where labelled metrics of prometheus_client take seven times
 as long; a batch is counted with `bincount`. Nothing here knows of Prometheus: `exposition` reads the files of all
 workers, adds them up and gives them names.
 
@@ -69,8 +69,6 @@ EXEMPLAR_LENGTH = 64
 _REASONS = len(Reason) + 1
 _TABLE = (len(Decision) + 1) * _REASONS
 _OUTLIER = int(Reason.OUTLIER)
-# Below this many rows a loop over Python numbers beats ten calls of numpy.
-_FEW = 8
 _EXEMPLAR_SECONDS = 1.0
 
 
@@ -113,11 +111,11 @@ class ModelCounts:
             for (name, length), start in zip(sections, self.file.offsets.values(), strict=True)
         }
         at = self.file.offsets
-        self._shadow, self._p_values, self._density = at["shadow"], at["p_values"], at["density"]
-        self._predicted, self._outliers = at["predicted"], at["outliers"]
-        self._seconds, self._seconds_sum = at["seconds"], at["seconds_sum"]
-        self._batch, self._batch_sum = at["batch"], at["batch_sum"]
         self._drift_rows, self._drift_outliers = at["drift_rows"], at["drift_outliers"]
+        # Offsets that every row and every call needs: one tuple to unpack costs less than an attribute each.
+        names = ("p_values", "drift_rows", "density", "predicted", "drift_outliers", "outliers")
+        self._row = tuple(at[name] for name in names)
+        self._call = (at["seconds"], at["seconds_sum"], at["batch"], at["batch_sum"])
         self._cells[at["calibration_rows"]] = float(calibration_rows)
         self._exemplar_due = 0.0
 
@@ -136,38 +134,35 @@ class ModelCounts:
 
         Of a shadow only decisions are counted: drift of what serves must not be mixed with that of what is tried out.
         """
-        n = len(decision)
-        if n > _FEW:
+        if len(decision) != 1 or is_shadow:
             self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
             return
-        cells, first = self._cells, self._shadow if is_shadow else 0
-        decisions, reasons = decision.tolist(), reason.tolist()
+        # One row is the most frequent call: spelt out without loop or call, it takes half the time.
+        why, p, label, density = reason.item(), p_value.item(), predicted.item(), log_density.item()
+        cell = decision.item() * _REASONS + why
+        p_values, rows, densities, classes, outliers, strange = self._row
+        times, time_sum, sizes, size_sum = self._call
+        cells = self._cells
         with self._lock:
-            for chosen, why in zip(decisions, reasons, strict=True):
-                cells[first + chosen * _REASONS + why] += 1.0
-            if is_shadow:
-                return
-            classes, p_values = self._classes, self._p_values
-            for why, p, label, density in zip(
-                reasons, p_value.tolist(), predicted.tolist(), log_density.tolist(), strict=True
-            ):
-                if p == p:
-                    # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
-                    cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
-                    cells[self._drift_rows] += 1.0
-                if density == density:
-                    cells[self._density + bisect_left(DENSITY_BUCKETS, density)] += 1.0
+            cells[cell] += 1.0
+            if p == p:
+                # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
+                cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
+                cells[rows] += 1.0
+            if density == density:
+                cells[densities + bisect_left(DENSITY_BUCKETS, density)] += 1.0
+            if label >= 0:
+                label = label if label < self._classes else self._classes
+                cells[classes + label] += 1.0
+            if why == _OUTLIER:
+                cells[outliers] += 1.0
                 if label >= 0:
-                    label = label if label < classes else classes
-                    cells[self._predicted + label] += 1.0
-                if why == _OUTLIER:
-                    cells[self._drift_outliers] += 1.0
-                    if label >= 0:
-                        cells[self._outliers + label] += 1.0
-            cells[self._seconds + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
-            cells[self._seconds_sum] += seconds
-            cells[self._batch + bisect_left(BATCH_BUCKETS, n)] += 1.0
-            cells[self._batch_sum] += n
+                    cells[strange + label] += 1.0
+            cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
+            cells[time_sum] += seconds
+            # A call of one row is in the first bucket.
+            cells[sizes] += 1.0
+            cells[size_sum] += 1.0
 
     def _observe_many(
         self,
@@ -193,7 +188,7 @@ class ModelCounts:
         is_outlier, is_known = reason == _OUTLIER, labels >= 0
         classes = np.bincount(labels[is_known], minlength=self._classes + 1)
         strange = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
-        outliers, cells, n = int(np.count_nonzero(is_outlier)), self._cells, len(decision)
+        outliers, cells = int(np.count_nonzero(is_outlier)), self._cells
         with self._lock:
             parts = self._parts
             parts["decisions"] += table
@@ -203,10 +198,11 @@ class ModelCounts:
             parts["outliers"] += strange
             cells[self._drift_rows] += len(p_value)
             cells[self._drift_outliers] += outliers
-            cells[self._seconds + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
-            cells[self._seconds_sum] += seconds
-            cells[self._batch + bisect_left(BATCH_BUCKETS, n)] += 1.0
-            cells[self._batch_sum] += n
+            times, time_sum, sizes, size_sum = self._call
+            cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
+            cells[time_sum] += seconds
+            cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
+            cells[size_sum] += len(decision)
 
     def set_rule(self, alpha: float, rank: int) -> None:
         """The outlier rule in force, p-value <= rank / (n + 1); 0 and 0 for none.

@@ -7,3 +7,5 @@ status      what each error becomes on the wire
 auth        who may call what
 server      the gRPC server: limits, TLS, health, and the one table of all methods
 """
+
+__all__: list[str] = []

@@ -86,7 +86,7 @@ class InferenceServicer:
             "ServerLive": (OPEN, self.server_live),
             "ServerReady": (OPEN, self.server_ready),
             "ModelReady": (OPEN, self.model_ready),
-            "ServerMetadata": (OPEN, self.server_metadata),
+            "ServerMetadata": ("score", self.server_metadata),
             "ModelMetadata": ("score", self.model_metadata),
             "ModelConfig": ("score", self.model_config),
             "ModelInfer": ("score", self.model_infer),

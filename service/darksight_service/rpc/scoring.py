@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_service.errors import RequestError
+from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.monitor import Monitor, Scored
 from darksight_service.rpc.status import status_of
 from darksight_service.times import milliseconds, timestamp
@@ -51,12 +52,17 @@ class Scoring:
         Where large batches are judged.
     store
         Gives the store for stored points, opened when it is first needed.
+    counts
+        Counters of the process.
     """
 
-    def __init__(self, monitor: Monitor, bulk: futures.Executor, store: Callable[[], Store]) -> None:
+    def __init__(
+        self, monitor: Monitor, bulk: futures.Executor, store: Callable[[], Store], counts: ProcessCounts
+    ) -> None:
         self._monitor = monitor
         self._bulk = bulk
         self._store = store
+        self._counts = counts
 
     def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Score."""
@@ -89,6 +95,7 @@ class Scoring:
                 for row, each in enumerate(outcomes)
             ],
         )
+        self._counts.report_outcomes(recorded)
         return monitor_pb2.ReportOutcomesResponse(recorded=recorded).SerializeToString()
 
     def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:

@@ -18,7 +18,7 @@ from darksight_service.store.rows import FLOATS, Rows
 __all__ = ["COLUMNS", "HEADER", "TRAILER", "binary_rows"]
 
 COLUMNS = (
-    "id", "event_at", *FLOATS, "bundle_id", "predicted", "decision", "reason", "is_shadow", "prediction_id", "probs",
+    "id", "event_at", *FLOATS, "bundle_id", "predicted", "reason", "is_accepted", "is_shadow", "prediction_id", "probs",
 )  # fmt: skip
 """Columns in the order of the table, which is that of every writer here."""
 
@@ -59,16 +59,16 @@ def _group(rows: Rows, chosen: Any, nulls: int, size: int, names: NDArray[np.uin
         **{name: rows.floats[number, chosen] for number, name in enumerate(FLOATS)},
         "bundle_id": rows.bundle_id,
         "predicted": rows.predicted[chosen],
-        "decision": rows.decision[chosen],
         "reason": rows.reason[chosen],
+        "is_accepted": rows.is_accepted[chosen],
         "is_shadow": rows.is_shadow[chosen],
         "prediction_id": names,
         "probs": rows.probs[chosen],
     }
     width = rows.probs.shape[1]
     types: dict[str, Any] = {
-        "id": ("u1", 16), "event_at": ">i8", **dict.fromkeys(FLOATS, ">f4"), "bundle_id": ">i4", "predicted": ">i4",
-        "decision": ">i2", "reason": ">i2", "is_shadow": "u1", "prediction_id": ("u1", size), "probs": ("u1", width),
+        "id": ("u1", 16), "event_at": ">i8", **dict.fromkeys(FLOATS, ">f4"), "bundle_id": ">i4", "predicted": ">i2",
+        "reason": ">i2", "is_accepted": "u1", "is_shadow": "u1", "prediction_id": ("u1", size), "probs": ("u1", width),
     }  # fmt: skip
     null = {name for bit, name in enumerate((*FLOATS, "event_at", "probs")) if nulls >> bit & 1}
     null |= {"prediction_id"} if size == _NO_NAME else set()

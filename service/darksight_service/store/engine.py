@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,29 @@ BUSY_SECONDS = 10.0
 """How long a writer waits for another one on SQLite."""
 
 
+@dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits in seconds."""
+    """Limits of waiting for PostgreSQL, in seconds.
 
-    connect = 3.0
-    lock = 5.0
-    statement = 60.0
-    # More than the server's own limits, so that it is the server who ends what it can still end.
-    silence = 75.0
+    Parameters
+    ----------
+    connect
+        For a connection.
+    lock
+        For what another transaction holds.
+    statement
+        For one statement; kept by the server, like the limit of locks.
+    silence
+        For everything between two commits; kept on this side, for a server that has stopped altogether.
+    """
+
+    connect: float = 3.0
+    lock: float = 5.0
+    statement: float = 60.0
+    silence: float = 75.0
 
 
-def make_engine(url: str, *, timeouts: type[Timeouts] = Timeouts) -> Engine:
+def make_engine(url: str, *, timeouts: Timeouts | None = None) -> Engine:
     """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet."""
     try:
         parsed = make_url(url)
@@ -53,7 +66,7 @@ def make_engine(url: str, *, timeouts: type[Timeouts] = Timeouts) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
-        return _postgresql(parsed, timeouts)
+        return _postgresql(parsed, timeouts or Timeouts())
     raise ConfigError(f"the store is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
 
 
@@ -128,7 +141,7 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> None:
             time.sleep(0.02)
 
 
-def _postgresql(url: URL, timeouts: type[Timeouts]) -> Engine:
+def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
     milliseconds = {
         "statement_timeout": timeouts.statement,
         "lock_timeout": timeouts.lock,

@@ -24,6 +24,7 @@ from darksight_service.store.rows import DAY_MS, FLOATS, Rows
 __all__ = ["Inserter"]
 
 _UNIQUE_VIOLATION = "23505"
+_CHECK_VIOLATION = "23514"
 _COPY = "COPY {} (" + ", ".join(COLUMNS) + ") FROM STDIN (FORMAT BINARY)"
 _INSERT = f"INSERT INTO point ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
 
@@ -50,20 +51,20 @@ class Inserter:
             return self._into_sqlite(groups)
         try:
             return self._copy(groups, today)
-        except SchemaMismatchError:
-            # Another process may have dropped the partition since we last looked.
-            self._days = {}
         except StoreError as error:
-            if error.details.get("state") != _UNIQUE_VIOLATION:
+            state = error.details.get("state")
+            if state == _UNIQUE_VIOLATION:
+                return self._merge(groups, today)
+            # Another process dropped a partition since we last looked, or made one for what we sent to the default.
+            if not isinstance(error, SchemaMismatchError) and state != _CHECK_VIOLATION:
                 raise
-            return self._merge(groups, today)
-        return self._copy(groups, today)
+            self._days = {}
+        return self._merge(groups, today)
 
     def make_days(self, days: set[int], today: int) -> None:
-        """Make sure that the plausible ones of these days have a partition."""
-        wanted = {day for day in days if is_plausible(day, today)}
-        if not wanted <= self._days.keys():
-            self._days = make_days(self._engine, wanted)
+        """Make sure that the plausible ones of these days have a partition, and know which of the others have one."""
+        if not days <= self._days.keys():
+            self._days = make_days(self._engine, {day for day in days if is_plausible(day, today)})
 
     def _copy(self, groups: Sequence[Rows], today: int) -> tuple[int, int]:
         by_table: dict[str, list[Rows]] = {}
@@ -157,8 +158,8 @@ def _tuples(rows: Rows) -> Any:
         *(rows.floats[number].tolist() for number in range(len(FLOATS))),
         [rows.bundle_id] * n,
         rows.predicted.tolist(),
-        rows.decision.tolist(),
         rows.reason.tolist(),
+        rows.is_accepted.tolist(),
         rows.is_shadow.tolist(),
         rows.names,
         probs,

@@ -76,12 +76,6 @@ class Names:
         with reading(self._engine) as connection:
             return {row.id: row.version for row in connection.execute(query)}
 
-    def known_model(self, name: str) -> int | None:
-        """Number of a model, None if nothing is stored about it."""
-        with reading(self._engine) as connection:
-            found: int | None = connection.scalar(select(model.c.id).where(model.c.name == name))
-            return found
-
 
 def _model(connection: Connection, name: str, now: int) -> int:
     query = select(model.c.id).where(model.c.name == name)

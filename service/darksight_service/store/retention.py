@@ -5,7 +5,8 @@ day has. A drop that does not get its lock at once steps back and tries again, s
 SQLite the oldest points are deleted a few thousand at a time, and the space is given back to the file system.
 
 Limits are met from above: after pruning there are at most so many points, and on PostgreSQL up to a day fewer. Counts
-per minute are kept, unless they have an age limit of their own.
+per minute are kept, unless they have an age limit of their own; those of points that are there stay in any case, since
+points are found through them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, delete, func, select, text
 
 from darksight_service.errors import StoreUnavailableError
+from darksight_service.records import received_ms
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.partitions import DEFAULT, day_of, first_id, partitions
 from darksight_service.store.rows import DAY_MS, MINUTE_MS
@@ -29,6 +31,7 @@ __all__ = ["Limits", "Pruned", "prune", "used_bytes"]
 _log = logging.getLogger("darksight.store")
 
 _BATCH = 5_000
+_NEVER = (1 << 48) - 1
 _DROP_TRIES = 50
 _DROP_LOCK = "100ms"
 
@@ -75,7 +78,7 @@ def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False)
         _prune_rows(engine, limits, now_ms, dry_run, pruned)
     _prune_outcomes(engine, limits, now_ms, dry_run, pruned)
     if limits.max_rollup_age_ms:
-        minute = (now_ms - limits.max_rollup_age_ms) // MINUTE_MS
+        minute = min(now_ms - limits.max_rollup_age_ms, _oldest_ms(engine)) // MINUTE_MS
         pruned.rollups = sum(_prune_minutes(engine, table, minute, dry_run) for table in (rollup, rollup_bin))
     if not dry_run and (pruned.points or pruned.outcomes or pruned.rollups):
         facts = {"points": pruned.points, "bytes": pruned.bytes, "outcomes": pruned.outcomes, "days": pruned.days}
@@ -92,6 +95,15 @@ def used_bytes(engine: Engine) -> int:
 
 
 _TREE = "pg_partition_tree('point')"
+
+
+def _oldest_ms(engine: Engine) -> int:
+    """When the oldest points were received; on PostgreSQL the start of their day, wrong clocks aside."""
+    if engine.dialect.name == "postgresql":
+        return min(partitions(engine), default=_NEVER // DAY_MS) * DAY_MS
+    with reading(engine) as connection:
+        first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
+        return _NEVER if first is None else received_ms(first)
 
 
 def _file_bytes(connection: Connection) -> int:

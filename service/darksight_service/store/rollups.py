@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, select
 
+from darksight_core.gate import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.names import insert_into
 from darksight_service.store.rows import FLOATS, MINUTE_MS, Rows
@@ -22,7 +23,7 @@ from darksight_service.store.tables import BINS, OTHER_CLASSES, rollup, rollup_b
 
 __all__ = ["ClassRate", "Rates", "add_counts", "class_rates", "rates", "within"]
 
-_KEY = ("bundle_id", "minute", "is_shadow", "decision", "reason", "predicted")
+_KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
 
 
@@ -98,7 +99,7 @@ def _counts(rows: Rows) -> list[dict[str, Any]]:
     is_scored = np.isfinite(density)
     minute = rows.received_ms // MINUTE_MS
     predicted = np.minimum(rows.predicted, OTHER_CLASSES)
-    keys = _packed(minute, rows.is_shadow, rows.decision, rows.reason, predicted + 1)
+    keys = _packed(minute, rows.is_shadow, rows.is_accepted, rows.reason, predicted + 1)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     points = np.bincount(inverse)
     scored = np.bincount(inverse, weights=is_scored)
@@ -108,7 +109,7 @@ def _counts(rows: Rows) -> list[dict[str, Any]]:
             "bundle_id": rows.bundle_id,
             "minute": int(minute[row]),
             "is_shadow": bool(rows.is_shadow[row]),
-            "decision": int(rows.decision[row]),
+            "is_accepted": bool(rows.is_accepted[row]),
             "reason": int(rows.reason[row]),
             "predicted": int(predicted[row]),
             "points": int(points[number]),
@@ -166,11 +167,11 @@ def rates(
     step = (rollup.c.minute - rollup.c.minute % minutes).label("step")
     query = (
         select(
-            step, rollup.c.decision, rollup.c.reason, func.sum(rollup.c.points), func.sum(rollup.c.scored),
+            step, rollup.c.is_accepted, rollup.c.reason, func.sum(rollup.c.points), func.sum(rollup.c.scored),
             func.sum(rollup.c.log_density_sum),
         )
         .where(within(rollup, numbers, is_shadow, since_ms, until_ms))
-        .group_by(step, rollup.c.decision, rollup.c.reason)
+        .group_by(step, rollup.c.is_accepted, rollup.c.reason)
     )  # fmt: skip
     bin_step = (rollup_bin.c.minute - rollup_bin.c.minute % minutes).label("step")
     bin_query = (
@@ -193,7 +194,7 @@ def rates(
     return Rates(
         start_ms=steps * MINUTE_MS,
         points=reasons.sum(axis=1),
-        accepted=np.bincount(inverse, weights=found[:, 3] * (found[:, 1] == 1), minlength=m).astype(np.int64),
+        accepted=np.bincount(inverse, weights=found[:, 3] * found[:, 1], minlength=m).astype(np.int64),
         reasons=reasons,
         mean_log_density=np.divide(sums, scored, out=np.full(m, np.nan), where=scored > 0),
         bins=bins,
@@ -209,8 +210,8 @@ def class_rates(
         select(
             of.predicted,
             func.sum(of.points),
-            func.coalesce(func.sum(of.points).filter(of.decision == 1), 0),
-            func.coalesce(func.sum(of.points).filter(of.reason == 2), 0),
+            func.coalesce(func.sum(of.points).filter(of.is_accepted), 0),
+            func.coalesce(func.sum(of.points).filter(of.reason == int(Reason.OUTLIER)), 0),
         )
         .where(within(rollup, bundles, is_shadow, since_ms, until_ms))
         .group_by(of.predicted)

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.gate import Decision
 from darksight_service.records import PointBatch, PointRows
 
-__all__ = ["DAY_MS", "FLOATS", "MINUTE_MS", "Keeper", "Rows", "decode_probs", "gather", "parse_keeper"]
+__all__ = ["DAY_MS", "FLOATS", "LAST_CLASS", "MINUTE_MS", "Keeper", "Rows", "decode_probs", "gather", "parse_keeper"]
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -28,7 +29,10 @@ FLOATS = ("x", "y", "log_density", "log_kde", "combined", "p_value", "confidence
 # What psycopg and Python can read back: the years 1 to 9999.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
-_FLOAT16, _TOP = 1, 2
+LAST_CLASS = 0x7FFF
+"""Two bytes of a row are for its class; this one stands for itself and all above."""
+
+_ACCEPT = int(Decision.ACCEPT)
 
 Keeper = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
 """Bytes to keep of probabilities (n, K): (n, bytes), of no bytes if none are kept."""
@@ -52,7 +56,7 @@ class Rows:
         (n,).
     floats
         (8, n) in the order of `FLOATS`; NaN for none.
-    predicted, decision, reason
+    predicted, reason, is_accepted
         (n,).
     names
         The callers' names, None where there is none.
@@ -70,14 +74,14 @@ class Rows:
     is_shadow: NDArray[np.bool_]
     floats: NDArray[np.float32]
     predicted: NDArray[np.int32]
-    decision: NDArray[np.uint8]
     reason: NDArray[np.uint8]
+    is_accepted: NDArray[np.bool_]
     names: list[str | None]
     probs: NDArray[np.uint8]
     has_probs: NDArray[np.bool_]
 
     def __len__(self) -> int:
-        return len(self.decision)
+        return len(self.reason)
 
     def id_bytes(self) -> list[bytes]:
         """The ids, 16 bytes each."""
@@ -96,8 +100,8 @@ class Rows:
             self.is_shadow[numbers],
             self.floats[:, numbers],
             self.predicted[numbers],
-            self.decision[numbers],
             self.reason[numbers],
+            self.is_accepted[numbers],
             [self.names[number] for number in numbers.tolist()],
             self.probs[numbers],
             self.has_probs[numbers],
@@ -163,9 +167,9 @@ def _columns(
         np.clip(event_ms, _FIRST_MS, _LAST_MS),
         is_shadow,
         floats,
-        np.concatenate([batch.predicted for batch in group]),
-        np.concatenate([batch.decision for batch in group]),
+        np.minimum(np.concatenate([batch.predicted for batch in group]), LAST_CLASS),
         np.concatenate([batch.reason for batch in group]),
+        np.concatenate([batch.decision for batch in group]) == _ACCEPT,
         names,
         keeper(probs),
         np.isfinite(probs).all(axis=1),
@@ -187,12 +191,8 @@ def parse_keeper(text: str) -> Keeper:
 
 def _all_float16(probs: NDArray[np.float32]) -> NDArray[np.uint8]:
     n, classes = probs.shape
-    kept = np.empty((n, 1 + 2 * classes if classes else 0), dtype=np.uint8)
-    if classes:
-        kept[:, 0] = _FLOAT16
-        with np.errstate(over="ignore", invalid="ignore"):
-            kept[:, 1:] = probs.astype("<f2").view(np.uint8).reshape(n, -1)
-    return kept
+    with np.errstate(over="ignore", invalid="ignore"):
+        return probs.astype("<f2").view(np.uint8).reshape(n, 2 * classes)
 
 
 def _top(probs: NDArray[np.float32], k: int) -> NDArray[np.uint8]:
@@ -201,8 +201,9 @@ def _top(probs: NDArray[np.float32], k: int) -> NDArray[np.uint8]:
     if 2 * k >= classes or classes > 0xFFFF:
         return _all_float16(probs)
     chosen = np.argpartition(-probs, k - 1, axis=1)[:, :k]
-    kept = np.zeros(n, dtype=[("tag", "u1"), ("classes", "<u2"), ("pairs", [("class", "<u2"), ("prob", "<f2")], k)])
-    kept["tag"], kept["classes"] = _TOP, classes
+    # One byte for nothing: an odd length tells pairs from a plain row.
+    kept = np.zeros(n, dtype=[("odd", "u1"), ("classes", "<u2"), ("pairs", [("class", "<u2"), ("prob", "<f2")], k)])
+    kept["classes"] = classes
     with np.errstate(over="ignore", invalid="ignore"):
         kept["pairs"]["class"], kept["pairs"]["prob"] = chosen, np.take_along_axis(probs, chosen, axis=1)
     return kept.view(np.uint8).reshape(n, -1)
@@ -212,8 +213,8 @@ def decode_probs(kept: bytes | None) -> NDArray[np.float32]:
     """What is known of a row's probabilities, (K,), zero where it was not kept; of no classes if nothing is."""
     if not kept:
         return np.empty(0, dtype=np.float32)
-    if kept[0] == _FLOAT16:
-        return np.frombuffer(kept, dtype="<f2", offset=1).astype(np.float32)
+    if len(kept) % 2 == 0:
+        return np.frombuffer(kept, dtype="<f2").astype(np.float32)
     pairs = np.frombuffer(kept, dtype=[("class", "<u2"), ("prob", "<f2")], offset=3)
     probs = np.zeros(int.from_bytes(kept[1:3], "little"), dtype=np.float32)
     probs[pairs["class"]] = pairs["prob"]

@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Engine, and_, column, func, select, values
+from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, column, func, select, values
 
+from darksight_core.gate import Decision
 from darksight_service.errors import RequestError
 from darksight_service.records import MAX_ROWS, prediction_id, received_ms
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.rollups import within
-from darksight_service.store.rows import FLOATS, MINUTE_MS, decode_probs
+from darksight_service.store.rows import FLOATS, LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
 __all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "span"]
@@ -139,15 +140,7 @@ def _ranges(
     bottom = max(received_ms(low), received_ms(first)) // MINUTE_MS
     top = min(received_ms(high), received_ms(last)) // MINUTE_MS
     look = _FIRST_LOOK_MINUTES
-    conditions = [
-        getattr(rollup.c, name).in_(allowed)
-        for name, allowed in (
-            ("decision", wanted.decisions),
-            ("reason", wanted.reasons),
-            ("predicted", tuple({min(each, OTHER_CLASSES) for each in wanted.predicted})),
-        )
-        if allowed
-    ]
+    conditions = _conditions(rollup, wanted, OTHER_CLASSES)
     while top >= bottom:
         start = max(bottom, top - look + 1)
         query = (
@@ -201,10 +194,21 @@ def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[byte
         .where(span(ranges[-1][0], ranges[0][1]))
         .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
     )
-    for name, allowed in (("decision", wanted.decisions), ("reason", wanted.reasons), ("predicted", wanted.predicted)):
-        if allowed:
-            query = query.where(point.c[name].in_(allowed))
-    return query.order_by(point.c.id.desc())
+    return query.where(*_conditions(point, wanted, LAST_CLASS)).order_by(point.c.id.desc())
+
+
+def _conditions(table: Table, wanted: PointFilter, last_class: int) -> list[ColumnElement[bool]]:
+    """What a filter says about points or their counts; classes from `last_class` on are one."""
+    columns: list[tuple[str, tuple[int, ...], list[Any]]] = [
+        (
+            "is_accepted",
+            wanted.decisions,
+            [each == Decision.ACCEPT for each in wanted.decisions if each in set(Decision)],
+        ),
+        ("reason", wanted.reasons, list(wanted.reasons)),
+        ("predicted", wanted.predicted, [min(each, last_class) for each in wanted.predicted]),
+    ]
+    return [table.c[name].in_(values) for name, given, values in columns if given]
 
 
 def _point(row: Any, model: str, bundles: dict[int, str]) -> StoredPoint:
@@ -222,7 +226,7 @@ def _point(row: Any, model: str, bundles: dict[int, str]) -> StoredPoint:
         received_ms=received_ms(row.id),
         event_ms=row.event_at or 0,
         **floats,
-        decision=row.decision,
+        decision=int(Decision.ACCEPT if row.is_accepted else Decision.REJECT),
         reason=row.reason,
         predicted=row.predicted,
         label=-1 if row.label is None else row.label,

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, exists, func, select
 
 from darksight_service.errors import NotFoundError
-from darksight_service.records import OutcomeBatch, PointBatch, PointRows
+from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
 from darksight_service.store import changes, regions, rollups, schema, search, verdicts
 from darksight_service.store.engine import Timeouts, make_engine, reading
 from darksight_service.store.insert import Inserter
@@ -24,8 +24,8 @@ from darksight_service.store.names import Names
 from darksight_service.store.outcomes import Settler, insert_outcomes
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.retention import Limits, Pruned, prune, used_bytes
-from darksight_service.store.rows import gather, parse_keeper
-from darksight_service.store.tables import outcome, outcome_point, rollup
+from darksight_service.store.rows import MINUTE_MS, gather, parse_keeper
+from darksight_service.store.tables import outcome, outcome_point, point, rollup
 
 __all__ = ["Inserted", "Store", "StoreStats"]
 
@@ -71,7 +71,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much there is; `points` counts all that were ever stored and are still in the counts per minute."""
+    """How much there is; `points` are those since the minute of the oldest one."""
 
     database: str
     revision: str | None
@@ -113,7 +113,7 @@ class Store:
         keep_probs: str = "float16",
         auto_upgrade: bool = False,
         check: bool = True,
-        timeouts: type[Timeouts] = Timeouts,
+        timeouts: Timeouts | None = None,
         clock: Callable[[], int] | None = None,
     ) -> Store:
         """Connect to `sqlite:///FILE` or `postgresql://...`.
@@ -129,7 +129,7 @@ class Store:
         check
             Whether to raise SchemaMismatchError if the database is behind; without it nothing is connected yet.
         timeouts
-            Limits of waiting.
+            Limits of waiting for PostgreSQL.
         clock
             Unix milliseconds, for tests.
         """
@@ -314,10 +314,12 @@ class Store:
         """How much there is."""
         has_point = exists().where(outcome_point.c.outcome_id == outcome.c.id)
         with reading(self._engine) as connection:
+            first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
+            oldest = received_ms(first) // MINUTE_MS if first is not None else 1 << 30
             points, outcomes, unmatched, disputed = (
                 int(connection.scalar(query) or 0)
                 for query in (
-                    select(func.sum(rollup.c.points)),
+                    select(func.sum(rollup.c.points)).where(rollup.c.minute >= oldest),
                     select(func.count()).select_from(outcome),
                     select(func.count()).select_from(outcome).where(outcome.c.is_open, ~has_point),
                     select(func.count()).select_from(outcome).where(outcome.c.is_disputed),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Engine, and_, case, func, literal, or_, select
 
-from darksight_core.gate import Decision, Reason
+from darksight_core.gate import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.rows import decode_probs
@@ -74,7 +74,7 @@ class Labelled:
     confidence: NDArray[np.float64]
     p_value: NDArray[np.float64]
     top: NDArray[np.float64]
-    decision: NDArray[np.int64]
+    is_accepted: NDArray[np.bool_]
     predicted: NDArray[np.int64]
     label: NDArray[np.int64]
     probs: NDArray[np.float32]
@@ -108,7 +108,7 @@ def dry_run(
     region is not known.
     """
     after = _reason(cutoffs)
-    key = (point.c.decision, point.c.reason, after.label("after"))
+    key = (point.c.is_accepted, point.c.reason, after.label("after"))
     where = _where(bundles, since_ms, until_ms)
     counted = select(*key, func.count()).where(where).group_by(*key)
     known = select(*key, func.count(), _CORRECT).select_from(_LABELLED).where(where).group_by(*key)
@@ -116,11 +116,11 @@ def dry_run(
     results = DecisionCounts(), DecisionCounts()
     accepting = {Reason.NONE, Reason.UNSCORED} if cutoffs.fail_open else {Reason.NONE}
     with reading(engine) as connection:
-        for decision, reason, new_reason, points in connection.execute(counted):
-            _count(results[0], decision == Decision.ACCEPT, reason, points)
+        for is_accepted, reason, new_reason, points in connection.execute(counted):
+            _count(results[0], is_accepted, reason, points)
             _count(results[1], new_reason in accepting, new_reason, points)
-        for decision, _, new_reason, points, correct in connection.execute(known):
-            _count_labelled(results[0], decision == Decision.ACCEPT, points, correct)
+        for is_accepted, _, new_reason, points, correct in connection.execute(known):
+            _count_labelled(results[0], is_accepted, points, correct)
             _count_labelled(results[1], new_reason in accepting, points, correct)
     return results
 
@@ -128,16 +128,16 @@ def dry_run(
 def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int) -> Accuracy:
     """How often accepted and rejected predictions were right, of points received in a span of time."""
     query = (
-        select(point.c.decision, func.count(), _CORRECT)
+        select(point.c.is_accepted, func.count(), _CORRECT)
         .select_from(_LABELLED)
         .where(_where(bundles, since_ms, until_ms))
         .where(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
-        .group_by(point.c.decision)
+        .group_by(point.c.is_accepted)
     )
     counts = DecisionCounts()
     with reading(engine) as connection:
-        for decision, points, correct in connection.execute(query):
-            _count_labelled(counts, decision == Decision.ACCEPT, points, correct)
+        for is_accepted, points, correct in connection.execute(query):
+            _count_labelled(counts, is_accepted, points, correct)
     return Accuracy(
         counts.accepted_labelled, counts.accepted_correct, counts.rejected_labelled, counts.rejected_correct
     )
@@ -145,7 +145,7 @@ def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms:
 
 def labelled(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, limit: int) -> Labelled:
     """The newest points whose right class is known, for risk-coverage and for learning from them."""
-    columns = ("confidence", "p_value", "top", "decision", "predicted")
+    columns = ("confidence", "p_value", "top", "is_accepted", "predicted")
     query = (
         select(*(point.c[name] for name in columns), outcome.c.label, point.c.probs)
         .select_from(_LABELLED)
@@ -165,8 +165,8 @@ def labelled(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms:
     for number, each in enumerate(probs):
         matrix[number, : len(each)] = each
     confidence, p_value, top, *whole = numbers.T
-    decision, predicted, label = (each.astype(np.int64) for each in whole)
-    return Labelled(confidence, p_value, top, decision, predicted, label, matrix)
+    is_accepted, predicted, label = (each.astype(np.int64) for each in whole)
+    return Labelled(confidence, p_value, top, is_accepted.astype(bool), predicted, label, matrix)
 
 
 def _where(bundles: Iterable[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:

@@ -16,6 +16,7 @@ class Clock:
     now = 1_800_000_000.0
 
     def __call__(self) -> float:
+        """The time."""
         return self.now
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -300,3 +303,28 @@ def test_latest_outlier_is_remembered_once_a_second(tmp_path: Path) -> None:
     seen = only(tmp_path, "model")
     assert "".join(chr(int(code)) for code in seen.sections["exemplar_id"]) == "ü" * 64
     assert seen.number("exemplar_p") == 0.01
+
+
+def test_kill_9_loses_nothing(tmp_path: Path) -> None:
+    """What was counted is there after a process that had no time to close anything."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from darksight_service.metrics import Counts
+counts = Counts(Path({str(tmp_path)!r}), 0)
+for _ in range(1000):
+    counts.process.start_call()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+    done = subprocess.run([sys.executable, "-c", program])
+
+    assert done.returncode == -signal.SIGKILL
+    assert only(tmp_path, "process").number("calls") == 1000
+
+
+def test_counting_needs_no_prometheus_client() -> None:
+    """Workers do not carry what only the parent uses."""
+    program = "import sys, darksight_service.metrics; sys.exit('prometheus_client' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,207 @@
+"""Who gets in: tokens, scopes, TLS and client certificates, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from darksight_client import Client, PermissionDenied, Policy, Unauthenticated, Unavailable
+from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
+from darksight_client.stubs.inference import grpc_predict_v2_pb2
+from darksight_service.rpc.auth import SCOPES, make_token
+
+from tests.builders import make_probs
+from tests.integration.servers import Server, running_server, wait_until
+from tests.integration.test_service import K, gated_bundle
+
+NEEDED = {
+    "Score": "score", "ScoreStream": "score", "ModelInfer": "score",
+    "ServerMetadata": "score", "ModelMetadata": "score", "ModelConfig": "score",
+    "ReportOutcomes": "report",
+    "ServerLive": "open", "ServerReady": "open", "ModelReady": "open",
+    "ListPoints": "read", "ListModels": "read", "GetModel": "read", "GetPolicy": "read", "DryRunPolicy": "read",
+    "DeployBundle": "admin", "ActivateVersion": "admin", "RollBack": "admin", "SetShadow": "admin",
+    "SetPolicy": "admin",
+}  # fmt: skip
+"""What each method is meant to need, written down a second time."""
+
+
+class Certificates:
+    """A certificate authority and what it signs, made by openssl."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.ca = folder / "ca.pem"
+        self._openssl("req", "-x509", "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2")
+
+    def make(self, name: str, host: str = "localhost", days: int = 2) -> tuple[Path, Path]:
+        """Certificate and key for a host."""
+        (self.folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}")
+        self._openssl("req", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        self._openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(days)),
+            *("-extfile", f"{name}.ext", "-out", f"{name}.pem"),
+        )
+        return self.folder / f"{name}.pem", self.folder / f"{name}.key"
+
+    def _openssl(self, command: str, *arguments: str) -> None:
+        keys = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes") if command == "req" else ()
+        subprocess.run(["openssl", command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle to serve."""
+    return gated_bundle(tmp_path_factory.mktemp("bundle") / "digits.safetensors")
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A token file with a token for each scope, and their secrets."""
+    path, found = tmp_path_factory.mktemp("tokens") / "tokens", {}
+    with path.open("w") as file:
+        for scope in SCOPES:
+            found[scope], token = make_token(f"only-{scope}", [scope])
+            file.write(token.line())
+    return path, found
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    bundle: Path, secrets: tuple[Path, dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A service that wants tokens, on loopback without TLS."""
+    variables = {"DARKSIGHT_TOKENS_FILE": str(secrets[0])}
+    with running_server(
+        {"digits": bundle}, tmp_path_factory.mktemp("data"), "--workers", "1", environment=variables
+    ) as server:
+        yield server
+
+
+def every_method() -> list[tuple[str, str, bool]]:
+    """Path and name of every method of ours, and whether it is a stream."""
+    services = [
+        service
+        for file in (monitor_pb2, admin_pb2, grpc_predict_v2_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+    ]
+    return [
+        (f"/{each.full_name}/{way.name}", way.name, way.client_streaming) for each in services for way in each.methods
+    ]
+
+
+def code_of(channel: grpc.Channel, path: str, is_stream: bool, token: str | None) -> grpc.StatusCode:
+    """Status of a call with an empty message."""
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    try:
+        if is_stream:
+            list(channel.stream_stream(path)(iter([]), metadata=metadata, timeout=30))
+        else:
+            channel.unary_unary(path)(b"", metadata=metadata, timeout=30)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def test_every_method_is_closed_to_all_but_its_scope(guarded: Server, secrets: tuple[Path, dict[str, str]]):
+    """The whole matrix of methods and tokens; what answers anything else got past the guard."""
+    guards = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    with grpc.insecure_channel(guarded.grpc_target) as channel:
+        for path, name, is_stream in every_method():
+            if NEEDED.get(name) == "open":
+                assert code_of(channel, path, is_stream, None) not in guards, path
+                continue
+            assert code_of(channel, path, is_stream, None) is grpc.StatusCode.UNAUTHENTICATED, path
+            assert code_of(channel, path, is_stream, "ds_wrong") is grpc.StatusCode.UNAUTHENTICATED, path
+            opened = [scope for scope in SCOPES if code_of(channel, path, is_stream, secrets[1][scope]) not in guards]
+            assert opened == [NEEDED.get(name, "read")], path
+
+
+def test_health_needs_no_token(guarded: Server):
+    """Orchestrators have none."""
+    with grpc.insecure_channel(guarded.grpc_target) as channel:
+        assert code_of(channel, "/grpc.health.v1.Health/Check", False, None) is grpc.StatusCode.OK
+
+
+def test_the_client_says_what_is_wrong_with_its_token(
+    guarded: Server, secrets: tuple[Path, dict[str, str]], tmp_path: Path
+):
+    """No token, a wrong one, one without the scope, and the right one from a file."""
+    (tmp_path / "secret").write_text(secrets[1]["score"] + "\n")
+
+    with Client(guarded.grpc_target) as client, pytest.raises(Unauthenticated):
+        client.score("digits", make_probs(1, K))
+    with Client(guarded.grpc_target, token="ds_wrong") as client, pytest.raises(Unauthenticated):
+        client.score("digits", make_probs(1, K))
+    with Client(guarded.grpc_target, token_file=str(tmp_path / "secret")) as client:
+        assert client.score("digits", make_probs(1, K)).recorded
+        with pytest.raises(PermissionDenied, match="no scope 'admin'"):
+            client.set_policy("digits", Policy(alpha=0.5))
+    assert "darksight_auth_failures_total" in guarded.get("/metrics")[1]
+
+
+def test_a_revoked_token_is_refused_within_seconds(bundle: Path, tmp_path: Path):
+    """Its line is deleted, the server goes on."""
+    (secret, token), (_, other) = make_token("old", ["score"]), make_token("other", ["score"])
+    path = tmp_path / "tokens"
+    path.write_text(token.line())
+    variables = {"DARKSIGHT_TOKENS_FILE": str(path)}
+    with (
+        running_server({"digits": bundle}, tmp_path / "data", "--workers", "1", environment=variables) as server,
+        Client(server.grpc_target, token=secret) as client,
+    ):
+        assert client.score("digits", make_probs(1, K)).recorded
+        path.write_text(other.line())
+
+        def is_refused() -> bool:
+            try:
+                client.score("digits", make_probs(1, K))
+            except Unauthenticated:
+                return True
+            return False
+
+        wait_until(is_refused, what="the token to be refused")
+
+
+def test_tls_with_client_certificates_lets_in_who_was_signed_and_nobody_else(bundle: Path, tmp_path: Path):
+    """Plaintext, no certificate, another authority, another name: all fail; rotated files are taken up as they are."""
+    ours, theirs = Certificates(tmp_path / "ours"), Certificates(tmp_path / "theirs")
+    cert, key = ours.make("server")
+    mine, foreign, wrong = ours.make("client"), theirs.make("client"), ours.make("wrong", host="elsewhere")
+    served = tmp_path / "served.pem", tmp_path / "served.key"
+    for source, copy in zip((cert, key), served, strict=True):
+        copy.write_bytes(source.read_bytes())
+    variables = {
+        "DARKSIGHT_TLS_CERT": str(served[0]),
+        "DARKSIGHT_TLS_KEY": str(served[1]),
+        "DARKSIGHT_TLS_CLIENT_CA": str(ours.ca),
+    }
+
+    def can_call(target: str, **options: object) -> bool:
+        with Client(target, timeout_seconds=5.0, retries=1, **options) as client:
+            try:
+                return client.score("digits", make_probs(1, K)).recorded
+            except Unavailable:
+                return False
+
+    with running_server({"digits": bundle}, tmp_path / "data", "--workers", "1", environment=variables) as server:
+        target = server.grpc_target
+        good = {"tls_ca": str(ours.ca), "tls_cert": str(mine[0]), "tls_key": str(mine[1]), "server_name": "localhost"}
+        assert can_call(target, **good)
+        assert not can_call(target)
+        assert not can_call(target, tls_ca=str(ours.ca), server_name="localhost")
+        assert not can_call(target, **{**good, "tls_cert": str(foreign[0]), "tls_key": str(foreign[1])})
+        assert not can_call(target, **{**good, "tls_ca": str(theirs.ca)})
+        assert not can_call(target, **{**good, "server_name": "elsewhere"})
+
+        for source, copy in zip(wrong, served, strict=True):
+            temporary = copy.with_suffix(".new")
+            temporary.write_bytes(source.read_bytes())
+            os.replace(temporary, copy)
+        wait_until(lambda: can_call(target, **{**good, "server_name": "elsewhere"}), what="the new certificate")
