@@ -22,6 +22,7 @@ from darksight_core.loops import (
     BLOCK,
     CONFIDENCES,
     DTYPES,
+    WIDE,
     Density,
     Outlier,
     Packed,
@@ -46,8 +47,8 @@ _ROWS = 64
 # Further from every softened row than two of them can be from each other.
 _FAR = 9.0
 
-# Groups of classes, and how many classes there must be for them to save time.
-_GROUPS, _GROUPED = 32, 64
+# Groups of classes by which anchors are screened.
+_GROUPS = 32
 
 
 class Rule(NamedTuple):
@@ -117,7 +118,9 @@ class Kernel:
         self._packed = _pack(*_start(embedder), *_plane(embedder), *_density(kde), *outlier, *ranking)
         self._embedder = embedder
         self._neighbours, self._stored = combined.neighbours.neighbours, outlier.rows
-        self._screen = outlier.screen.transpose(1, 0, 2).reshape(embedder.n_inputs, -1)
+        screen = np.zeros(outlier.rows.shape, dtype=np.float32)
+        screen[: len(combined.neighbours.rows)] = combined.neighbours.rows
+        self._screen: NDArray[np.float32] = screen.T.copy()
 
     def score(self, probs: Floats, rule: Rule = _NO_RULE) -> Scored:
         """Score rows as they came in, (n, n_inputs) in C order, and judge them by a rule."""
@@ -208,7 +211,7 @@ def _plane(embedder: Embedder) -> Plane:
     others[top, anchors] = rest.sum(axis=0)
     log_odds = log_q - np.log(np.maximum(others, 1e-300))
     order = np.argsort(log_odds, axis=1, kind="stable")
-    group = _groups(embedder.student.means) if classes >= _GROUPED else np.empty(0, dtype=np.int64)
+    group = _groups(embedder.student.means) if classes >= WIDE else np.empty(0, dtype=np.int64)
     return Plane(
         theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
         anchors=embedder.anchors,
@@ -260,9 +263,10 @@ def _outlier(combined: Combined) -> Outlier:
     rows[:stored] = neighbours.rows
     screen = np.zeros((blocks * BLOCK, classes), dtype=np.float32)
     screen[:stored] = neighbours.rows
+    screen = screen.reshape(blocks, BLOCK, classes)
     return Outlier(
         rows=rows,
-        screen=screen.reshape(blocks, BLOCK, classes).transpose(0, 2, 1),
+        screen=screen if classes >= WIDE else screen.transpose(0, 2, 1),
         gen_scores=combined.gen_rank.scores,
         gen_log_ranks=combined.gen_rank.log_ranks,
         soft_scores=combined.soft_rank.scores,

@@ -43,6 +43,7 @@ __all__ = [
     "COMPUTED",
     "CONFIDENCES",
     "DTYPES",
+    "WIDE",
     "Density",
     "Outlier",
     "Packed",
@@ -61,6 +62,9 @@ COMPILED = njit is not None
 BLOCK = 64
 """Stored rows that are looked at together."""
 
+WIDE = 256
+"""Classes from which on stored rows are looked at one by one, and anchors are screened by groups of classes."""
+
 COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
 """Reject scores that are computed here, and may differ from numpy's by rounding."""
 
@@ -77,6 +81,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.int8]
 Local: TypeAlias = tuple[float, float, float, float, float, float, float]
+Place: TypeAlias = tuple[float, float, float, float]
 Packed: TypeAlias = tuple[Floats, NDArray[np.float32], Ints, Words, Ints]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -161,7 +166,7 @@ class Outlier(NamedTuple):
     """Arrays of a `Combined`.
 
     `rows` are the stored rows, (64 B, K), filled up to whole blocks with places that are far from any row, and `screen`
-    has them in float32 and turned, (B, K, 64), filled up with zeros.
+    has them in float32 and turned, (B, K, 64), filled up with zeros; from `WIDE` classes on not turned, (B, 64, K).
     """
 
     rows: Floats
@@ -199,6 +204,9 @@ class _Results(NamedTuple):
 
 # Below so many classes a loop with the C library's logarithm is faster than several loops with `_log`.
 _FEW = 32
+
+# From so many rows on they are placed together, and so many at a time, whose arrays stay in cache.
+_MANY, _TOGETHER = 8, 128
 
 # Rows of the columns, places in a rule, and what a verdict may be, as columns of the table of verdicts.
 _LOG_DENSITY, _LOG_KDE, _FIDELITY, _COMBINED, _P_VALUE, _CONFIDENCE, _TOP = range(7)
@@ -425,6 +433,13 @@ def _finish(
     """Place rows, score and judge them; the number of rows that are close to the threshold."""
     calibration, column, columns = ranking.calibration, ranking.counts[0], results.columns
     work, gens, close = np.empty((3, plane.theta.shape[1])), np.empty(len(rows)), 0
+    # One row or many classes are better looked at by classes, many rows of few classes by rows.
+    are_many = len(rows) >= _MANY and plane.theta.shape[1] < _FEW and plane.numbers[_POWER] == 2.0
+    places = np.empty((len(rows), 4))
+    if are_many:
+        for first in range(0, len(rows), _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            _place_many(guesses[part], rows[part], predicted[part], plane, places[part])
     _gen(pis, logs, predicted, outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], gens)
     for i in range(len(rows)):
         label = predicted[i]
@@ -434,7 +449,9 @@ def _finish(
                 columns[j, i] = np.nan
             _judge(_INVALID, i, results)
             continue
-        x, y, loss, log_total = _place(guesses[i], rows[i], plane, work)
+        if not are_many:
+            places[i, 0], places[i, 1], places[i, 2], places[i, 3] = _place(guesses[i], rows[i], plane, work)
+        x, y, loss, log_total = places[i, 0], places[i, 1], places[i, 2], places[i, 3]
         results.points[i, 0], results.points[i, 1] = x, y
         columns[_LOG_DENSITY, i] = log_total + ranking.numbers[0]
         columns[_LOG_KDE, i] = _log_kde(x, y, density)
@@ -691,14 +708,42 @@ def _group(row: Floats, group: Ints, grouped: Floats) -> float:
 @_compiled
 def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
     """Index of the anchor of least KL_sym, or -1 if none is below the limit."""
-    classes, has_groups = len(row) // 2, len(plane.group) > 0
-    minus_entropy, other, of_groups = 0.0, 0.0, 0.0
-    grouped = np.empty(plane.group_weights.shape[1])
-    if has_groups:
-        of_groups = _group(row, plane.group, grouped)
+    classes, minus_entropy, other = len(row) // 2, 0.0, 0.0
     for k in range(classes):
         minus_entropy += row[k] * row[classes + k]
-        other += row[k] if k != label else 0.0
+        if k != label:
+            other += row[k]
+    # Below the smallest probability by far, but a row of one class has no other.
+    log_odds = row[classes + label] - math.log(max(other, 1e-300))
+    order, known, others = plane.order[label], plane.log_odds[label], plane.others[label]
+    middle, best = _rank(log_odds, known), -1
+    for side in range(2):
+        j = middle if side == 0 else middle - 1
+        while 0 <= j < len(order):
+            # What float32 rounds off is made up for, so that no anchor is missed.
+            if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > limit * 1.0001 + 1e-9:
+                break
+            m = order[j]
+            loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
+            if loss < limit:
+                best, limit = m, loss
+            j += 1 if side == 0 else -1
+    return best
+
+
+@_compiled
+def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) -> int:
+    """As `_best_anchor`, where groups of classes tell of most anchors that they need not be tried.
+
+    A function by itself, because the other is half as fast with this in it.
+    """
+    classes, minus_entropy, other = len(row) // 2, 0.0, 0.0
+    grouped = np.empty(plane.group_weights.shape[1])
+    of_groups = _group(row, plane.group, grouped)
+    for k in range(classes):
+        minus_entropy += row[k] * row[classes + k]
+        if k != label:
+            other += row[k]
     # Below the smallest probability by far, but a row of one class has no other.
     log_odds = row[classes + label] - math.log(max(other, 1e-300))
     order, known, others = plane.order[label], plane.log_odds[label], plane.others[label]
@@ -711,12 +756,11 @@ def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
             if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > enough:
                 break
             m = order[j]
+            if 0.5 * (_cost(grouped, plane.group_weights[m]) + of_groups) <= enough:
+                loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
+                if loss < limit:
+                    best, limit = m, loss
             j += 1 if side == 0 else -1
-            if has_groups and 0.5 * (_cost(grouped, plane.group_weights[m]) + of_groups) > enough:
-                continue
-            loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
-            if loss < limit:
-                best, limit = m, loss
     return best
 
 
@@ -833,7 +877,7 @@ def _newton(
     steps: int,
     plane: Plane,
     work: Floats,
-) -> tuple[float, float, float, float]:
+) -> Place:
     """Point, KL_sym and log Σ exp s after damped Newton steps that keep this lead; see `Embedder._newton`."""
     theta, numbers = plane.theta, plane.numbers
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
@@ -841,15 +885,7 @@ def _newton(
     local = _look(x, y, pair, theta, power, work)
     for _ in range(steps):
         _, _, g_x, g_y, h_xx, h_yy, h_xy = local
-        shift = damping + 1e-6
-        middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
-        split = max(math.sqrt(half * half + h_xy * h_xy), 1e-20)
-        inverse_1 = 1.0 / (abs(middle + split) + shift)
-        inverse_2 = 1.0 / (abs(middle - split) + shift)
-        even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
-        step_x = -(even * g_x + odd * (half * g_x + h_xy * g_y))
-        step_y = -(even * g_y + odd * (h_xy * g_x - half * g_y))
-        length = max(math.sqrt(step_x * step_x + step_y * step_y), 1e-20)
+        step_x, step_y, length = _step(g_x, g_y, h_xx, h_yy, h_xy, damping)
         if length < rest * bound:
             break
         factor = min(0.1 * bound / length, 1.0)
@@ -868,18 +904,183 @@ def _newton(
 
 
 @_compiled
-def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[float, float, float, float]:
+def _look_many(
+    at: Floats, pis: Floats, logs: Floats, theta: Floats, power: float, work: Floats, parts: Floats, sums: Floats
+) -> None:
+    """Write what `_look` says of many rows (K, n) at as many points (2, n) to the first seven rows of `sums`; ν = 2.
+
+    Each loop writes one array, over all rows of a class: only such loops are worked on several rows at a time.
+    """
+    classes, n = pis.shape
+    x, y, share = at[0], at[1], 1.0 / power
+    loss, log_total, g_x, g_y, h_xx, h_yy, h_xy = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6]
+    mean_x, mean_y, tilt_x, tilt_y, bend, mean, total = (
+        sums[7], sums[8], sums[9], sums[10], sums[11], sums[12], sums[13],
+    )  # fmt: skip
+    along_x, along_y, tilt, pull, weight = parts[0], parts[1], parts[2], parts[3], parts[4]
+    for j in range(len(sums)):
+        line = sums[j]
+        for i in range(n):
+            line[i] = 0.0
+    for k in range(classes):
+        slope, surprise, q, log_pi = work[0, k], work[1, k], work[2, k], logs[k]
+        at_x, at_y, offset, spread, factor = theta[0, k], theta[1, k], theta[2, k], theta[3, k], theta[4, k]
+        for i in range(n):
+            q[i] = (x[i] - at_x) * (x[i] - at_x) + (y[i] - at_y) * (y[i] - at_y) + spread
+        _log(q, surprise)
+        for i in range(n):
+            slope[i] = -2.0 * power / q[i]
+        for i in range(n):
+            surprise[i] = log_pi[i] - offset + power * surprise[i]
+        for i in range(n):
+            q[i] = factor * slope[i] * slope[i]
+        for i in range(n):
+            total[i] += q[i]
+    _log(total, log_total)
+    for i in range(n):
+        total[i] = 1.0 / total[i]
+    for k in range(classes):
+        surprise, q, pi = work[1, k], work[2, k], pis[k]
+        for i in range(n):
+            q[i] *= total[i]
+        for i in range(n):
+            surprise[i] += log_total[i]
+        for i in range(n):
+            loss[i] += 0.5 * (pi[i] - q[i]) * surprise[i]
+        _add(q, surprise, mean)
+    for k in range(classes):
+        slope, surprise, q, pi, at_x, at_y = work[0, k], work[1, k], work[2, k], pis[k], theta[0, k], theta[1, k]
+        for i in range(n):
+            along_x[i] = slope[i] * (x[i] - at_x)
+        for i in range(n):
+            along_y[i] = slope[i] * (y[i] - at_y)
+        for i in range(n):
+            tilt[i] = q[i] * (surprise[i] - mean[i])
+        for i in range(n):
+            pull[i] = 0.5 * (q[i] - pi[i] - tilt[i])
+        for i in range(n):
+            weight[i] = q[i] - 0.5 * tilt[i] + share * pull[i]
+        _add(q, along_x, mean_x)
+        _add(q, along_y, mean_y)
+        _add(tilt, along_x, tilt_x)
+        _add(tilt, along_y, tilt_y)
+        _add(pull, along_x, g_x)
+        _add(pull, along_y, g_y)
+        _add(pull, slope, bend)
+        for i in range(n):
+            h_xx[i] += weight[i] * along_x[i] * along_x[i]
+        for i in range(n):
+            h_yy[i] += weight[i] * along_y[i] * along_y[i]
+        for i in range(n):
+            h_xy[i] += weight[i] * along_x[i] * along_y[i]
+    for i in range(n):
+        h_xx[i] += bend[i] - mean_x[i] * (mean_x[i] - tilt_x[i])
+        h_yy[i] += bend[i] - mean_y[i] * (mean_y[i] - tilt_y[i])
+        h_xy[i] += 0.5 * (tilt_x[i] * mean_y[i] + tilt_y[i] * mean_x[i]) - mean_x[i] * mean_y[i]
+
+
+@_compiled
+def _add(values: Floats, factors: Floats, sums: Floats) -> None:
+    """Add products to sums."""
+    for i in range(len(sums)):
+        sums[i] += values[i] * factors[i]
+
+
+@_compiled
+def _step(g_x: float, g_y: float, h_xx: float, h_yy: float, h_xy: float, damping: float) -> tuple[float, float, float]:
+    """The damped Newton step and its length; see `embed._direction`."""
+    shift = damping + 1e-6
+    middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
+    split = max(math.sqrt(half * half + h_xy * h_xy), 1e-20)
+    inverse_1 = 1.0 / (abs(middle + split) + shift)
+    inverse_2 = 1.0 / (abs(middle - split) + shift)
+    even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
+    x, y = -(even * g_x + odd * (half * g_x + h_xy * g_y)), -(even * g_y + odd * (h_xy * g_x - half * g_y))
+    return x, y, max(math.sqrt(x * x + y * y), 1e-20)
+
+
+@_compiled
+def _newton_many(at: Floats, pis: Floats, logs: Floats, plane: Plane) -> Floats:
+    """Move the points (2, n) of many rows (K, n) as `_newton` does; the `sums` of `_look_many` there."""
+    theta, numbers, (classes, n) = plane.theta, plane.numbers, pis.shape
+    power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
+    work, parts, here, there = np.empty((3, classes, n)), np.empty((5, n)), np.empty((14, n)), np.empty((14, n))
+    trial, moves, damping = np.empty((2, n)), np.empty(n, dtype=np.bool_), np.full(n, 1e-3)
+    _look_many(at, pis, logs, theta, power, work, parts, here)
+    for _ in range(plane.counts[_STEPS]):
+        for i in range(n):
+            x, y, length = _step(here[2, i], here[3, i], here[4, i], here[5, i], here[6, i], damping[i])
+            factor = min(0.1 * bound / length, 1.0)
+            moves[i] = length >= rest * bound
+            trial[0, i] = min(max(at[0, i] + factor * x, -bound), bound)
+            trial[1, i] = min(max(at[1, i] + factor * y, -bound), bound)
+        _look_many(trial, pis, logs, theta, power, work, parts, there)
+        for i in range(n):
+            if moves[i] and there[0, i] < here[0, i] + slack:
+                at[0, i], at[1, i] = trial[0, i], trial[1, i]
+                for j in range(7):
+                    here[j, i] = there[j, i]
+                damping[i] = max(0.2 * damping[i], 1e-6)
+            elif moves[i]:
+                damping[i] = min(10.0 * damping[i], 1e4)
+    return here
+
+
+@_compiled
+def _place_many(guesses: Floats, rows: Floats, predicted: Words, plane: Plane, places: Floats) -> None:
+    """Write point, KL_sym and log Σ exp s of many rows to `places`, (n, 4), as `_place` finds them; bad rows too."""
+    count, classes = len(rows), plane.theta.shape[1]
+    at, pis, logs, work = (
+        np.zeros((2, count)),
+        np.empty((classes, count)),
+        np.empty((classes, count)),
+        np.empty((3, classes)),
+    )
+    for i in range(count):
+        row = rows[i]
+        for k in range(classes):
+            pis[k, i], logs[k, i] = row[k], row[classes + k]
+        if predicted[i] >= 0:
+            at[0, i], at[1, i] = _begin(guesses[i], row, _largest(row, classes, 2 * classes), plane, work)
+    sums = _newton_many(at, pis, logs, plane)
+    for i in range(count):
+        place = at[0, i], at[1, i], sums[0, i], sums[1, i]
+        if predicted[i] >= 0:
+            place = _keep_class(place, rows[i], _largest(rows[i], classes, 2 * classes), plane, work)
+        places[i, 0], places[i, 1], places[i, 2], places[i, 3] = place
+
+
+@_compiled
+def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> Place:
     """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
-    theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
-    power, margin = numbers[_POWER], numbers[_MARGIN]
-    label, inside = _largest(row, classes, 2 * classes), -1
-    x, y, pair = guess[0], guess[1], row[: 2 * classes].reshape((2, classes))
-    best = _best_anchor(row, label, _loss(x, y, pair, theta, power, work), plane)
+    classes = plane.theta.shape[1]
+    label, pair = _largest(row, classes, 2 * classes), row[: 2 * classes].reshape((2, classes))
+    x, y = _begin(guess, row, label, plane, work)
+    place = _newton(x, y, pair, label, -np.inf, plane.counts[_STEPS], plane, work)
+    return _keep_class(place, row, label, plane, work)
+
+
+@_compiled
+def _begin(guess: Floats, row: Floats, label: int, plane: Plane, work: Floats) -> tuple[float, float]:
+    """Where the search begins: f_p's guess, or the best anchor if that is better."""
+    x, y, pair = guess[0], guess[1], row[: len(row) - 1].reshape((2, len(row) // 2))
+    limit = _loss(x, y, pair, plane.theta, plane.numbers[_POWER], work)
+    if len(plane.group):
+        best = _best_anchor_of_many(row, label, limit, plane)
+    else:
+        best = _best_anchor(row, label, limit, plane)
     if best >= 0:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-    x, y, loss, log_total = _newton(x, y, pair, label, -np.inf, plane.counts[_STEPS], plane, work)
+    return x, y
+
+
+@_compiled
+def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Floats) -> Place:
+    """The place itself, or the best one where the student predicts the row's class if it does not do so there."""
+    theta, power, margin, inside = plane.theta, plane.numbers[_POWER], plane.numbers[_MARGIN], -1
+    x, y, pair = place[0], place[1], row[: len(row) - 1].reshape((2, len(row) // 2))
     if _lead(x, y, label, theta, power, work) > margin:
-        return x, y, loss, log_total
+        return place
     least = np.inf
     for m in range(len(plane.anchors)):
         if plane.anchor_class[m] == label:
@@ -887,7 +1088,7 @@ def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> tuple[floa
             if cost < least:
                 inside, least = m, cost
     if inside < 0:
-        return x, y, loss, log_total
+        return place
     from_x, from_y = plane.anchors[inside, 0], plane.anchors[inside, 1]
     low, high = 0.0, 1.0
     for _ in range(plane.counts[_BISECTIONS]):
@@ -980,6 +1181,9 @@ def _select(values: Floats, largest: Floats) -> None:
 def _affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
     """Write the products with all stored rows to `affinity`."""
     classes = len(soft)
+    if classes >= WIDE:
+        _wide_affinity(soft, screen, affinity)
+        return
     for block in range(len(screen)):
         rows, sums, k = screen[block], affinity[block], 0
         for m in range(len(sums)):
@@ -997,6 +1201,28 @@ def _affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.fl
             for m in range(len(sums)):
                 sums[m] += a * row_a[m]
             k += 1
+
+
+@_compiled
+def _wide_affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
+    """The same for rows so long that each is better read from end to end, four of them at a time."""
+    for block in range(len(screen)):
+        sums = affinity[block]
+        for m in range(0, BLOCK, 4):
+            row_a, row_b, row_c, row_d = (
+                screen[block, m],
+                screen[block, m + 1],
+                screen[block, m + 2],
+                screen[block, m + 3],
+            )
+            a, b, c, d = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            for k in range(len(soft)):
+                value = np.float32(soft[k])
+                a += value * row_a[k]
+                b += value * row_b[k]
+                c += value * row_c[k]
+                d += value * row_d[k]
+            sums[m], sums[m + 1], sums[m + 2], sums[m + 3] = a, b, c, d
 
 
 @_compiled

@@ -123,14 +123,18 @@ def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def pace(bundles: Bundles, rounds: int) -> str:
-    """One row and a batch, beside the bare forward pass of f_p in numpy."""
+    """One row and a batch, scored and judged, beside the bare forward pass of f_p in numpy."""
     from darksight_core.bundle import read_bundle
+    from darksight_core.conformal import cutoff
+    from darksight_core.gate import Gate
+    from darksight_core.judge import Judge
     from darksight_core.scorer import Scorer
 
     rows = []
     for name in bundles.typical():
         bundle = read_bundle(bundles.report(name).bundle)
         compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (None, False))
+        judge = Judge(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
         network = bundle.embedder.network
         probs = np.resize(bundles.sets[name].probs, (_ROWS, compiled.n_inputs))
         inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
@@ -148,6 +152,7 @@ def pace(bundles: Bundles, rounds: int) -> str:
             calls = {
                 "forward": lambda read=read: [forward(batch) for batch in read],
                 "score": lambda given=given, scorer=compiled: [scorer.score(batch) for batch in given],
+                "judge": lambda given=given, judge=judge: [judge.judge(batch) for batch in given],
                 "numpy": lambda given=given, scorer=plain, few=few: [scorer.score(batch) for batch in given[:few]],
             }
             runs = [best_of(calls, rounds) for _ in range(3)]
@@ -157,13 +162,14 @@ def pace(bundles: Bundles, rounds: int) -> str:
             rows.append(
                 (
                     name, compiled.n_inputs, size, f"{1e6 * seconds['forward'] / size:.2f}",
-                    f"{1e6 * seconds['score'] / size:.2f}", f"{1e6 * seconds['numpy'] / size:.2f}",
+                    f"{1e6 * seconds['score'] / size:.2f}", f"{1e6 * seconds['judge'] / size:.2f}",
+                    f"{1e6 * seconds['numpy'] / size:.2f}",
                     f"{ratios[1]:.2f} ({ratios[0]:.2f} to {ratios[2]:.2f})", f"{size / seconds['score']:,.0f}",
                 )
             )  # fmt: skip
             print(rows[-1], file=sys.stderr)
     header = (
-        "bundle", "K", "rows per call", "bare forward pass, us per row", "scorer", "scorer without numba",
+        "bundle", "K", "rows per call", "bare forward pass, us per row", "scorer", "scorer and gate", "scorer without numba",
         "scorer / forward, median of 3 runs", "rows per second",
     )  # fmt: skip
     return results.markdown(header, rows)

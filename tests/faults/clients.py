@@ -149,7 +149,8 @@ class _Caller:
                 answer = self._score(request, timeout=_TIMEOUT_SECONDS)
             except grpc.RpcError as error:
                 self._write(kind="failure", ms=ms, at=time.time(), code=error.code().name, why=error.details())
-                if self._stop.wait(_PAUSE_SECONDS):
+                # An id that is too far from a clock that was stepped will be refused again.
+                if self._stop.wait(_PAUSE_SECONDS) or error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                     return
             else:
                 self._note(ms, answer, due)

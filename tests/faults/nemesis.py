@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -276,9 +277,12 @@ class Nemesis:
         time.sleep(seconds)
         self.postgres.resume()
 
-    def step_clock(self) -> None:
-        """The service's clock jumps by up to an hour, either way."""
-        self.service.clock.write_bytes(struct.pack("<q", self._random.randint(-_HOUR_NS, _HOUR_NS)))
+    def step_clock(self, seconds: float = 1.0) -> None:
+        """The service's clock jumps forth, back beyond where it was, and to the right time again."""
+        for step in (self._random.randint(0, _HOUR_NS), -self._random.randint(0, _HOUR_NS), 0):
+            with self.service.clock.open("r+b", buffering=0) as file:
+                file.write(struct.pack("<q", step))
+            time.sleep(seconds if step else 0.0)
 
     def fill_disk(self, seconds: float = 2.0) -> None:
         """No byte is left, for a while."""
@@ -293,12 +297,24 @@ class Nemesis:
     @contextmanager
     def _full_disk(self) -> Iterator[None]:
         path = self.service.data_dir / "ballast"
-        with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(1 << 16)):
-                pass
+        is_over = threading.Event()
+
+        def fill() -> None:
+            # What the drain sets free is taken too.
+            with path.open("wb", buffering=0) as file:
+                while not is_over.wait(0.005):
+                    with contextlib.suppress(OSError):
+                        while not is_over.is_set() and file.write(bytes(1 << 16)):
+                            pass
+
+        ballast = threading.Thread(target=fill)
+        ballast.start()
         try:
+            wait_until(lambda: os.statvfs(self.service.data_dir).f_bavail == 0, what="the disk to be full")
             yield
         finally:
+            is_over.set()
+            ballast.join()
             path.unlink()
 
     def _worker(self) -> list[int]:

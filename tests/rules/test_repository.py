@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,13 @@ for name in {light!r}:
 
     assert {"darksight_core.errors", "darksight_core.simplex", "darksight_core.student"} <= set(light)
     assert done.returncode == 0, done.stderr
+
+
+def test_readme_of_the_service_lists_every_setting_with_its_default() -> None:
+    """What can be set stands in service/README.md as the code has it."""
+    from darksight_service.settings import Settings
+
+    readme = (ROOT / "service" / "README.md").read_text(encoding="utf-8")
+
+    for setting in fields(Settings):
+        assert re.search(rf"^\| `{setting.name}` \| .* \| {re.escape(setting.metadata['text'])} \|$", readme, re.M)

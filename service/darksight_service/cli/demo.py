@@ -170,9 +170,7 @@ def _service(bundle: Path, data_dir: Path) -> Iterator[tuple[str, str]]:
         process.wait()
 
 
-def _replay(
-    target: str, corruption: str, where: NDArray[np.int64] | None
-) -> tuple[str, int, float, float, float, float, float]:
+def _replay(target: str, corruption: str, where: NDArray[np.int64] | None) -> tuple[str, int, Sequence[float]]:
     """Send traffic row by row as requests come in, and the right classes later, as they become known."""
     from darksight_client import Client, Reason
 

@@ -12,7 +12,6 @@ import binascii
 import hashlib
 import json
 import math
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from darksight_service.records import MAX_ROWS, prediction_id, received_ms
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.rollups import within
-from darksight_service.store.rows import FLOATS, LAST_CLASS, MINUTE_MS, decode_probs
+from darksight_service.store.rows import LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
 __all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "span"]
@@ -37,6 +36,7 @@ DEFAULT_PAGE = 100
 
 _FIRST_LOOK_MINUTES = 60
 _RANGES = 400
+_ACCEPT, _REJECT = int(Decision.ACCEPT), int(Decision.REJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def list_points(
     if bundles and low < high:
         with reading(engine) as connection:
             for ranges in _ranges(connection, bundles, wanted, low, high, size + 1):
-                found += connection.execute(_query(bundles, wanted, ranges).limit(size + 1 - len(found)))
+                found += connection.execute(_query(bundles, wanted, ranges).limit(size + 1 - len(found))).all()
                 if len(found) > size:
                     break
     points = [_point(row, wanted.model, bundles) for row in found[:size]]
@@ -211,26 +211,37 @@ def _conditions(table: Table, wanted: PointFilter, last_class: int) -> list[Colu
     return [table.c[name].in_(values) for name, given, values in columns if given]
 
 
-def _point(row: Any, model: str, bundles: dict[int, str]) -> StoredPoint:
-    number = int.from_bytes(row.id, "big")
-    name = row.prediction_id
+def _point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> StoredPoint:
+    # In the order of the table: to ask a row for a column by its name costs more than all the rest.
+    point_id, event_ms, *numbers, bundle_id, predicted, reason, is_accepted, is_shadow, name, probs, label = row
     if name is None:
+        number = int.from_bytes(point_id, "big")
         name = prediction_id((number - number % MAX_ROWS).to_bytes(16, "big"), number % MAX_ROWS)
-    floats = {field: math.nan if (value := getattr(row, field)) is None else float(value) for field in FLOATS}
+    if None in numbers:
+        numbers = [math.nan if each is None else each for each in numbers]
+    x, y, log_density, log_kde, combined, p_value, confidence, top = numbers
+    text = point_id.hex()
     return StoredPoint(
-        id=str(uuid.UUID(bytes=row.id)),
+        id=f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}",
         prediction_id=name,
         model=model,
-        version=bundles[row.bundle_id],
-        is_shadow=row.is_shadow,
-        received_ms=received_ms(row.id),
-        event_ms=row.event_at or 0,
-        **floats,
-        decision=int(Decision.ACCEPT if row.is_accepted else Decision.REJECT),
-        reason=row.reason,
-        predicted=row.predicted,
-        label=-1 if row.label is None else row.label,
-        probs=decode_probs(row.probs),
+        version=bundles[bundle_id],
+        is_shadow=is_shadow,
+        received_ms=received_ms(point_id),
+        event_ms=event_ms or 0,
+        x=x,
+        y=y,
+        log_density=log_density,
+        log_kde=log_kde,
+        combined=combined,
+        p_value=p_value,
+        confidence=confidence,
+        top=top,
+        decision=_ACCEPT if is_accepted else _REJECT,
+        reason=reason,
+        predicted=predicted,
+        label=-1 if label is None else label,
+        probs=decode_probs(probs),
     )
 
 

@@ -32,7 +32,8 @@ def test_only_our_own_mistakes_are_internal():
     internal = {kind.__name__ for kind in every_error() if abort_code(kind("x")) == grpc.StatusCode.INTERNAL.value[0]}
 
     assert internal == {
-        "DarkSightError", "FitError", "RecordError", "SettingsError", "SpoolError", "StoreError", "AuditError", "RemoteError",
+        "DarkSightError", "FitError", "RecordError", "SettingsError", "SpoolError", "StoreError",
+        "AuditError", "RemoteError",
     } & {kind.__name__ for kind in every_error()}  # fmt: skip
 
 

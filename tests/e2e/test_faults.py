@@ -1,0 +1,158 @@
+"""Clients log what they are told while a nemesis breaks the service and its database: nothing is lost, nothing doubled.
+
+The short version of `./dev bench faults`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from darksight_client import Client
+from darksight_service.store import Store, schema
+from darksight_service.store.engine import make_engine
+
+from darksight_core.bundle import write_bundle
+from darksight_core.conformal import cutoff
+from darksight_core.gate import Gate
+from tests.bundles import make_bundle
+from tests.faults.checker import NO_FAULTS, check, read_logs
+from tests.faults.clients import CLASSES, MODEL, pool, running_clients
+from tests.faults.nemesis import Nemesis, Service, small_disk
+from tests.integration.servers import wait_until
+from tests.postgres import Postgres, running_postgres
+
+# Calls per second: enough that something is under way whenever a fault comes.
+RATE = 120.0
+DISK_BYTES = 32 << 20
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with both rules."""
+    path = tmp_path_factory.mktemp("bundle") / "digits.safetensors"
+    made = make_bundle(rows=900, classes=CLASSES)
+    gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
+    write_bundle(path, made.with_gate(gate, {"promise": "for the test"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A server that keeps what it has committed when it is killed."""
+    with running_postgres(synchronous_commit="on") as server:
+        yield server
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    """A migrated database."""
+    url = postgres.fresh_database()
+    with Store.open(url, check=False) as store:
+        store.upgrade()
+    return url
+
+
+@pytest.fixture
+def service(bundle: Path, tmp_path: Path) -> Iterator[Service]:
+    """A service that is not started yet; nothing of it is left at the end."""
+    service = Service(tmp_path / "data", bundle)
+    yield service
+    service.kill()
+
+
+def test_every_acknowledged_point_is_in_postgresql_once_whatever_is_broken(
+    service: Service, postgres: Postgres, url: str, bundle: Path, tmp_path: Path
+):
+    """Killed, paused and stopped services and databases, a full disk, stepped clocks: 0 lost, 0 doubled, all right."""
+    service.url, service.has_stepped_clock = url, True
+    with small_disk(service.data_dir, DISK_BYTES) as is_small:
+        service.start()
+        nemesis = Nemesis(service, postgres, has_small_disk=is_small)
+        with running_clients(service.target, tmp_path / "logs", rate=RATE):
+            for fault in (
+                nemesis.kill_keeper,
+                nemesis.kill_connection,
+                nemesis.step_clock,
+                nemesis.kill_worker,
+                lambda: nemesis.pause_postgres(1.0),
+                nemesis.kill_postgres,
+                lambda: nemesis.pause(service.child("darksight_service"), 0.5),
+                # A disk that cannot be made small here is not filled.
+                nemesis.fill_disk_and_kill if is_small else nemesis.kill_server,
+                lambda: nemesis.outage(6.0),
+            ):
+                fault()
+                time.sleep(0.5)
+        service.settle()
+        assert service.stop() == 0
+
+        report = check(read_logs(tmp_path / "logs"), url, bundle)
+
+        assert report.faults() == NO_FAULTS
+        assert report.recorded > 0
+        assert report.stored >= report.recorded
+        assert (report.unrecorded > 0) == is_small
+
+
+def test_every_acknowledged_point_is_in_sqlite_once(service: Service, bundle: Path, tmp_path: Path):
+    """The store that a plain `darksight serve` makes and migrates by itself, under the same clients."""
+    service.start()
+    nemesis = Nemesis(service)
+    with running_clients(service.target, tmp_path / "logs", rate=RATE):
+        for fault in (nemesis.kill_keeper, nemesis.kill_worker, nemesis.kill_server, nemesis.kill_keeper):
+            time.sleep(0.7)
+            fault()
+    service.settle()
+    assert service.stop() == 0
+    url = f"sqlite:///{service.data_dir / 'darksight.db'}"
+
+    report = check(read_logs(tmp_path / "logs"), url, bundle)
+
+    assert report.faults() == NO_FAULTS
+    assert report.recorded > 0
+    assert schema.current(make_engine(url)) == schema.head()
+
+
+@pytest.mark.parametrize("state", ["empty", "downgraded"])
+def test_a_postgresql_without_the_tables_is_refused_with_the_command(
+    state: str, postgres: Postgres, bundle: Path, tmp_path: Path
+):
+    """Exit 2 and nothing changed: a database that others share is not migrated by whoever starts first."""
+    url = postgres.fresh_database()
+    engine = make_engine(url)
+    if state == "downgraded":
+        schema.upgrade(engine)
+        schema.downgrade(engine, "base")
+    command = [sys.executable, "-m", "darksight_service", "serve", "--model", f"{MODEL}={bundle}"]
+    command += ["--data-dir", str(tmp_path), "--database-url", url, "--grpc-port", "0", "--http-port", "0"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 2
+    assert "run: darksight db upgrade" in done.stderr
+    assert schema.current(engine) is None
+
+
+def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_is_there(
+    service: Service, postgres: Postgres, url: str
+):
+    """Scoring needs no database, not even to begin."""
+    service.url = url
+    postgres.stop()
+    try:
+        service.start()
+        with Client(service.target, timeout_seconds=30.0) as client:
+            scored = client.score(MODEL, pool()[:7])
+    finally:
+        postgres.start()
+
+    with Store.open(url) as store:
+        wait_until(lambda: store.stats().points == 7, 60.0, "the points")
+    assert scored.recorded
+    assert service.server is not None
+    assert any("points wait in the spool" in line for line in service.server.lines)
