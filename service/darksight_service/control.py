@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.bundle import read_bundle
+from darksight_core.bundle import Bundle, read_bundle
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
 from darksight_service.registry import Registry, Serving, Version, bundle_path, effective_gate, take_in
 from darksight_service.state import Change, ModelState, PolicyOverride, State, apply_change
@@ -78,6 +78,7 @@ class Control:
                     f"the bundle is for other classes than model {model!r} has; deploy it under another name"
                 )
         self._record("deploy", model, {"version": bundle.version, "path": path, "activate": activate}, author)
+        _register(self._store(), model, bundle, bundle.calibration_rows, bundle.outlier_score)
         return bundle.version
 
     def activate(self, model: str, version: str, *, author: str) -> None:
@@ -234,11 +235,18 @@ def deploy_at_start(
         }
         if store is not None:
             store.append_change("deploy", name, payload, author="serve", comment="named on the command line")
+            _register(store, name, bundle, len(bundle.calibration), bundle.calibration.outlier_score)
             state = sync(state_file, store)
         else:
             change = Change("deploy", name, payload, changed_ms=int(time.time() * 1000))
             state = state_file.update(lambda before, change=change: apply_change(before, change))  # type: ignore[misc]  # bound now
     return state
+
+
+def _register(store: Store, model: str, bundle: Version | Bundle, rows: int, outlier_score: str) -> None:
+    """Tell the store about a bundle before its first point is there."""
+    names = bundle.class_names
+    store.register_bundle(model, bundle.version, class_names=names, calibration_rows=rows, outlier_score=outlier_score)
 
 
 def _change(each: StoredChange) -> Change:

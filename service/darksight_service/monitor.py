@@ -22,7 +22,15 @@ from darksight_core.gate import LOGIT_SCORES, Reason
 from darksight_core.judge import Judged
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.errors import AbandonedError, RequestError
-from darksight_service.records import MAX_ROWS, OutcomeBatch, PointBatch, encode, make_batch_id, received_ms
+from darksight_service.records import (
+    MAX_ROWS,
+    OutcomeBatch,
+    encode,
+    encode_judged,
+    make_batch_id,
+    prediction_id,
+    received_ms,
+)
 from darksight_service.registry import Registry, Serving
 
 __all__ = ["Monitor", "Recorder", "Scored"]
@@ -277,6 +285,8 @@ class Monitor:
         try:
             judged = self._judge(shadow, probs, logits, lambda: True)
             shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
+            # Named as the answer was, so that outcomes reach the shadow's points too.
+            ids = ids or [prediction_id(batch_id, row) for row in range(len(probs))]
             self._recorder.append(_record(shadow, shadow_id, event_ms, ids, probs, judged, is_shadow=True))
             self._count(shadow, judged, time.perf_counter() - started, is_shadow=True)
         except Exception:
@@ -294,21 +304,11 @@ def _record(
     is_shadow: bool,
 ) -> bytes:
     scores, decisions = judged.scores, judged.decisions
-    # One array for six columns: making and checking one costs more than filling it, for a single row.
-    columns = np.empty((6, len(probs)), dtype=np.float32)
-    for column, values in zip(
-        columns,
+    return encode_judged(
+        batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), scores.points,
         (scores.log_density, scores.log_kde, scores.combined, scores.p_value, judged.confidence, judged.top),
-        strict=True,
-    ):
-        column[:] = values
-    log_density, log_kde, combined, p_value, confidence, top = columns
-    batch = PointBatch(
-        batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), scores.points.astype(np.float32),
-        log_density, log_kde, combined, p_value, confidence, top, decisions.decision.view(np.uint8),
-        decisions.reason.view(np.uint8), judged.predicted, probs.astype(np.float32, copy=False),
+        decisions.decision.view(np.uint8), decisions.reason.view(np.uint8), judged.predicted, probs,
     )  # fmt: skip
-    return encode(batch)
 
 
 def _softmax(logits: NDArray[Any]) -> Floats:

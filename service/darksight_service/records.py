@@ -43,6 +43,7 @@ __all__ = [
     "decode",
     "decode_all",
     "encode",
+    "encode_judged",
     "make_batch_id",
     "parse_prediction_id",
     "prediction_id",
@@ -264,6 +265,53 @@ def encode(batch: PointBatch | OutcomeBatch) -> bytes:
         raise RecordError("a text of the record is not valid Unicode") from None
 
 
+def encode_judged(
+    batch_id: bytes,
+    model: str,
+    version: str,
+    is_shadow: bool,
+    event_ms: int,
+    prediction_ids: tuple[str, ...],
+    points: NDArray[np.floating[Any]],
+    columns: tuple[NDArray[np.floating[Any]], ...],
+    decision: NDArray[np.integer[Any]],
+    reason: NDArray[np.integer[Any]],
+    predicted: NDArray[np.int32],
+    probs: NDArray[np.floating[Any]],
+) -> bytes:
+    """What `encode` gives for the `PointBatch` of these columns, in half the time for one row: nothing is made twice.
+
+    Parameters
+    ----------
+    batch_id, model, version, is_shadow, event_ms, prediction_ids, points, decision, reason, predicted, probs
+        As in `PointBatch`, of any type.
+    columns
+        Its log_density, log_kde, combined, p_value, confidence and top.
+    """
+    n = len(decision)
+    try:
+        # What is too large for a float32 becomes infinite, which says the same.
+        with np.errstate(over="ignore"):
+            floats: Any = np.concatenate((points.ravel(), *columns), dtype=_F4, casting="same_kind")
+            rows = _column("probs", probs, _F4, (n, probs.shape[1]))
+        if len(floats) != 8 * n or len(columns) != 6:
+            raise RecordError(f"columns of {n} rows disagree in length", rows=n)
+        start, texts = _frame(batch_id, model, version, is_shadow, event_ms, prediction_ids, n, probs.shape[1])
+    except (struct.error, UnicodeEncodeError, ValueError) as error:
+        raise RecordError(f"a batch of {n} rows cannot be stored: {error}", rows=n) from None
+    return b"".join(
+        (
+            start,
+            floats,
+            _column("predicted", predicted, _I4, (n,)),
+            rows,
+            _column("decision", decision, _U1, (n,)),
+            _column("reason", reason, _U1, (n,)),
+            *texts,
+        )
+    )
+
+
 def decode(payload: Bytes) -> PointBatch | OutcomeBatch:
     """Inverse of `encode`; RecordError for any other bytes. The columns are views of them, or of a copy if small."""
     # Arrays over bytes are made in half the time of those over a memoryview.
@@ -385,23 +433,15 @@ def _names(names: NDArray[np.uint8]) -> tuple[str, ...]:
 
 def _encode_points(batch: PointBatch) -> bytes:
     n = len(batch.decision)
-    flags = (_IS_SHADOW if batch.is_shadow else 0) | (_HAS_NAMES if batch.prediction_ids else 0)
-    model, version = batch.model.encode(), batch.version.encode()
-    names = _join(batch.prediction_ids, n) if batch.prediction_ids else b""
-    if n > MAX_ROWS or len(batch.batch_id) != 16 or not _is_batch_id(batch.batch_id):
-        raise RecordError(f"{n} rows do not fit behind the batch id {batch.batch_id.hex()}", rows=n)
-    if 0 in model or 0 in version:
-        raise RecordError("a name of a model or version contains NUL")
     one = (n,)
     probs = batch.probs
     classes = probs.shape[1] if probs.ndim == 2 else 0
-    header = _POINT_HEADER.pack(
-        FORMAT_VERSION, _POINTS, flags, 0, batch.batch_id, batch.event_ms, n, classes,
-        len(model), len(version), len(names), 0,
-    )  # fmt: skip
+    start, texts = _frame(
+        batch.batch_id, batch.model, batch.version, batch.is_shadow, batch.event_ms, batch.prediction_ids, n, classes
+    )
     return b"".join(
         (
-            header,
+            start,
             _column("points", batch.points, _F4, (n, 2)),
             _column("log_density", batch.log_density, _F4, one),
             _column("log_kde", batch.log_kde, _F4, one),
@@ -413,11 +453,32 @@ def _encode_points(batch: PointBatch) -> bytes:
             _column("probs", probs, _F4, (n, classes)),
             _column("decision", batch.decision, _U1, one),
             _column("reason", batch.reason, _U1, one),
-            model,
-            version,
-            names,
+            *texts,
         )
     )
+
+
+def _frame(
+    batch_id: bytes,
+    model: str,
+    version: str,
+    is_shadow: bool,
+    event_ms: int,
+    prediction_ids: tuple[str, ...],
+    n: int,
+    classes: int,
+) -> tuple[bytes, tuple[bytes, bytes, bytes]]:
+    """What stands before the columns of a record of points, and behind them."""
+    flags = (_IS_SHADOW if is_shadow else 0) | (_HAS_NAMES if prediction_ids else 0)
+    texts = model.encode(), version.encode(), _join(prediction_ids, n) if prediction_ids else b""
+    if n > MAX_ROWS or len(batch_id) != 16 or not _is_batch_id(batch_id):
+        raise RecordError(f"{n} rows do not fit behind the batch id {batch_id.hex()}", rows=n)
+    if 0 in texts[0] or 0 in texts[1]:
+        raise RecordError("a name of a model or version contains NUL")
+    header = _POINT_HEADER.pack(
+        FORMAT_VERSION, _POINTS, flags, 0, batch_id, event_ms, n, classes, *map(len, texts), 0
+    )  # fmt: skip
+    return header, texts
 
 
 def _decode_points(view: bytes | memoryview) -> PointBatch:

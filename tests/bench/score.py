@@ -169,7 +169,8 @@ def pace(bundles: Bundles, rounds: int) -> str:
             )  # fmt: skip
             print(rows[-1], file=sys.stderr)
     header = (
-        "bundle", "K", "rows per call", "bare forward pass, us per row", "scorer", "scorer and gate", "scorer without numba",
+        "bundle", "K", "rows per call", "bare forward pass, us per row", "scorer", "scorer and gate",
+        "scorer without numba",
         "scorer / forward, median of 3 runs", "rows per second",
     )  # fmt: skip
     return results.markdown(header, rows)

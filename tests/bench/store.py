@@ -208,7 +208,7 @@ def main(argv: list[str]) -> int:
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/tmp")) as name,
         running_postgres(
-            in_memory=False, fsync="on", full_page_writes="on", synchronous_commit="on", shared_buffers="512MB",
+            in_memory=False, fsync="on", full_page_writes="on", shared_buffers="512MB",
             max_wal_size="4GB",
         ) as server,
     ):  # fmt: skip

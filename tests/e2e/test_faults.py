@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from darksight_client import Client
 from darksight_service.store import Store, schema
-from darksight_service.store.engine import make_engine
 
 from darksight_core.bundle import write_bundle
 from darksight_core.conformal import cutoff
 from darksight_core.gate import Gate
 from tests.bundles import make_bundle
-from tests.faults.checker import NO_FAULTS, check, read_logs
+from tests.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.faults.nemesis import Nemesis, Service, small_disk
 from tests.integration.servers import wait_until
@@ -115,7 +114,8 @@ def test_every_acknowledged_point_is_in_sqlite_once(service: Service, bundle: Pa
 
     assert report.faults() == NO_FAULTS
     assert report.recorded > 0
-    assert schema.current(make_engine(url)) == schema.head()
+    with opened(url) as engine:
+        assert schema.current(engine) == schema.head()
 
 
 @pytest.mark.parametrize("state", ["empty", "downgraded"])
@@ -124,10 +124,10 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
 ):
     """Exit 2 and nothing changed: a database that others share is not migrated by whoever starts first."""
     url = postgres.fresh_database()
-    engine = make_engine(url)
     if state == "downgraded":
-        schema.upgrade(engine)
-        schema.downgrade(engine, "base")
+        with opened(url) as engine:
+            schema.upgrade(engine)
+            schema.downgrade(engine, "base")
     command = [sys.executable, "-m", "darksight_service", "serve", "--model", f"{MODEL}={bundle}"]
     command += ["--data-dir", str(tmp_path), "--database-url", url, "--grpc-port", "0", "--http-port", "0"]
 
@@ -135,7 +135,8 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
 
     assert done.returncode == 2
     assert "run: darksight db upgrade" in done.stderr
-    assert schema.current(engine) is None
+    with opened(url) as engine:
+        assert schema.current(engine) is None
 
 
 def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_is_there(

@@ -6,6 +6,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from darksight_service.store.engine import make_engine, reading
 from darksight_service.store.tables import bundle, point, rollup
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.gate import Decision
@@ -22,7 +23,7 @@ from darksight_core.judge import Judge, Judged
 from darksight_core.scorer import Scorer
 from tests.faults.clients import pool, row_name
 
-__all__ = ["Call", "Report", "check", "read_logs"]
+__all__ = ["NO_FAULTS", "Call", "Report", "check", "opened", "read_logs"]
 
 _ROW = (1 << 20) - 1
 _EXAMPLES = 5
@@ -99,6 +100,16 @@ NO_FAULTS = Report().faults()
 """What `Report.faults` gives when all is well."""
 
 
+@contextmanager
+def opened(url: str) -> Iterator[Engine]:
+    """A database for the time of a block."""
+    engine = make_engine(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 def read_logs(folder: Path) -> dict[int, Call]:
     """All calls of all clients, by the time that names them."""
     calls: dict[int, Call] = {}
@@ -156,7 +167,7 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
         report.lost += missing
         if missing or (counts > 1).any():
             report.add_example(f"call {ms} is stored {sorted(set(counts.tolist()))} times: {calls[ms]}"[:400])
-    with reading(make_engine(url)) as connection:
+    with opened(url) as engine, reading(engine) as connection:
         report.counted = int(connection.scalar(select(func.sum(rollup.c.points))) or 0)
     return report
 
@@ -206,5 +217,5 @@ def _stored(url: str) -> Iterator[Any]:
         point.c.id, point.c.event_at, point.c.reason, point.c.is_accepted, point.c.p_value, point.c.prediction_id,
         bundle.c.version,
     ).join_from(point, bundle, bundle.c.id == point.c.bundle_id, isouter=True)  # fmt: skip
-    with reading(make_engine(url)) as connection:
+    with opened(url) as engine, reading(engine) as connection:
         yield from connection.execution_options(stream_results=True, yield_per=20_000).execute(query)

@@ -284,15 +284,27 @@ class Nemesis:
                 file.write(struct.pack("<q", step))
             time.sleep(seconds if step else 0.0)
 
-    def fill_disk(self, seconds: float = 2.0) -> None:
-        """No byte is left, for a while."""
+    def fill_disk(self) -> None:
+        """No byte is left until records were dropped, and the service says so; clients must be calling."""
         with self._full_disk():
-            time.sleep(seconds)
+            self._await_drops()
 
     def fill_disk_and_kill(self) -> None:
-        """The service must also start on a disk without a byte left."""
+        """The service must also start, and answer, on a disk without a byte left."""
         with self._full_disk():
             self.kill_server()
+            self._await_drops()
+
+    def _await_drops(self) -> None:
+        server = self.service.server
+        assert server is not None
+
+        def dropped() -> float:
+            lines = server.get("/metrics")[1].splitlines()
+            return sum(float(line.split()[-1]) for line in lines if line.startswith("darksight_spool_dropped_total"))
+
+        before = dropped()
+        wait_until(lambda: dropped() > before, 60.0, "records to be dropped")
 
     @contextmanager
     def _full_disk(self) -> Iterator[None]:

@@ -170,3 +170,17 @@ def test_readme_of_the_service_lists_every_setting_with_its_default() -> None:
 
     for setting in fields(Settings):
         assert re.search(rf"^\| `{setting.name}` \| .* \| {re.escape(setting.metadata['text'])} \|$", readme, re.M)
+
+
+def test_every_package_is_packed() -> None:
+    """The list of packages in pyproject.toml has every folder with Python files, under its installed name."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = {"darksight_core": "darksight_core", **settings["package-dir"]}
+
+    found = {
+        ".".join((name, *path.parent.relative_to(ROOT / folder).parts))
+        for name, folder in folders.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+
+    assert found == set(settings["packages"])

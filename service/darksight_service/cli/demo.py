@@ -1,12 +1,15 @@
 """`darksight demo`: the main job end to end, on the handwritten digits that scikit-learn ships.
 
-A small classifier is trained, the map of its predictions fitted and a gate calibrated; then a real service is started,
-and traffic replayed against it, clean at first and then corrupted, as a client in production would send it.
+A small classifier is trained, the map of its predictions fitted and a gate calibrated. Then a real service is started and
+watched by a real Prometheus, if one is installed, and four callers send it their traffic as in production: one sends what
+the classifier was made for, the others what it was not. Each caller is a model of its own to the service, so that each
+has its own alarms.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 import shutil
@@ -16,10 +19,11 @@ import sys
 import time
 import urllib.request
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,64 +31,94 @@ from tqdm import tqdm
 
 from darksight_core.simplex import Floats
 from darksight_service.cli.console import Bars, print_table, require, say
+from darksight_service.cli.replay import SPEED, Alarm, Prometheus, running_prometheus, why_not
+from darksight_service.cli.traffic import KINDS, show
 from darksight_service.errors import RefusedError
+
+if TYPE_CHECKING:
+    from darksight_client import Gated
 
 __all__ = ["add_parser", "digits_predictions", "run"]
 
 _FOLDS = 5
 _ALPHA = 0.01
 _COVERAGE = 0.95
-_TRAFFIC = ("clean", "noise", "overlaid")
-# ln 1000: by Ville's inequality evidence for nothing reaches it once in 1,000 times at most.
-_ALARM = math.log(1000.0)
+# A large share stays unseen, for a clean replay that is long enough to be quiet in.
+_SHARES = (0.4, 0.3, 0.3)
+# With a Prometheus that looks every second: 60 rows of each corrupted kind between two looks.
+_SECONDS = 30.0
 
 
 def add_parser(commands: Any) -> None:
     """Add `demo` to the command line."""
     parser = commands.add_parser(
         "demo",
-        help="train a small classifier on digits, fit its map, serve it, and replay clean and corrupted traffic",
+        help="train a small classifier on digits, fit its map, serve it, and replay clean and drifted traffic",
         description="Trains a small classifier on scikit-learn's digits, fits the map of its predictions, draws it, "
-        "calibrates a gate, starts a service and replays clean, noisy and overlaid images against it. Takes about a "
-        "minute.",
+        "calibrates a gate, starts a service and replays clean, noisy, rotated and new-class traffic against it. With "
+        "Prometheus installed, shows which alert fires after how many points; without, the evidence that the service "
+        "itself has. Takes about a minute.",
     )
     parser.add_argument("--out", type=Path, default=Path("darksight-demo"), help="folder for its files (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the fit (%(default)s)")
     parser.set_defaults(run=run)
 
 
-def digits_predictions(corruption: str = "clean") -> tuple[NDArray[np.float32], NDArray[np.int64], Floats]:
-    """Predictions (1797, 10) for digits by networks that were not trained on them, labels, and the images shown.
+def digits_predictions(kind: str = "clean") -> tuple[NDArray[np.float32], NDArray[np.int64], Floats]:
+    """Predictions (1797, 10) by networks that were not trained on what they see, labels of the digits, and the images.
 
-    Each of five networks predicts the fifth of the images that it has not seen: `clean`, with `noise`, or `overlaid`
-    by another digit.
+    Each of five networks predicts the fifth of the images that it has not seen, shown as traffic of a kind of `KINDS`.
     """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    shown = show(images / 16.0, kind)
+    probs = np.empty((len(shown), 10), dtype=np.float32)
+    for network, rest in _networks():
+        probs[rest] = network.predict_proba(shown[rest])
+    return probs, labels.astype(np.int64), shown
+
+
+@lru_cache(maxsize=1)
+def _networks() -> list[tuple[Any, NDArray[np.int64]]]:
+    """Five networks, each with the images that it was not trained on."""
     from sklearn.datasets import load_digits
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import StratifiedKFold
     from sklearn.neural_network import MLPClassifier
 
     images, labels = load_digits(return_X_y=True)
-    images = images / 16.0
-    shown = _corrupt(images, corruption)
-    probs = np.empty((len(images), 10), dtype=np.float32)
+    found = []
     for train, rest in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(images, labels):
         network = MLPClassifier((32,), alpha=1e-3, batch_size=64, max_iter=40, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            network.fit(images[train], labels[train])
-        probs[rest] = network.predict_proba(shown[rest])
-    return probs, labels.astype(np.int64), shown
+            network.fit(images[train] / 16.0, labels[train])
+        found.append((network, rest))
+    return found
 
 
-def _corrupt(images: Floats, corruption: str) -> Floats:
-    """Images as a broken camera or a new kind of input would show them."""
-    if corruption == "clean":
-        return images
-    if corruption == "noise":
-        return np.clip(images + np.random.default_rng(0).normal(scale=0.35, size=images.shape), 0.0, 1.0)
-    overlaid: Floats = 0.5 * (images + np.random.default_rng(1).permutation(images))
-    return overlaid
+@dataclass(slots=True)
+class _Caller:
+    """Traffic of one kind and what became of it; letters have no right class."""
+
+    kind: str
+    model: str
+    probs: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+    answers: list[Gated] = field(default_factory=list)
+
+    def shares(self) -> list[str]:
+        """Accepted, outliers, doubtful ones, and accuracy of all and of those accepted, as text."""
+        from darksight_client import Reason
+
+        accepted = np.array([answer.accepted for answer in self.answers])
+        reasons = np.array([answer.reason for answer in self.answers])
+        shares = [accepted.mean(), (reasons == Reason.OUTLIER).mean(), (reasons == Reason.LOW_CONFIDENCE).mean()]
+        if self.labels is not None:
+            right = self.probs.argmax(axis=1) == self.labels
+            shares += [right.mean(), right[accepted].mean() if accepted.any() else math.nan]
+        return [*(f"{100 * share:.1f}%" for share in shares), *["-"] * (5 - len(shares))]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,20 +127,29 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", "report")
     require("sqlalchemy", "service")
     args.out.mkdir(parents=True, exist_ok=True)
-    bundle, test = _prepare(args)
-    with _service(bundle, args.out / "data") as (target, url):
-        rows = [_replay(target, corruption, test if corruption == "clean" else None) for corruption in _TRAFFIC]
-        _await_points(target, sum(row[1] for row in rows))
-        evidence = _metric(url, "darksight_drift_evidence")
+    bundle, unseen = _prepare(args)
+    callers = _callers(unseen)
+    models = {caller.model: bundle for caller in callers}
+    with _service(models, args.out / "data") as (target, url), contextlib.ExitStack() as stack:
+        prometheus, reason = None, why_not()
+        if reason is None:
+            say(f"starting Prometheus with the rules of deploy/prometheus, in which time runs {SPEED} times as fast")
+            prometheus = stack.enter_context(running_prometheus(args.out / "prometheus", url))
+        _replay(target, callers, 0.0 if prometheus is None else _SECONDS)
+        # Prometheus looks once a second.
+        alarms = None if prometheus is None else time.sleep(3.0) or prometheus.alarms()
+        promises = {} if prometheus is None else prometheus.promises()
+        _await_points(target, callers)
+        evidence = _evidence(url)
     print()
     print_table(
-        [(name, n, *(f"{100 * share:.1f}%" for share in shares)) for name, n, shares in rows],
+        [(caller.kind, len(caller.answers), *caller.shares()) for caller in callers],
         ("traffic", "rows", "accepted", "outliers", "low confidence", "accuracy of all", "of accepted"),
     )
-    print(
-        f"\nThe alarm on the outlier rate stands at evidence e^{evidence:.0f} against 'nothing has changed' "
-        f"(it rings above e^{_ALARM:.1f}: one false alarm in 1,000 services, however long they run)."
-    )
+    if alarms is None:
+        _print_evidence(callers, evidence, reason)
+    else:
+        _print_alarms(callers, alarms, promises)
     say(f"wrote {bundle}, {args.out / 'map.png'}, and every point to {args.out / 'data' / 'darksight.db'}")
     say(f"go on: darksight serve --model digits={bundle} --data-dir {args.out / 'data'}")
     return 0
@@ -128,13 +171,14 @@ def _prepare(args: argparse.Namespace) -> tuple[Path, NDArray[np.int64]]:
     np.savez(args.out / "predictions.npz", probs=probs, labels=labels)
     predictions = from_arrays(probs, labels=labels, source=str(args.out / "predictions.npz"))
     fitted, gated = args.out / "fitted.safetensors", args.out / "digits.safetensors"
+    config = FitConfig(seed=args.seed)
     with Bars() as bars:
-        report = fit_bundle(predictions, fitted, config=FitConfig(seed=args.seed), overwrite=True, report=bars)
+        report = fit_bundle(predictions, fitted, config=config, shares=_SHARES, overwrite=True, report=bars)
     print_table(*summary(report))
     picture(report, args.out / "map.png")
 
     say(f"calibrating a gate: at most {_ALPHA:.0%} false outliers, {_COVERAGE:.0%} of usual traffic accepted")
-    bundle, split = read_bundle(fitted), make_split(len(labels), args.seed)
+    bundle, split = read_bundle(fitted), make_split(len(labels), args.seed, _SHARES)
     held_out = from_arrays(probs[split.calibrate], labels=labels[split.calibrate])
     rows = ScoredRows.of(held_out, Scorer.of(bundle).score(held_out.probs))
     found = certify(rows, Rules(alpha=_ALPHA, coverage=_COVERAGE, score="msp"), len(bundle.calibration))
@@ -142,8 +186,20 @@ def _prepare(args: argparse.Namespace) -> tuple[Path, NDArray[np.int64]]:
     return gated, split.test
 
 
-@contextmanager
-def _service(bundle: Path, data_dir: Path) -> Iterator[tuple[str, str]]:
+def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
+    """Four callers; the clean one sends what nothing has seen."""
+    callers = []
+    for kind in KINDS:
+        probs, labels, _ = digits_predictions(kind)
+        if kind == "clean":
+            callers.append(_Caller(kind, "digits", probs[unseen], labels[unseen]))
+        else:
+            callers.append(_Caller(kind, f"digits-{kind}", probs, None if kind == "letters" else labels))
+    return callers
+
+
+@contextlib.contextmanager
+def _service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, str]]:
     """`darksight serve` as a process of its own; where it listens."""
     shutil.rmtree(data_dir, ignore_errors=True)
     data_dir.mkdir()
@@ -152,8 +208,9 @@ def _service(bundle: Path, data_dir: Path) -> Iterator[tuple[str, str]]:
     with log.open("w") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "darksight_service", "serve", "--model", f"digits={bundle}"),
-                *("--data-dir", str(data_dir), "--grpc-port", "0", "--http-port", "0"),
+                *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+                *("--grpc-port", "0", "--http-port", "0"),
+                *(f"--model={name}={bundle}" for name, bundle in models.items()),
             ],
             stderr=file,
         )
@@ -170,41 +227,78 @@ def _service(bundle: Path, data_dir: Path) -> Iterator[tuple[str, str]]:
         process.wait()
 
 
-def _replay(target: str, corruption: str, where: NDArray[np.int64] | None) -> tuple[str, int, Sequence[float]]:
-    """Send traffic row by row as requests come in, and the right classes later, as they become known."""
-    from darksight_client import Client, Reason
+def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
+    """Send the rows of all callers one by one, spread evenly, and the right classes later, as they become known."""
+    from darksight_client import Client
 
-    probs, labels, _ = digits_predictions(corruption)
-    if where is not None:
-        probs, labels = probs[where], labels[where]
-    right = probs.argmax(axis=1) == labels
+    for kind, what in KINDS.items():
+        say(f"{kind}: {what}")
+    rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
+    rows.sort(key=lambda entry: entry[0])
+    start = time.monotonic()
     with Client(target) as client:
-        bar = tqdm(probs, desc=f"{corruption:<15}", unit=" calls", file=sys.stderr)
-        answers = [client.gate("digits", row) for row in bar]
-        client.report("digits", [answer.prediction_id for answer in answers], labels.tolist())
-    accepted = np.array([answer.accepted for answer in answers])
-    reasons = np.array([answer.reason for answer in answers])
-    shares = (
-        accepted.mean(),
-        (reasons == Reason.OUTLIER).mean(),
-        (reasons == Reason.LOW_CONFIDENCE).mean(),
-        right.mean(),
-        right[accepted].mean() if accepted.any() else math.nan,
-    )
-    return corruption, len(right), [float(share) for share in shares]
+        for at, caller, row in tqdm(rows, desc=f"{'four callers':<15}", unit=" calls", file=sys.stderr):
+            # Short waits are not worth their overhead.
+            if (early := start + at * seconds - time.monotonic()) > 0.002:
+                time.sleep(early)
+            caller.answers.append(client.gate(caller.model, row))
+        for caller in callers:
+            if caller.labels is not None:
+                ids = [answer.prediction_id for answer in caller.answers]
+                client.report(caller.model, ids, caller.labels.tolist())
 
 
-def _await_points(target: str, rows: int) -> None:
+def _await_points(target: str, callers: list[_Caller]) -> None:
     """Wait until every point is in the store, which is about a second behind."""
     from darksight_client import Client
 
     with Client(target) as client:
-        while sum(1 for _ in client.points("digits", page_size=10_000)) < rows:
-            time.sleep(0.2)
+        for caller in callers:
+            while sum(1 for _ in client.points(caller.model, page_size=10_000)) < len(caller.answers):
+                time.sleep(0.2)
 
 
-def _metric(url: str, name: str) -> float:
-    """The value of a metric of one series."""
+def _evidence(url: str) -> dict[str, float]:
+    """ln of the evidence for a changed outlier rate, by model."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:
-        lines = page.read().decode().splitlines()
-    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{")), math.nan)
+        text = page.read().decode()
+    found = re.findall(r'^darksight_drift_evidence\{model="([^"]+)".*\} (\S+)$', text, re.M)
+    return {model: float(value) for model, value in found}
+
+
+def _print_alarms(callers: list[_Caller], alarms: list[Alarm], promises: Mapping[str, str]) -> None:
+    """Which alert fired for which traffic, after how many points, and how unlikely that is without drift."""
+    print(
+        f"\nAlerts that Prometheus fired. It read the service and evaluated the rules of deploy/prometheus every second; "
+        f"their windows\nand waiting times were divided by {SPEED}, so a second stands for a minute. Points are those "
+        "counted when it first fired.\n"
+    )
+    lines: list[tuple[object, ...]] = []
+    for caller in callers:
+        fired = [alarm for alarm in alarms if alarm.model == caller.model]
+        lines += [(caller.kind, alarm.name, alarm.severity, f"{alarm.rows:,}") for alarm in fired]
+        if not fired:
+            lines.append((caller.kind, "none", "-", f"(of {len(caller.answers):,})"))
+    lines += [("service", alarm.name, alarm.severity, "-") for alarm in alarms if not alarm.model]
+    print_table(lines, ("traffic", "alert", "severity", "after points"))
+    print("\nHow unlikely each is without drift:")
+    for name in dict.fromkeys(alarm.name for alarm in alarms):
+        print(f"  {name}: {promises[name]}")
+
+
+def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], reason: str | None) -> None:
+    """What the service itself says about each traffic."""
+    from darksight_core.drift import ville_threshold
+    from darksight_service.metrics.counts import DRIFT_LEVEL
+
+    limit = ville_threshold(DRIFT_LEVEL)
+    print(f"\nNo alerts, because {reason}. The service's own evidence (darksight_drift_evidence)\nthat the outlier rate "
+          f"has left its calibrated value, which is an alarm from e^{limit:.1f} on: at most one false alarm in "
+          f"{1 / DRIFT_LEVEL:.0f} services, however long they run.\n")  # fmt: skip
+    print_table(
+        [
+            (caller.kind, f"e^{evidence[caller.model]:.1f}", "yes" if evidence[caller.model] >= limit else "no")
+            for caller in callers
+        ],
+        ("traffic", "evidence", "alarm"),
+    )

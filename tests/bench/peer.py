@@ -1,0 +1,39 @@
+"""The scorer as a model of MLServer, for ./dev bench serve peers; imported by MLServer in a venv of its own.
+
+A plain Python model as its documentation shows: decode the input, judge, encode the outputs. Nothing is checked beyond
+what the scorer does itself, nothing counted beyond MLServer's own metrics, and nothing stored.
+"""
+
+from __future__ import annotations
+
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
+from mlserver.utils import get_model_uri
+
+from darksight_core.bundle import read_bundle
+from darksight_core.judge import Judge
+
+
+class DarkSightModel(MLModel):
+    """Judges rows."""
+
+    async def load(self) -> bool:
+        """Read the bundle."""
+        self._judge = Judge.of(read_bundle(await get_model_uri(self._settings)))
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        """Judge the rows of the first input."""
+        judged = self._judge.judge(NumpyCodec.decode_input(payload.inputs[0]))
+        scores, decisions = judged.scores, judged.decisions
+        columns = {
+            "points": scores.points,
+            "log_density": scores.log_density,
+            "log_kde": scores.log_kde,
+            "p_value": scores.p_value,
+            "decision": decisions.decision.astype("int32"),
+            "reason": decisions.reason.astype("int32"),
+        }
+        outputs = [NumpyCodec.encode_output(name, column) for name, column in columns.items()]
+        return InferenceResponse(model_name=self.name, outputs=outputs)
