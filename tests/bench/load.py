@@ -332,6 +332,8 @@ class _Loop:
         self._live = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        # gRPC swallows what is raised in a callback.
+        self._trouble: Exception | None = None
 
     def run(self, in_flight: int, seconds: float) -> Taken:
         """So many callers for so long, or until the source ends."""
@@ -341,6 +343,8 @@ class _Loop:
         for slot in range(in_flight):
             self._launch(slot)
         while not self._ended.is_set():
+            if self._trouble is not None:
+                raise self._trouble
             now = time.perf_counter()
             if now > self._end + _LAST_SECONDS:
                 raise RuntimeError(f"{self._live} calls do not end")
@@ -373,6 +377,8 @@ class _Loop:
             self._send(slot, time.perf_counter())
         except StopIteration:
             self._leave()
+        except Exception as error:
+            self._trouble = error
 
     def _send(self, slot: int, sent: float) -> None:
         number, request = next(self._source)
@@ -383,7 +389,10 @@ class _Loop:
         now, code = time.perf_counter(), call.code()
         self._done.append((code, sent, now))
         if self._see is not None and code.value[0] == 0:
-            self._see(number, call.result())
+            try:
+                self._see(number, call.result())
+            except Exception as error:
+                self._trouble = error
         if self._end == -math.inf:
             self._leave()
         elif self._obey_hints and code.value[0] == 8:
@@ -476,10 +485,11 @@ def _check_answer(answer: bytes, notes: Counter[str]) -> None:
     notes["rows"] += len(reason)
     notes["invalid rows"] += int((reason == 5).sum())
     notes["unscored rows"] += int((reason == 6).sum())
-    columns = [np.frombuffer(getattr(message, name), "<f8") for name in ("p_value", "log_density", "log_kde", "points")]
-    stacked = np.concatenate([column.reshape(len(reason), -1) for column in columns], axis=1)
-    is_bad = np.isnan(stacked).any(axis=1) & (reason != 5)
-    notes["rows with NaN"] += int(is_bad.sum())
+    is_nan = np.zeros(len(reason), dtype=bool)
+    for name, width in (("p_value", 1), ("log_density", 1), ("log_kde", 1), ("points", 2)):
+        column = np.frombuffer(getattr(message, name), "<f8").reshape(len(reason), width)
+        is_nan |= np.isnan(column).any(axis=1)
+    notes["rows with NaN"] += int((is_nan & (reason != 5)).sum())
 
 
 def _count_sockets(pid: int) -> int:

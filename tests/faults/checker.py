@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from darksight_service.store.engine import make_engine, reading
+from darksight_service.store.engine import make_engine
 from darksight_service.store.tables import bundle, point, rollup
 from sqlalchemy import Engine, func, select
 
@@ -27,6 +28,7 @@ __all__ = ["NO_FAULTS", "Call", "Report", "check", "opened", "read_logs"]
 
 _ROW = (1 << 20) - 1
 _EXAMPLES = 5
+_FLOAT = struct.Struct("<f")
 
 
 @dataclass(slots=True)
@@ -167,9 +169,24 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
         report.lost += missing
         if missing or (counts > 1).any():
             report.add_example(f"call {ms} is stored {sorted(set(counts.tolist()))} times: {calls[ms]}"[:400])
-    with opened(url) as engine, reading(engine) as connection:
+    with opened(url) as engine, engine.connect() as connection:
         report.counted = int(connection.scalar(select(func.sum(rollup.c.points))) or 0)
     return report
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Truth:
+    """What the bundle says of a batch; `rows` as they are stored: reason, whether accepted, p-value in 4 bytes."""
+
+    judged: Judged
+    rows: list[tuple[int, bool, bytes | None]]
+
+    @classmethod
+    def of(cls, judged: Judged) -> _Truth:
+        decisions = judged.decisions
+        is_accepted = (decisions.decision == int(Decision.ACCEPT)).tolist()
+        p_values = [None if np.isnan(value) else _FLOAT.pack(value) for value in judged.scores.p_value.tolist()]
+        return cls(judged, list(zip(decisions.reason.tolist(), is_accepted, p_values, strict=True)))
 
 
 class _Judges:
@@ -179,11 +196,11 @@ class _Judges:
         assert found.gate is not None
         judge, rows = Judge(Scorer.of(found), found.gate), pool()
         self.version = found.version
-        self.judged = cache(lambda start, count: judge.judge(rows[start : start + count]))
+        self._truth = cache(lambda start, count: _Truth.of(judge.judge(rows[start : start + count])))
 
     def is_answer_right(self, call: Call) -> bool:
         """Whether the caller was told what the bundle says."""
-        said, judged = call.answer, self._of(call)
+        said, judged = call.answer, self._truth(call.start, call.rows).judged
         assert said is not None
         p_value = np.frombuffer(base64.b64decode(said["p_value"]), "<f8")
         return (
@@ -196,20 +213,14 @@ class _Judges:
 
     def is_row_right(self, call: Call, number: int, row: Any) -> bool:
         """Whether a stored row is the one that was asked about, as the bundle judges it."""
-        judged = self._of(call)
         batch = call.batch or (call.answer or {}).get("batch", "")
-        p_value = np.float32(judged.scores.p_value[number])
+        p_value = None if row.p_value is None else _FLOAT.pack(row.p_value)
         return (
             row.version == self.version
+            and (row.reason, row.is_accepted, p_value) == self._truth(call.start, call.rows).rows[number]
             and (not batch or row.id == (int(batch, 16) + number).to_bytes(16, "big"))
             and row.prediction_id == (row_name(call.ms, number) if call.named else None)
-            and row.reason == judged.decisions.reason[number]
-            and row.is_accepted == (judged.decisions.decision[number] == int(Decision.ACCEPT))
-            and (row.p_value is None if np.isnan(p_value) else row.p_value is not None and p_value == row.p_value)
         )
-
-    def _of(self, call: Call) -> Judged:
-        return self.judged(call.start, call.rows)
 
 
 def _stored(url: str) -> Iterator[Any]:
@@ -217,5 +228,5 @@ def _stored(url: str) -> Iterator[Any]:
         point.c.id, point.c.event_at, point.c.reason, point.c.is_accepted, point.c.p_value, point.c.prediction_id,
         bundle.c.version,
     ).join_from(point, bundle, bundle.c.id == point.c.bundle_id, isouter=True)  # fmt: skip
-    with opened(url) as engine, reading(engine) as connection:
+    with opened(url) as engine, engine.connect() as connection:
         yield from connection.execution_options(stream_results=True, yield_per=20_000).execute(query)

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
+
 from tests.faults.clients import MODEL
 from tests.integration.servers import Server, start_server, wait_until
 from tests.postgres import Postgres
@@ -124,7 +126,9 @@ class Service:
         options += ["--database-url", self.url] if self.url else []
         for attempt in range(_START_TRIES):
             try:
-                self.server = start_server(self.data_dir, {MODEL: self.bundle}, *options, environment=environment)
+                self.server = start_server(
+                    self.data_dir, {MODEL: self.bundle}, *options, environment=environment, seconds=300.0
+                )
                 return
             except AssertionError as error:
                 if "cannot listen" not in str(error) or attempt == _START_TRIES - 1:
@@ -254,7 +258,7 @@ class Nemesis:
         send(signal.SIGKILL, *pids)
         self.postgres.stop(signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, pids)), what="PostgreSQL to be gone")
-        self.postgres.start()
+        self._start_postgres()
 
     def kill_connection(self) -> None:
         """One of the processes that serve the keeper; PostgreSQL then starts anew by itself."""
@@ -266,9 +270,26 @@ class Nemesis:
     def outage(self, seconds: float = 6.0) -> None:
         """It is stopped, and started again later."""
         assert self.postgres is not None
-        self.postgres.stop(signal.SIGINT)
+        self.postgres.stop()
         time.sleep(seconds)
-        self.postgres.start()
+        self._start_postgres()
+
+    def _start_postgres(self) -> None:
+        """Start it; on a slow disk it may take more than a while to find out what it had committed."""
+        postgres = self.postgres
+        assert postgres is not None
+
+        def answers() -> bool:
+            with contextlib.suppress(psycopg.OperationalError):
+                return postgres.execute("SELECT 1") == [(1,)]
+            return False
+
+        try:
+            postgres.start()
+        except RuntimeError:
+            if postgres.process is None or postgres.process.poll() is not None:
+                raise
+            wait_until(answers, 180.0, "PostgreSQL to recover")
 
     def pause_postgres(self, seconds: float = 3.0) -> None:
         """It accepts connections and answers nothing."""

@@ -1,19 +1,20 @@
-"""`darksight db`: bring the database up to date, check it, prune it, look at it."""
+"""`darksight db`: bring the database up to date, check it, prune it, look at what it knows."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_service.cli.console import HelpFormatter, print_json, require
+from darksight_service.cli.console import HelpFormatter, print_json, print_table, require
 
 if TYPE_CHECKING:
     from darksight_service.settings import Settings
     from darksight_service.store import Store
 
-__all__ = ["add_parser", "run_check", "run_prune", "run_stats", "run_upgrade"]
+__all__ = ["add_parser", "run_accuracy", "run_check", "run_prune", "run_stats", "run_upgrade"]
 
 _DAY_MS = 86_400_000
 
@@ -64,6 +65,19 @@ def add_parser(commands: Any) -> None:
     prune.set_defaults(run=run_prune, on_interrupt="what was pruned until then is gone")
     stats = actions.add_parser("stats", parents=[where], help="how much is stored", description="Say what is stored.")
     stats.set_defaults(run=run_stats)
+    accuracy = actions.add_parser(
+        "accuracy",
+        parents=[where],
+        help="how often accepted and rejected predictions were right",
+        description="Accuracy of accepted and rejected points whose right class was reported, with exact 95%% "
+        "intervals, and how the accuracy of the rest grows as each score rejects more. Where outcomes are not "
+        "reported at random, this is about the reported points and not about the traffic.",
+        formatter_class=HelpFormatter,
+    )
+    accuracy.add_argument("model", metavar="MODEL", help="name of the watched classifier")
+    accuracy.add_argument("--version", help="sha256 of a bundle; default: all versions")
+    accuracy.add_argument("--days", type=float, default=30.0, help="received within the last days")
+    accuracy.set_defaults(run=run_accuracy)
 
 
 def run_upgrade(args: argparse.Namespace) -> int:
@@ -125,6 +139,33 @@ def run_stats(args: argparse.Namespace) -> int:
     else:
         for name, value in found.items():
             print(f"{name:<10} {len(value) if isinstance(value, list) else value}")
+    return 0
+
+
+def run_accuracy(args: argparse.Namespace) -> int:
+    """Print live accuracy and risk against coverage."""
+    from darksight_service.live import COVERAGES, live_accuracy
+
+    now = time.time_ns() // 1_000_000
+    with _open(args) as store:
+        points = store.labelled(args.model, args.version, since_ms=now - round(args.days * _DAY_MS), until_ms=now + 1)
+    found = live_accuracy(points)
+    if args.json:
+        print_json(found.as_dict())
+        return 0
+    if not found.everything.rows:
+        print(f"no outcome of {args.model} is known in the last {args.days:g} days; report them with ReportOutcomes")
+        return 0
+    parts = (("all", found.everything), ("accepted", found.accepted), ("rejected", found.rejected))
+    print_table(
+        [(name, each.rows, each.right, each.share, f"{each.low:.4f} to {each.high:.4f}") for name, each in parts],
+        ("points", "labelled", "right", "accuracy", "95% interval"),
+    )
+    print("\nAccuracy of the rest if a score rejects until this share is left:")
+    print_table(
+        [(name, *curve, found.scores[name].augrc) for name, curve in found.curves.items()],
+        ("score", *(f"{share:.0%}" for share in COVERAGES), "AUGRC"),
+    )
     return 0
 
 

@@ -1,7 +1,7 @@
 """What the demo shows its classifier: handwritten digits as they are, damaged, and letters instead of digits.
 
-scikit-learn's digits are bitmaps of 32 × 32 pixels of which each 4 × 4 block was counted, 0 to 16. Letters are drawn and
-counted alike, so that what is new about them is the class and not the camera.
+scikit-learn's digits are bitmaps of 32 × 32 pixels of which each 4 × 4 block was counted, 0 to 16. Letters are drawn
+and counted alike, so that what is new about them is the class and not the camera.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ __all__ = ["KINDS", "draw_letters", "show"]
 KINDS = {
     "clean": "digits that neither the networks, nor the map, nor the gate have seen",
     "noisy": "digits with pixel noise, as of a failing camera",
-    "rotated": "digits turned by 90 degrees, as of a camera mounted wrongly",
-    "letters": "a new class: printed capital letters, of which the networks know nothing",
+    "rotated": "digits turned by 30 degrees, as of a camera that slipped",
+    "sideways": "digits turned by 90 degrees; the networks take nearly all for a 4, and are sure of it",
+    "letters": "a new class, printed capital letters, of which the networks know nothing",
 }
 """Kinds of traffic, and what they are."""
 
@@ -27,7 +28,7 @@ _FACES = ("Sans", "Sans-Bold", "Sans-Oblique", "SansMono", "SansMono-Bold", "Ser
 
 
 def show(images: Floats, kind: str) -> Floats:
-    """Images (n, 64) in [0, 1] of digits, as traffic of some kind would show them; letters as many as there are digits."""
+    """Images of digits (n, 64) in [0, 1], as traffic of some kind would show them; as many letters for `letters`."""
     if kind == "clean":
         return images
     if kind == "noisy":
@@ -35,6 +36,8 @@ def show(images: Floats, kind: str) -> Floats:
         noisy: Floats = np.clip(images + noise, 0.0, 1.0)
         return noisy
     if kind == "rotated":
+        return _turn(images, 30.0)
+    if kind == "sideways":
         return np.rot90(images.reshape(-1, 8, 8), axes=(1, 2)).reshape(images.shape)
     return draw_letters(len(images))
 
@@ -57,4 +60,16 @@ def draw_letters(n: int) -> Floats:
         bitmap = np.zeros((32, 32))
         bitmap[:, 4:28] = np.asarray(turned.crop(turned.getbbox()).resize((24, 32))) > 127
         row[:] = bitmap.reshape(8, 4, 8, 4).mean(axis=(1, 3)).ravel()
+    return found
+
+
+def _turn(images: Floats, degrees: float) -> Floats:
+    """Images turned about their centre, at the resolution of the bitmaps they were counted from."""
+    from PIL import Image
+
+    found = np.empty_like(images)
+    for row, image in zip(found, images, strict=True):
+        picture = Image.fromarray((255.0 * image.reshape(8, 8)).astype(np.uint8)).resize((32, 32))
+        turned = np.asarray(picture.rotate(degrees, Image.Resampling.BILINEAR), dtype=np.float64) / 255.0
+        row[:] = turned.reshape(8, 4, 8, 4).mean(axis=(1, 3)).ravel()
     return found

@@ -1,0 +1,88 @@
+"""The parts of the drift replay that need no process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from darksight_service.cli import replay
+from darksight_service.cli.replay import RULES, Alarm, faster, first_alarms, why_not
+from darksight_service.cli.traffic import KINDS, draw_letters, show
+
+DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
+
+
+def test_fast_rules_divide_times_and_change_nothing_else() -> None:
+    """Windows, offsets, intervals and waiting times are divided; names of series, limits and texts stay."""
+    rules = "interval: 1m\nfor: 5m\nexpr: rows:increase1h - increase(rows[1h] offset 1d) > 13.2\nsummary: for days, 5m"
+
+    assert faster(rules, 60) == (
+        "interval: 1s\nfor: 5s\nexpr: rows:increase1h - increase(rows[60s] offset 1440s) > 13.2\nsummary: for days, 5m"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(RULES.glob("*.yml")), ids=lambda path: path.name)
+def test_fast_rules_divide_every_time_of_the_repository(path: Path) -> None:
+    """Every duration of the rules becomes its sixtieth, but no less than a second."""
+    units = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+    text = path.read_text(encoding="utf-8")
+    before = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(text)]
+    after = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(faster(text, 60))]
+
+    assert len(before) > 0
+    assert after == [max(seconds // 60, 1) for seconds in before]
+
+
+def test_first_alarms_have_the_rows_counted_before_them() -> None:
+    """An alert takes the last count that is not later than its first firing; alerts of the service have no rows."""
+    labels = {"alertname": "Drift", "severity": "page", "model": "a"}
+    alerts = [
+        {"metric": {"alertname": "Down", "severity": "page", "instance": "x"}, "values": [(30.0, "1")]},
+        {"metric": labels, "values": [(12.5, "1"), (13.5, "1")]},
+        {"metric": {**labels, "model": "b"}, "values": [(11.0, "1")]},
+    ]
+    rows = [
+        {"metric": {"model": "a"}, "values": [(11.0, "40"), (12.0, "90"), (13.0, "140")]},
+        {"metric": {"model": "b"}, "values": [(12.0, "7")]},
+    ]
+
+    assert first_alarms(alerts, rows) == [
+        Alarm("Drift", "page", "b", 0),
+        Alarm("Drift", "page", "a", 90),
+        Alarm("Down", "page", "", 0),
+    ]
+
+
+def test_why_not_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the program, and without the rules, the reason says so; with both there is none."""
+    monkeypatch.setattr(replay.shutil, "which", lambda name: None)
+    assert "not installed" in str(why_not())
+    monkeypatch.setattr(replay.shutil, "which", lambda name: "/bin/prometheus")
+    assert why_not() is None
+    monkeypatch.setattr(replay, "RULES", tmp_path / "rules")
+    assert "checkout" in str(why_not())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_traffic_is_images_and_the_same_every_time(kind: str) -> None:
+    """Each kind gives images of 64 pixels in [0, 1], as many as there are digits, and repeats itself."""
+    digits = np.random.default_rng(0).random((7, 64))
+    shown = show(digits, kind)
+
+    assert shown.shape == digits.shape
+    assert 0.0 <= shown.min() <= shown.max() <= 1.0
+    np.testing.assert_array_equal(shown, show(digits, kind))
+    assert (kind == "clean") == np.array_equal(shown, digits)
+
+
+def test_letters_are_counted_like_digits() -> None:
+    """Pixels are sixteenths, with ink in the top and bottom row and a margin left and right."""
+    letters = draw_letters(50)
+    rows = letters.reshape(-1, 8, 8)
+
+    np.testing.assert_array_equal(16.0 * letters, np.rint(16.0 * letters))
+    assert (rows[:, :, [0, 7]] == 0.0).all()
+    assert (rows[:, 0].sum(axis=1) > 0.0).mean() > 0.9
+    assert len(np.unique(letters, axis=0)) > 45
