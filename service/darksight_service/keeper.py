@@ -7,6 +7,7 @@ tells the live accuracy. While the database is away it waits, and nothing that s
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from darksight_service.store import Limits, Store
 
 __all__ = ["Keeper", "main"]
 
+_NICE = 10
 _TICK_SECONDS = 0.1
 _SYNC_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
@@ -45,6 +47,8 @@ def main() -> int:
     """Run the keeper until it is told to stop."""
     settings = read_settings()
     set_up_logs("keeper", settings.log_level)
+    # Answers come first where cores are scarce: what is in the spool is safe.
+    os.nice(_NICE)
     stop = stop_event()
     counts = KeeperCounts(settings.data_dir / "counts", max_models=settings.max_models)
     print("ready", flush=True)  # noqa: T201  # the supervisor waits for it

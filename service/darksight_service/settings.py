@@ -67,7 +67,7 @@ class Settings:
     max_streams: int = field(
         default=16, metadata={"text": "ScoreStream calls open at a time in a worker; more are refused"}
     )
-    max_connection_streams: int = field(default=100, metadata={"text": "calls at a time on one connection"})
+    max_connection_streams: int = field(default=256, metadata={"text": "calls at a time on one connection"})
     grace_seconds: float = field(default=30.0, metadata={"text": "time for calls in flight to end after SIGTERM"})
     reflection: bool = field(
         default=False, metadata={"text": "whether clients may ask which services and messages there are"}

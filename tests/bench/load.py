@@ -38,6 +38,8 @@ _OPTIONS = [
 ]
 # Beyond the end of a run, time for what is under way.
 _LAST_SECONDS = 30.0
+# OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED.
+_EXPECTED = (0, 3, 5, 8)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -71,6 +73,8 @@ class Taken:
         Whatever else was counted.
     cpu
         CPU seconds of the generators.
+    texts
+        What was said about failures other than refusals and mistakes of the caller.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -79,6 +83,7 @@ class Taken:
     kept: list[tuple[int, bytes]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     cpu: float = 0.0
+    texts: Counter[str] = field(default_factory=Counter)
 
     @property
     def calls(self) -> int:
@@ -109,6 +114,7 @@ def merged(parts: Sequence[Taken]) -> Taken:
         [each for part in parts for each in part.kept],
         sum((part.notes for part in parts), Counter()),
         sum(part.cpu for part in parts),
+        sum((part.texts for part in parts), Counter()),
     )
 
 
@@ -334,6 +340,7 @@ class _Loop:
         self._ended = threading.Event()
         # gRPC swallows what is raised in a callback.
         self._trouble: Exception | None = None
+        self._texts: Counter[str] = Counter()
 
     def run(self, in_flight: int, seconds: float) -> Taken:
         """So many callers for so long, or until the source ends."""
@@ -388,6 +395,8 @@ class _Loop:
     def _finish(self, slot: int, number: int, sent: float, call: Any) -> None:
         now, code = time.perf_counter(), call.code()
         self._done.append((code, sent, now))
+        if code.value[0] not in _EXPECTED:
+            self._texts[f"{code.name}: {call.details()}"[:200]] += 1
         if self._see is not None and code.value[0] == 0:
             try:
                 self._see(number, call.result())
@@ -415,7 +424,7 @@ class _Loop:
         inside = sum(begin <= now <= end for _, now in good)
         statuses = Counter(code.name for code, _, _ in self._done)
         latencies = np.array([now - sent for sent, now in good])
-        return Taken(statuses, inside / (end - begin), latencies, cpu=cpu)
+        return Taken(statuses, inside / (end - begin), latencies, cpu=cpu, texts=self._texts)
 
 
 class _Mutations:

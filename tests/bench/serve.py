@@ -201,7 +201,7 @@ def connect(
 def demand_ok(taken: Taken, what: str) -> Taken:
     """A run in which nothing may fail."""
     if set(taken.statuses) - {"OK"} or not taken.ok:
-        raise RuntimeError(f"{what}: {dict(taken.statuses)}")
+        raise RuntimeError(f"{what}: {dict(taken.statuses)}, {dict(taken.texts)}")
     return taken
 
 
@@ -379,7 +379,7 @@ def latency(bench: Bench) -> str:
         f"{median(found['echo']['saturation']):,.0f}). Calls are due at even times and latencies count from then. "
         f"Alone and beside bulk: 10% of saturation; the bulk client sends B = 4096, K = 100, two at a time, and gets "
         f"{4096 * median(ours_found['bulk']):,.0f} rows/s (echo {4096 * median(found['echo']['bulk']):,.0f}). "
-        f"Refused at 70%: {100 * max(ours_found['refused']):.2f}% at most, and not in the quantiles."
+        f"Refused or failed at 70%: {100 * max(ours_found['refused']):.2f}% at most, and not in the quantiles."
     )
     return f"{results.markdown(header, rows)}\n\n{notes}"
 
@@ -400,8 +400,8 @@ def _latency_turn(
         generator.start("open", name, method, one, rate=rate, seconds=seconds, offset=number / len(some))
     taken = merged([generator.result() for generator in some])
     if taken.failures:
-        raise RuntimeError(f"{name}: {dict(taken.statuses)}")
-    note("refused", taken.statuses["RESOURCE_EXHAUSTED"] / taken.calls)
+        tell(f"latency, {name}: {dict(taken.statuses)}, {dict(taken.texts)}")
+    note("refused", 1.0 - taken.ok / taken.calls)
     note("p50 at 70%", taken.quantile(0.5))
     note("p99 at 70%", taken.quantile(0.99))
     single, other = some

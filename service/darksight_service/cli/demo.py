@@ -277,9 +277,9 @@ def _print_alarms(callers: list[_Caller], alarms: list[Alarm], promises: Mapping
     """Which alert fired for which traffic, after how many points, and how unlikely that is without drift."""
     print(
         "\nAlerts that Prometheus fired. It read the service and evaluated the rules of deploy/prometheus every second."
-        f"\nWindows and waiting times of those on drift were divided by {SPEED}: a second stands for a minute.\nPoints are "
-        "those it had counted when the alert first fired. DarkSightScoreDrift is asked from 1,000 points\non, so the clean "
-        "replay is too short for it, and must hold for 5 minutes.\n"
+        f"\nWindows and waiting times of those on drift were divided by {SPEED}: a second stands for a minute."
+        "\nPoints are those it had counted when the alert first fired. DarkSightScoreDrift needs 1,000 points and then"
+        "\n5 minutes: the clean replay is too short for it.\n"
     )
     lines: list[tuple[object, ...]] = []
     for caller in callers:

@@ -167,6 +167,8 @@ def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32]:
     shape, data = tuple(tensor.shape), tensor.data
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 0:
         raise RequestError(f"tensor.shape: must be rows and classes, not {list(shape)[:8]}", field="tensor.shape")
+    if shape[0] and not shape[1]:
+        raise RequestError("tensor.shape: rows of no classes", field="tensor.shape")
     if len(data) != 4 * shape[0] * shape[1]:
         raise RequestError(
             f"tensor.data: has {len(data):,} bytes, but {shape[0]:,} x {shape[1]:,} float32 values need "

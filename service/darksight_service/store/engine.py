@@ -6,6 +6,7 @@ server keeps, and a connection whose server has stopped answering altogether is 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
@@ -27,10 +28,12 @@ from sqlalchemy.pool import QueuePool
 from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 
-__all__ = ["BUSY_SECONDS", "Timeouts", "make_engine", "reading", "writing"]
+__all__ = ["BUSY_SECONDS", "Timeouts", "ahead", "give_way", "make_engine", "reading", "writing"]
 
 BUSY_SECONDS = 10.0
 """How long a writer waits for another one on SQLite."""
+
+_GIVE_WAY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,35 @@ def writing(engine: Engine, *, seconds: float | None = None) -> Iterator[Connect
         connection.execution_options(is_writer=True)
         with _watched(connection, seconds), connection.begin():
             yield connection
+
+
+@contextmanager
+def ahead(engine: Engine) -> Iterator[None]:
+    """For a write of an operator: the drain, which would write without pause, gives way to it.
+
+    SQLite has one writer at a time, and who waits for it looks only from time to time: under load, a change waited for
+    seconds. A shared lock on a file beside the database says that somebody waits.
+    """
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    with open(f"{engine.url.database}.waiting", "a") as flag:
+        fcntl.flock(flag, fcntl.LOCK_SH)
+        yield
+
+
+def give_way(engine: Engine) -> None:
+    """Let operators write first, for a bounded time."""
+    if engine.dialect.name != "sqlite":
+        return
+    with open(f"{engine.url.database}.waiting", "a") as flag:
+        end = time.monotonic() + _GIVE_WAY_SECONDS
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(flag, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(0.005)
 
 
 def _sqlite(url: URL) -> Engine:

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, exists, func, select
 from darksight_service.errors import NotFoundError
 from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
 from darksight_service.store import changes, regions, rollups, schema, search, verdicts
-from darksight_service.store.engine import Timeouts, make_engine, reading
+from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
 from darksight_service.store.insert import Inserter
 from darksight_service.store.names import Names
 from darksight_service.store.outcomes import Settler, insert_outcomes
@@ -171,6 +171,7 @@ class Store:
 
     def insert(self, batches: Iterable[PointBatch | PointRows | OutcomeBatch]) -> Inserted:
         """Store points and outcomes; what is there already is left as it is."""
+        give_way(self._engine)
         points: list[PointBatch | PointRows] = []
         outcomes: list[OutcomeBatch] = []
         for batch in batches:
@@ -266,7 +267,8 @@ class Store:
 
     def append_change(self, kind: str, model: str, payload: dict[str, Any], author: str = "", comment: str = "") -> int:
         """Add an entry to the audit trail and return its number: 1, 2, 3, ..."""
-        return changes.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
+        with ahead(self._engine):
+            return changes.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
 
     def changes_since(self, number: int) -> list[changes.Change]:
         """Up to a thousand entries of the audit trail after that number, oldest first."""
