@@ -90,15 +90,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _FASTMATH = {"contract", "reassoc"}
 
 
-def _compiled(function: Function) -> Function:
+def _compiled(function: Function, *, nogil: bool = True) -> Function:
     """Let numba compile the function at its first call."""
     if njit is None:
         return function
     try:
-        compiled: Any = njit(cache=True, nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
+        compiled: Any = njit(cache=True, nogil=nogil, fastmath=_FASTMATH, error_model="numpy")(function)
     except RuntimeError:  # there is no place to keep compiled code
-        compiled = njit(nogil=True, fastmath=_FASTMATH, error_model="numpy")(function)
+        compiled = njit(nogil=nogil, fastmath=_FASTMATH, error_model="numpy")(function)
     return compiled  # type: ignore[no-any-return]  # numba's dispatcher is called like the function
+
+
+def _compiled_short(function: Function) -> Function:
+    """For what takes microseconds: to let go of the interpreter and get it back takes longer in a busy server."""
+    return _compiled(function, nogil=False)
 
 
 class Start(NamedTuple):
@@ -220,7 +225,7 @@ _WEIGHTS = _LEARNED + 4
 _OFFSETS = _WEIGHTS + 5 * _FEATURE_COUNT
 
 
-@_compiled
+@_compiled_short
 def score_rows(
     probs: Floats,
     points: Floats,

@@ -43,7 +43,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     """A server that keeps what it has committed when it is killed."""
-    with running_postgres(synchronous_commit="on") as server:
+    with running_postgres() as server:
         yield server
 
 

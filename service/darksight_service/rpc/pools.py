@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any, TypeVar
 
-__all__ = ["CountingPool", "make_bulk_pool"]
+__all__ = ["CallPool", "CountingPool", "make_bulk_pool"]
 
 T = TypeVar("T")
 
@@ -25,8 +25,33 @@ T = TypeVar("T")
 _NICE = 10
 
 
+class CallPool(futures.ThreadPoolExecutor):
+    """A pool for many short calls that knows whether its queue is full.
+
+    Parameters
+    ----------
+    threads
+        How many there are.
+    limit
+        Beyond how many calls in hand, waiting included, `is_full`.
+    name
+        Of the threads.
+    """
+
+    def __init__(self, threads: int, limit: int, name: str) -> None:
+        super().__init__(threads, thread_name_prefix=name)
+        self.limit = limit
+        self._room = max(limit - threads, 1)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next call is one too many."""
+        # The executor's own queue: counting calls beside it, as below, takes 20 us of a call in all.
+        return self._work_queue.qsize() >= self._room
+
+
 class CountingPool(futures.ThreadPoolExecutor):
-    """A pool that knows how much it has in hand, waiting included.
+    """A pool for few long calls that knows how many it has in hand.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.rpc.admin import Admin
 from darksight_service.rpc.auth import OPEN, TokenFile
 from darksight_service.rpc.inference import InferenceServicer
-from darksight_service.rpc.pools import CountingPool
+from darksight_service.rpc.pools import CallPool, CountingPool
 from darksight_service.rpc.scoring import Scoring
 from darksight_service.rpc.status import abort, abort_code
 from darksight_service.settings import Settings
@@ -49,7 +49,7 @@ class Method:
 
     scope: str
     handler: Handler
-    pool: CountingPool
+    pool: CallPool | CountingPool
 
 
 class RpcServer:
@@ -68,10 +68,10 @@ class RpcServer:
     def __init__(
         self,
         settings: Settings,
-        make_methods: Callable[[CountingPool, CountingPool], Mapping[str, Method]],
+        make_methods: Callable[[CallPool, CountingPool], Mapping[str, Method]],
         counts: ProcessCounts,
     ) -> None:
-        self.calls = CountingPool(_THREADS, settings.max_concurrent_calls, "call")
+        self.calls = CallPool(min(_THREADS, settings.max_concurrent_calls), settings.max_concurrent_calls, "call")
         self._streams = CountingPool(settings.max_streams, settings.max_streams, "stream")
         self._refusals = futures.ThreadPoolExecutor(_REFUSALS, thread_name_prefix="refusal")
         self._health = health.HealthServicer()
@@ -137,10 +137,10 @@ class RpcServer:
 
 def method_table(
     scoring: Scoring, admin: Admin, inference: InferenceServicer, counts: ProcessCounts
-) -> Callable[[CountingPool, CountingPool], Mapping[str, Method]]:
+) -> Callable[[CallPool, CountingPool], Mapping[str, Method]]:
     """What makes the table of all methods of ours; a method of a proto that is missing here fails a test."""
 
-    def make(calls: CountingPool, streams: CountingPool) -> Mapping[str, Method]:
+    def make(calls: CallPool, streams: CountingPool) -> Mapping[str, Method]:
         def unary(scope: str, behaviour: Callable[..., bytes]) -> Method:
             return Method(scope, grpc.unary_unary_rpc_method_handler(_reporting(behaviour, counts)), calls)
 

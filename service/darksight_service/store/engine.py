@@ -184,7 +184,8 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
         "application_name": "darksight",
         "tcp_user_timeout": str(round(1e3 * timeouts.statement)),
         "options": " ".join(f"-c {name}={round(1e3 * value)}" for name, value in milliseconds.items())
-        + " -c timezone=UTC",
+        # A spool segment is deleted after its commit, which must then be on disk, whatever the server's default is.
+        + " -c timezone=UTC -c synchronous_commit=on",
     }
     given = {name: value for name, value in settings.items() if name not in url.query}
     try:
