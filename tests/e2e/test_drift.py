@@ -124,8 +124,13 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
         finally:
             for client in clients:
                 client.close()
-        rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-        errors = {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"}
+
+        def rules() -> list[dict[str, str]]:
+            return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+
+        # A group is first evaluated at some time within its interval.
+        wait_until(lambda: all(rule["health"] != "unknown" for rule in rules()), 120.0, "every rule to be evaluated")
+        errors = {rule["name"]: rule["lastError"] for rule in rules() if rule["health"] != "ok"}
         return Story(quiet, quiet_rows, prometheus.alarms(), running.get("/metrics")[1], errors)
 
 

@@ -59,7 +59,7 @@ def start_server(
     models: Mapping[str, Path],
     *options: str,
     environment: Mapping[str, str] | None = None,
-    seconds: float = 120.0,
+    seconds: float = 300.0,
 ) -> Server:
     """Start a service and wait until it is ready."""
     arguments = [f"--model={name}={path}" for name, path in models.items()]
