@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
-from darksight_service.registry import Registry, Serving, Version, bundle_path, effective_gate, take_in
+from darksight_service.registry import Registry, Serving, Version, bundle_path, effective_gate, find_version, take_in
 from darksight_service.state import Change, ModelState, PolicyOverride, State, apply_change
 from darksight_service.statefile import StateFile
 
 if TYPE_CHECKING:
-    from darksight_service.store import Change as StoredChange
     from darksight_service.store import DecisionCounts, Store
 
 __all__ = ["Control", "check_name", "check_policy", "deploy_at_start", "sync"]
 
 _MAX_NAME = 100
-_SHORTEST = 12
 
 _log = logging.getLogger("darksight.control")
 
@@ -83,7 +81,7 @@ class Control:
 
     def activate(self, model: str, version: str, *, author: str) -> None:
         """Make a version the active one."""
-        version = self._find(model, version)
+        version = find_version(model, self.model(model), version)
         self._registry.version(model, version)
         self._record("activate", model, {"version": version}, author)
 
@@ -99,7 +97,7 @@ class Control:
         """Score with a second version too, or with none if it is empty."""
         state = self.model(model)
         if version:
-            version = self._find(model, version)
+            version = find_version(model, self.model(model), version)
             if version == state.active:
                 raise RefusedError("the active version cannot be its own shadow")
             self._registry.version(model, version)
@@ -115,7 +113,7 @@ class Control:
 
     def history(self, model: str) -> Sequence[Change]:
         """Changes of policy, the latest first."""
-        return [_change(each) for each in self._store().history(model, kinds=("policy",))]
+        return self._store().history(model, kinds=("policy",))
 
     def dry_run(
         self, model: str, policy: PolicyOverride, since_ms: int, until_ms: int
@@ -132,14 +130,6 @@ class Control:
             fail_open=gate.fail_open,
         )
         return self._store().dry_run(model, serving.version, cutoffs, since_ms=since_ms, until_ms=until_ms)
-
-    def _find(self, model: str, version: str) -> str:
-        if len(version) < _SHORTEST:
-            raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
-        found = [each for each in self.model(model).versions if each.startswith(version)]
-        if len(found) != 1:
-            raise NotFoundError(f"model {model!r} has no version {version[:64]!r}; deploy it first", field="version")
-        return found[0]
 
     def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
         store = self._store()
@@ -188,8 +178,8 @@ def sync(state_file: StateFile, store: Store) -> State:
 
     def fold(state: State) -> State:
         while found := store.changes_since(state.last_change):
-            for each in found:
-                state = apply_change(state, _change(each))
+            for change in found:
+                state = apply_change(state, change)
         return state
 
     return state_file.update(fold)
@@ -247,7 +237,3 @@ def _register(store: Store, model: str, bundle: Version | Bundle, rows: int, out
     """Tell the store about a bundle before its first point is there."""
     names = bundle.class_names
     store.register_bundle(model, bundle.version, class_names=names, calibration_rows=rows, outlier_score=outlier_score)
-
-
-def _change(each: StoredChange) -> Change:
-    return Change(each.kind, each.model, each.payload, each.author, each.comment, each.id, each.changed_ms)

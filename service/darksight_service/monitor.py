@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate import LOGIT_SCORES, Reason
+from darksight_core.gate import LOGIT_SCORES
 from darksight_core.judge import Judged
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.errors import AbandonedError, RequestError
@@ -35,7 +35,6 @@ from darksight_service.registry import Registry, Serving
 
 __all__ = ["Monitor", "Recorder", "Scored"]
 
-_INVALID = int(Reason.INVALID)
 _MAX_ID = 200
 # Rows judged between two looks whether anybody still waits: a few milliseconds.
 _PIECE = 1024

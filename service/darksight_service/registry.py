@@ -25,7 +25,16 @@ from darksight_service.metrics.counts import ModelCounts
 from darksight_service.state import ModelState, PolicyOverride, State
 from darksight_service.statefile import StateFile
 
-__all__ = ["DEFAULT_ALPHA", "Registry", "Serving", "Version", "bundle_path", "effective_gate", "take_in"]
+__all__ = [
+    "DEFAULT_ALPHA",
+    "Registry",
+    "Serving",
+    "Version",
+    "bundle_path",
+    "effective_gate",
+    "find_version",
+    "take_in",
+]
 
 DEFAULT_ALPHA = 0.01
 """Level of the outlier rule for a bundle without a gate."""
@@ -188,18 +197,14 @@ class Registry:
 
     def _other(self, model: str, serving: Serving, version: str) -> Serving:
         """A version that was asked for by name."""
-        if len(version) < _SHORTEST:
-            raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
         state = self._state.models[model]
-        found = [each for each in state.versions if each.startswith(version)]
-        if len(found) != 1:
-            raise NotFoundError(f"model {model!r} has no version {version[:64]!r}", field="version")
-        if found[0] == serving.version:
+        found = find_version(model, state, version)
+        if found == serving.version:
             return serving
-        if serving.shadow is not None and serving.shadow.version == found[0]:
+        if serving.shadow is not None and serving.shadow.version == found:
             return serving.shadow
         with self._lock:
-            return self._under_policy(model, state, found[0])
+            return self._under_policy(model, state, found)
 
     def _forget(self) -> None:
         """Keep the versions that may be asked for next, and a few more."""
@@ -207,6 +212,16 @@ class Registry:
         wanted |= {model.previous[-1] for model in self._state.models.values() if model.previous}
         for version in [each for each in self._loaded if each not in wanted][:-_KEPT]:
             del self._loaded[version]
+
+
+def find_version(name: str, model: ModelState, version: str) -> str:
+    """The deployed version of a model that begins with the digits given."""
+    if len(version) < _SHORTEST:
+        raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
+    found = [each for each in model.versions if each.startswith(version)]
+    if len(found) != 1:
+        raise NotFoundError(f"model {name!r} has no version {version[:64]!r}; deploy it first", field="version")
+    return found[0]
 
 
 def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, bool]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from darksight_service.errors import RequestError
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.monitor import Monitor, Scored
-from darksight_service.rpc.status import status_of
+from darksight_service.rpc.status import abort_code, status_of
 from darksight_service.times import milliseconds, timestamp
 
 if TYPE_CHECKING:
@@ -207,12 +207,10 @@ def _columns(scored: Scored) -> Any:
 
 
 def _stream_error(error: Exception) -> Any:
-    code, status = status_of(error)
     facts = getattr(error, "details", {})
-    number: int = code.value[0]
     return {
-        "code": number,
-        "message": status.message,
+        "code": abort_code(error),
+        "message": status_of(error)[1].message,
         "row": int(facts.get("row", 0)),
         "field": str(facts.get("field", "")),
     }

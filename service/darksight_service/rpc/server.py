@@ -45,7 +45,7 @@ _log = logging.getLogger("darksight.rpc")
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: the scope it needs, what answers, and whether both sides of it are streams."""
+    """A method: the scope it needs, what answers, and where that runs."""
 
     scope: str
     handler: Handler

@@ -1,6 +1,5 @@
 """Points, outcomes, counts and the audit trail in SQL, on SQLite or PostgreSQL; nothing else imports SQLAlchemy."""
 
-from darksight_service.store.changes import Change
 from darksight_service.store.engine import Timeouts
 from darksight_service.store.regions import Region
 from darksight_service.store.retention import Limits, Pruned
@@ -11,7 +10,6 @@ from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts, 
 
 __all__ = [
     "Accuracy",
-    "Change",
     "ClassRate",
     "Cutoffs",
     "DecisionCounts",

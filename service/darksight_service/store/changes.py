@@ -10,34 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine, func, select, text
 
 from darksight_core.errors import ConfigError
 from darksight_service.errors import AuditError
+from darksight_service.state import Change
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import policy_change
 
-__all__ = ["KINDS", "Change", "append_change", "changes_since", "count", "history", "verify_chain"]
+__all__ = ["KINDS", "append_change", "changes_since", "count", "history", "verify_chain"]
 
 KINDS = ("deploy", "activate", "rollback", "shadow", "policy", "region")
 
 _LOCK = 0x61756469
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One entry of the audit trail."""
-
-    id: int
-    kind: str
-    model: str
-    payload: dict[str, Any]
-    author: str
-    comment: str
-    changed_ms: int
 
 
 def append_change(
@@ -106,4 +93,4 @@ def _hash(before: bytes, values: Mapping[str, Any]) -> bytes:
 
 def _change(row: Any) -> Change:
     payload = json.loads(row.payload)
-    return Change(row.id, row.kind, row.model, payload, row.author, row.comment, row.changed_at)
+    return Change(row.kind, row.model, payload, row.author, row.comment, row.id, row.changed_at)

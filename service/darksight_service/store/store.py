@@ -17,6 +17,7 @@ from sqlalchemy import Engine, exists, func, select
 
 from darksight_service.errors import NotFoundError
 from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
+from darksight_service.state import Change
 from darksight_service.store import changes, regions, rollups, schema, search, verdicts
 from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
 from darksight_service.store.insert import Inserter
@@ -270,11 +271,11 @@ class Store:
         with ahead(self._engine):
             return changes.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
 
-    def changes_since(self, number: int) -> list[changes.Change]:
+    def changes_since(self, number: int) -> list[Change]:
         """Up to a thousand entries of the audit trail after that number, oldest first."""
         return changes.changes_since(self._engine, number)
 
-    def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[changes.Change]:
+    def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
         """The latest entries about a model, newest first."""
         return changes.history(self._engine, model, kinds=kinds, limit=limit)
 
