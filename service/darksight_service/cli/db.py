@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from darksight_core.errors import ConfigError
 from darksight_service.cli.console import HelpFormatter, print_json, print_table, require
 
 if TYPE_CHECKING:
@@ -107,7 +108,6 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_prune(args: argparse.Namespace) -> int:
     """Delete what is over the limits."""
-    from darksight_core.errors import ConfigError
     from darksight_service.store import Limits
 
     settings = _settings(args)
@@ -179,4 +179,10 @@ def _open(args: argparse.Namespace, *, check: bool = True) -> Store:
     require("sqlalchemy", "service")
     from darksight_service.store import Store
 
-    return Store.open(_settings(args).store_url, check=check)
+    url = _settings(args).store_url
+    file = Path(url.removeprefix("sqlite:///"))
+    if check and url.startswith("sqlite:///") and not file.exists():
+        raise ConfigError(
+            f"{file}: there is no store; give --data-dir or --database-url, or make one: darksight db upgrade"
+        )
+    return Store.open(url, check=check)
