@@ -183,6 +183,6 @@ def _open(args: argparse.Namespace, *, check: bool = True) -> Store:
     file = Path(url.removeprefix("sqlite:///"))
     if check and url.startswith("sqlite:///") and not file.exists():
         raise ConfigError(
-            f"{file}: there is no store; give --data-dir or --database-url, or make one: darksight db upgrade"
+            f"{file}: there is no store; give --data-dir or --database-url; to make one run: darksight db upgrade"
         )
     return Store.open(url, check=check)
