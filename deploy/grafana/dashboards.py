@@ -478,7 +478,7 @@ def _json(dashboard: Dashboard) -> dict[str, Any]:
             x, y, row = 0, y + row, 0
         panels.append(_panel(number, panel, x, y, is_model=is_model))
         x, row = x + panel.width, max(row, panel.height)
-    explorer = "http://localhost:8080"
+    explorer = "http://localhost:8082"
     address = {"text": explorer, "value": explorer}
     other = next(each for each in DASHBOARDS if each is not dashboard)
     return {

@@ -16,13 +16,26 @@ from collections.abc import Mapping
 __all__ = ["start_child", "stop_event"]
 
 
-def start_child(module: str, *arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Run a module of ours as a child; its stdout is a pipe, on which it says `ready`."""
+def start_child(
+    module: str, *arguments: str, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """Run a module of ours as a child; its stdout is a pipe, on which it says `ready`.
+
+    Parameters
+    ----------
+    module
+        To run, with these arguments.
+    environment
+        Variables on top of ours.
+    descriptors
+        Open files that the child gets under the same numbers.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **environment},
+        pass_fds=descriptors,
     )
 
 

@@ -31,6 +31,8 @@ class Settings:
     )
     grpc_port: int = field(default=8081, metadata={"text": "port of gRPC; 0 for any free one"})
     http_port: int = field(default=8080, metadata={"text": "port of /metrics and health; 0 for any free one"})
+    explorer_port: int = field(default=8082, metadata={"text": "port of the explorer; 0 for any free one"})
+    explorer: bool = field(default=True, metadata={"text": "whether `darksight serve` runs the explorer"})
     workers: int = field(
         default=0, metadata={"text": "worker processes, each on a core of its own; 0 for as many as there are cores"}
     )
@@ -88,7 +90,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        for name in ("grpc_port", "http_port"):
+        for name in ("grpc_port", "http_port", "explorer_port"):
             _demand(0 <= getattr(self, name) < 65536, name, "a port between 0 and 65535")
         for name in ("workers", "retention_days", "retention_rows", "retention_bytes"):
             _demand(getattr(self, name) >= 0, name, "0 or more")

@@ -1,8 +1,8 @@
 """The parent of all processes of the service.
 
-It starts workers and keeper, restarts what dies, and serves metrics and health over HTTP. It never makes a gRPC
-object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it says at once that it is not ready,
-lets the workers finish what they have in hand, and the keeper bring it to the store.
+It starts workers, keeper and explorer, restarts what dies, and serves metrics and health over HTTP. It never makes a
+gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it says at once that it is not
+ready, lets the workers finish what they have in hand, and the keeper bring it to the store.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import FrameType
 
 from darksight_core import __version__
 from darksight_service.errors import SettingsError
+from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import clear_gauges
 from darksight_service.processes import start_child
@@ -133,6 +134,7 @@ class Supervisor:
             for number in range(settings.worker_count)
         ]
         self._keeper = Child("keeper", partial(start_child, "darksight_service.keeper", environment=environment))
+        self._explorer, self._explorer_socket = self._make_explorer(environment)
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
         self._http = _HttpServer((settings.host, settings.http_port), self)
@@ -148,6 +150,13 @@ class Supervisor:
         """Where metrics and health are."""
         port: int = self._http.server_address[1]
         return port
+
+    @property
+    def explorer_url(self) -> str:
+        """Where the explorer is; empty if there is none."""
+        if self._explorer_socket is None:
+            return ""
+        return explorer_url(self.settings, self._explorer_socket)
 
     @property
     def is_ready(self) -> bool:
@@ -166,7 +175,7 @@ class Supervisor:
         is_told = False
         while not self._stop.is_set():
             now = time.monotonic()
-            for child in (*self._workers, self._keeper):
+            for child in (*self._workers, self._keeper, *self._explorer):
                 child.tend(now)
             if self.is_ready and not is_told:
                 is_told = True
@@ -182,14 +191,37 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.stop()
 
+    def _make_explorer(self, environment: dict[str, str]) -> tuple[list[Child], socket.socket | None]:
+        """The explorer and its socket, if it is wanted and its port is free: nothing about it keeps us from scoring."""
+        if not self.settings.explorer:
+            return [], None
+        try:
+            bound = listen(self.settings)
+        except SettingsError as error:
+            _log.error("explorer_left_out", extra={"error": error.message})
+            return [], None
+        start = partial(
+            start_child,
+            "darksight_service.explorer.process",
+            str(bound.fileno()),
+            environment=environment,
+            descriptors=(bound.fileno(),),
+        )
+        return [Child("explorer", start)], bound
+
     def _shut_down(self) -> int:
         _log.info("stopping_began")
         end = time.monotonic() + self.settings.grace_seconds + 5.0
+        for explorer in self._explorer:
+            explorer.stop()
         for worker in self._workers:
             worker.stop()
         statuses = [worker.wait(end - time.monotonic()) for worker in self._workers]
         self._keeper.stop()
         statuses.append(self._keeper.wait(end + 15.0 - time.monotonic()))
+        statuses += [explorer.wait(end - time.monotonic()) for explorer in self._explorer]
+        if self._explorer_socket is not None:
+            self._explorer_socket.close()
         self._http.shutdown()
         self._http.server_close()
         self._port_keeper.close()
@@ -261,6 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "name": "darksight",
                     "version": __version__,
                     "pages": ["/metrics", "/v2/health/live", "/v2/health/ready"],
+                    "explorer": supervisor.explorer_url,
                 },
             )
         else:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["Server", "running_server"]
 
-_ANNOUNCED = re.compile(r"gRPC (\S+:\d+), metrics and health on (http://\S+:\d+)")
+_ANNOUNCED = re.compile(r"gRPC (\S+:\d+), metrics and health on (http://\S+:\d+)(?:, explorer on (\S+))?")
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class Server:
     data_dir: Path
     grpc_target: str = ""
     http_url: str = ""
+    explorer_url: str = ""
     lines: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -61,8 +62,10 @@ def start_server(
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
 ) -> Server:
-    """Start a service and wait until it is ready."""
+    """Start a service and wait until it is ready; without its explorer, unless an option names a port for it."""
     arguments = [f"--model={name}={path}" for name, path in models.items()]
+    if not any(option.startswith("--explorer-port") for option in options):
+        arguments.append("--no-explorer")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
     process = subprocess.Popen(
         [
@@ -83,7 +86,7 @@ def start_server(
                 server.lines.append(line)
                 found = _ANNOUNCED.search(line)
                 if found:
-                    server.grpc_target, server.http_url = found.groups()
+                    server.grpc_target, server.http_url, server.explorer_url = found.groups(default="")
                     ready.set()
         ready.set()
 

@@ -224,7 +224,7 @@ def test_selectors_find_the_pods() -> None:
     (container,) = workload["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
 
-    assert ports == {"grpc": 8081, "http": 8080}
+    assert ports == {"grpc": 8081, "http": 8080, "explorer": 8082}
     assert workload["spec"]["selector"]["matchLabels"] == labels
     assert by_kind["PodDisruptionBudget"][0]["spec"]["selector"]["matchLabels"] == labels
     assert by_kind["NetworkPolicy"][0]["spec"]["podSelector"]["matchLabels"] == labels

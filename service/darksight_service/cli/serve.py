@@ -18,8 +18,8 @@ def add_parser(commands: Any) -> None:
         "serve",
         help="score predictions over gRPC",
         description="Answers gRPC calls with point, densities, p-value, decision and reason of every prediction, "
-        "stores all points in SQL, and serves /metrics and health over HTTP. Settings come from options, then from "
-        "DARKSIGHT_* in the environment, then from a TOML file; service/README.md lists them.",
+        "stores all points in SQL, serves /metrics and health over HTTP, and the explorer for people. Settings come "
+        "from options, then from DARKSIGHT_* in the environment, then from a TOML file; service/README.md lists them.",
         formatter_class=HelpFormatter,
     )
     parser.add_argument(
@@ -34,6 +34,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--grpc-port", type=int, help="port of gRPC, 0 for any free one (8081)")
     parser.add_argument("--http-port", type=int, help="port of /metrics and health, 0 for any free one (8080)")
+    parser.add_argument("--explorer-port", type=int, help="port of the explorer, 0 for any free one (8082)")
+    parser.add_argument(
+        "--no-explorer", dest="explorer", action="store_false", default=None, help="serve without the explorer"
+    )
     parser.add_argument("--workers", type=int, help="worker processes (one per core)")
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="folder of everything that is kept (./darksight-data)"
@@ -69,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
     environment = dict(os.environ)
     config = environment.pop("DARKSIGHT_CONFIG", None)
-    names = ("host", "grpc_port", "http_port", "workers", "data_dir", "bundle_dir", "database_url")
+    names = (
+        *("host", "grpc_port", "http_port", "explorer_port", "explorer", "workers"),
+        *("data_dir", "bundle_dir", "database_url"),
+    )
     settings = read_settings(
         args.config or (Path(config) if config else None), environment, **{name: getattr(args, name) for name in names}
     )
@@ -95,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
         say(
             f"serving {', '.join(sorted(state.models))} on gRPC {settings.host}:{supervisor.grpc_port}, "
             f"metrics and health on http://{settings.host}:{supervisor.http_port}"
+            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else "")
         )
 
     if settings.insecure:

@@ -1,0 +1,36 @@
+"""The explorer's listening socket, made by whoever starts its process; imports nothing that takes time."""
+
+from __future__ import annotations
+
+import socket
+
+from darksight_service.errors import SettingsError
+from darksight_service.settings import Settings
+
+__all__ = ["explorer_url", "listen"]
+
+_BACKLOG = 128
+
+
+def listen(settings: Settings) -> socket.socket:
+    """The explorer's listening socket; SettingsError if its port is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.explorer_port))
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise SettingsError(
+            f"the explorer cannot listen on {settings.host}:{settings.explorer_port}: {error.strerror}; "
+            "choose another --explorer-port"
+        ) from error
+    return bound
+
+
+def explorer_url(settings: Settings, bound: socket.socket) -> str:
+    """Where a browser finds it."""
+    scheme = "http" if settings.tls_cert is None else "https"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{scheme}://{host}:{bound.getsockname()[1]}"

@@ -1,0 +1,27 @@
+// Logging in: the token goes to the server once, a cookie that scripts cannot read comes back.
+
+import { getJson, send } from "./api.js";
+import { clearNotices, notify } from "./notice.js";
+
+function target() {
+  const asked = new URLSearchParams(location.search).get("next") || "/";
+  // A path of this site and nothing else: "//elsewhere" is an address.
+  return /^\/(?![/\\])/.test(asked) ? asked : "/";
+}
+
+// A link from elsewhere comes without the cookie; from this page the session may well be found.
+getJson("/api/session").then(() => location.replace(target()), () => {});
+
+document.getElementById("login").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  clearNotices();
+  try {
+    await send("/api/login", { token: document.getElementById("token").value.trim() });
+    location.replace(target());
+  } catch (error) {
+    notify(error.message, "error");
+    document.getElementById("token").select();
+  }
+});
+
+document.getElementById("token").focus();

@@ -1,0 +1,105 @@
+// What all pages share: session, pickers of model and version, navigation that keeps both.
+
+import { ApiError, getJson, postJson, setCsrf } from "./api.js";
+import { element, notify, showEmpty } from "./notice.js";
+
+/**
+ * Who looks at what. Give `{ needsModel: false }` for a page that works without a model.
+ * `page.model` and `page.version` are what the address names, or the first model and its active version;
+ * `page.may("admin")` tells whether the session has a scope; `page.guard(work)` runs async work and shows its error.
+ */
+export async function openPage({ needsModel = true } = {}) {
+  const main = document.getElementById("main");
+  const page = { model: "", version: "", models: [], session: null, guard, may: () => false };
+  try {
+    page.session = await getJson("/api/session");
+    setCsrf(page.session.csrf);
+    page.models = (await getJson("/api/models")).models;
+  } catch (error) {
+    if (error.status === 401) location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    showEmpty(main, "The explorer cannot show anything just now", error.message);
+    throw error;
+  }
+  page.may = (scope) => page.session.scopes.includes(scope);
+  showSession(page.session);
+  choose(page);
+  if (needsModel && !page.model) {
+    showEmpty(main, "There is no model yet", "Fit a map with “darksight fit”, then serve it: darksight serve --model NAME=BUNDLE");
+    throw new ApiError("there is no model");
+  }
+  return page;
+}
+
+/** Run async work; an error is shown to people. Returns what the work returns, or undefined. */
+export async function guard(work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error.name === "AbortError") return undefined;
+    if (error.status === 401) location.reload();
+    if (!(error instanceof ApiError)) console.error(error);
+    notify(error instanceof ApiError ? error.message : "Something went wrong on this page; load it again.", "error");
+    return undefined;
+  }
+}
+
+function choose(page) {
+  const query = new URLSearchParams(location.search);
+  const asked = query.get("model");
+  const model = page.models.find((each) => each.name === asked) || page.models[0];
+  if (asked && model && model.name !== asked) notify(`There is no model ${asked}; this is ${model.name}.`, "error");
+  if (!model) return;
+  const version = query.get("version") || "";
+  const known = version && model.versions.find((each) => each.version.startsWith(version));
+  if (version && !known) notify(`Model ${model.name} has no version ${version}; this is the active one.`, "error");
+  page.model = model.name;
+  page.version = known ? known.version : model.active;
+  page.isActive = page.version === model.active;
+  fillPickers(page, model);
+  keepInLinks(page, model);
+  document.addEventListener("darksight:address", () => keepInLinks(page, model));
+}
+
+function fillPickers(page, model) {
+  const models = document.getElementById("model-picker");
+  const versions = document.getElementById("version-picker");
+  models.replaceChildren(
+    ...page.models.map((each) => element("option", { value: each.name, selected: each.name === page.model }, each.name)),
+  );
+  versions.replaceChildren(
+    ...model.versions.map(({ version }) => {
+      const role = version === model.active ? " (active)" : version === model.shadow ? " (shadow)" : "";
+      return element("option", { value: version, selected: version === page.version }, version.slice(0, 12) + role);
+    }),
+  );
+  models.addEventListener("change", () => location.assign(addressOf(location.pathname, models.value, "")));
+  versions.addEventListener("change", () => {
+    const version = versions.value === model.active ? "" : versions.value.slice(0, 12);
+    location.assign(addressOf(location.pathname, page.model, version));
+  });
+}
+
+function addressOf(path, model, version) {
+  const query = new URLSearchParams({ model });
+  if (version) query.set("version", version);
+  return `${path}?${query}`;
+}
+
+function keepInLinks(page, model) {
+  const version = page.version === model.active ? "" : page.version.slice(0, 12);
+  for (const link of document.querySelectorAll("nav a[data-page]")) {
+    link.href = addressOf(`/${link.dataset.page}`, page.model, version);
+  }
+}
+
+function showSession(session) {
+  document.getElementById("who").textContent = session.name || "";
+  const button = document.getElementById("log-out");
+  button.hidden = !session.needs_login;
+  button.addEventListener("click", () =>
+    guard(async () => {
+      await postJson("/api/logout");
+      location.assign("/login");
+    }),
+  );
+}

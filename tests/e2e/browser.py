@@ -1,0 +1,48 @@
+"""A browser on a page of the explorer, watched: nothing may go to its console, and no request to another host."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+__all__ = ["running_browser", "watched_page"]
+
+# Software WebGL, no sandbox (tests may run as root), and none of the requests that Chromium makes by itself.
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--no-first-run", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
+    *("--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert path is not None, "these tests need Chromium: apt install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watched_page(browser: Browser, url: str, *, width: int = 1280, height: int = 800) -> Iterator[Page]:
+    """A page for the explorer at `url`, with cookies of its own; what it must not do fails the test at the end."""
+    context = browser.new_context(base_url=url, viewport={"width": width, "height": height})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    said: list[str] = []
+    hosts: set[str] = set()
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(f"error: {error}"))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    yield page
+    context.close()
+
+    assert said == []
+    # Pictures that a page makes itself have an address without a host.
+    assert hosts <= {urlsplit(url).netloc, ""}

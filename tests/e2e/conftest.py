@@ -1,0 +1,66 @@
+"""One service with an explorer and one browser for all browser tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from darksight_client import Client
+from numpy.typing import NDArray
+from playwright.sync_api import Browser, Page
+
+from darksight_core.bundle import write_bundle
+from tests.bundles import make_bundle
+from tests.e2e.browser import running_browser, watched_page
+from tests.integration.servers import Server, running_server, wait_until
+
+CLASSES = 5
+ROWS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """A service whose model `digits` has had traffic, part of it labelled; `probs` are the rows sent."""
+
+    server: Server
+    probs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    @property
+    def url(self) -> str:
+        """Where the explorer is."""
+        return self.server.explorer_url
+
+
+@pytest.fixture(scope="session")
+def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
+    """A service with an explorer, a model `digits` and stored points."""
+    folder = tmp_path_factory.mktemp("explored")
+    write_bundle(folder / "digits.safetensors", make_bundle(600, CLASSES))
+    rng = np.random.default_rng(1)
+    probs = rng.dirichlet(np.full(CLASSES, 0.4), ROWS).astype(np.float32)
+    labels = np.array([rng.choice(CLASSES, p=row / row.sum()) for row in probs.astype(np.float64)])
+    options = ("--workers", "1", "--explorer-port", "0")
+    with running_server({"digits": folder / "digits.safetensors"}, folder / "data", *options) as server:
+        with Client(server.grpc_target) as client:
+            scored = client.score("digits", probs)
+            client.report("digits", list(scored.prediction_ids)[:100], labels[:100].tolist())
+            wait_until(lambda: sum(point.label is not None for point in client.points("digits", page_size=ROWS)) == 100)
+        wait_until(lambda: "explorer" in server.children(), 120, "the explorer")
+        yield Explored(server, probs, labels)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    with running_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(explored: Explored, browser: Browser) -> Iterator[Page]:
+    """A page of the explorer that must keep its console empty and ask nobody else."""
+    with watched_page(browser, explored.url) as found:
+        yield found
