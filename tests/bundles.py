@@ -79,7 +79,9 @@ def make_bundle(
         kde=kde,
         combined=combined,
         calibration=calibration,
-        reference=Reference.of(points[split.fit], predicted, predicted if labelled else None),
+        reference=Reference.of(
+            points[split.fit], predicted, predicted if labelled else None, probs=predictions.probs[split.fit]
+        ),
         probes=probes.ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=make_manifest(

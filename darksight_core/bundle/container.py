@@ -79,6 +79,7 @@ MAX_FILE = 256 * 2**20
 
 _DTYPES = {
     "F64": "float64",
+    "F16": "float16",
     "F32": "float32",
     "I64": "int64",
     "I32": "int32",

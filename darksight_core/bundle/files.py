@@ -109,7 +109,11 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
         "kde": bundle.kde.tensors(),
         "combined": bundle.combined.tensors(),
         "calibration": bundle.calibration.tensors(),
-        "reference": {field.name: getattr(bundle.reference, field.name) for field in fields(Reference)},
+        "reference": {
+            field.name: array
+            for field in fields(Reference)
+            if (array := getattr(bundle.reference, field.name)) is not None
+        },
         "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
         "gate": {} if bundle.gate is None else bundle.gate.tensors(),
     }
@@ -189,7 +193,9 @@ def _check_tensors(found: Tensors, needed: Tensors, source: str) -> None:
 def _check_classes(bundle: Bundle, source: str) -> None:
     """All parts must be of one number of classes, and the calibration of its split."""
     classes = bundle.embedder.n_inputs
-    highest = max(int(bundle.reference.predicted.max()), int(bundle.reference.labels.max()))
+    reference = bundle.reference
+    named = (reference.predicted, reference.labels, reference.top_classes)
+    highest = max(int(each.max()) for each in named if each is not None)
     rows, scores = bundle.splits.calibrate.n, len(bundle.calibration)
     if len(bundle.class_names) != classes:
         problem = f"there are {len(bundle.class_names)} class names for rows of {classes} probabilities"

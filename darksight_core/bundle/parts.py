@@ -30,6 +30,7 @@ from darksight_core.split import RowSketch
 __all__ = [
     "MAX_PROBES",
     "MAX_REFERENCES",
+    "TOP_CLASSES",
     "Bundle",
     "Probes",
     "Reference",
@@ -39,6 +40,9 @@ __all__ = [
 
 MAX_REFERENCES = 20_000
 """Points that a bundle keeps to be looked at."""
+
+TOP_CLASSES = 10
+"""Most probable classes of a reference point that a bundle keeps, with their probabilities: 800 kB at most."""
 
 MAX_PROBES = 64
 """Rows that are scored again at every load."""
@@ -56,11 +60,16 @@ class Reference:
         Class that the watched classifier predicts, (m,) int16.
     labels
         True class, or -1 where it is not known, (m,) int16.
+    top_classes, top_probs
+        The most probable classes, the first one first, and their probabilities, (m, t) int16 and float16; None in a
+        bundle that was written before they were kept.
     """
 
     points: NDArray[np.float32]
     predicted: NDArray[np.int16]
     labels: NDArray[np.int16]
+    top_classes: NDArray[np.int16] | None = None
+    top_probs: NDArray[np.float16] | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.points)
@@ -72,9 +81,30 @@ class Reference:
             raise ConfigError("reference classes must not be negative, and labels not below -1")
         if self.points.dtype != np.float32 or self.predicted.dtype != np.int16 or self.labels.dtype != np.int16:
             raise ConfigError("reference points must be float32, classes and labels int16")
+        if self.top_classes is not None or self.top_probs is not None:
+            self._check_top(rows)
+
+    def _check_top(self, rows: int) -> None:
+        classes, probs = self.top_classes, self.top_probs
+        if classes is None or probs is None or classes.shape != probs.shape or classes.shape[:1] != (rows,):
+            raise ConfigError(f"{rows} reference points need as many rows of top classes and of their probabilities")
+        if classes.ndim != 2 or not 1 <= classes.shape[1] <= TOP_CLASSES:
+            raise ConfigError(f"a reference point has 1 to {TOP_CLASSES} top classes")
+        if classes.dtype != np.int16 or probs.dtype != np.float16:
+            raise ConfigError("top classes must be int16, their probabilities float16")
+        if classes.min() < 0 or probs.min() < 0.0 or probs.max() > 1.0:
+            raise ConfigError("top classes must not be negative, and probabilities between 0 and 1")
 
     @classmethod
-    def of(cls, points: ArrayLike, predicted: ArrayLike, labels: ArrayLike | None = None, seed: int = 0) -> Reference:
+    def of(
+        cls,
+        points: ArrayLike,
+        predicted: ArrayLike,
+        labels: ArrayLike | None = None,
+        seed: int = 0,
+        *,
+        probs: NDArray[np.floating] | None = None,
+    ) -> Reference:
         """A reference of at most `MAX_REFERENCES` of these rows, drawn at random and kept in order.
 
         Parameters
@@ -87,6 +117,8 @@ class Reference:
             True class or -1, (n,); None if no label is known.
         seed
             Seed of the draw.
+        probs
+            Rows on the simplex, (n, K), to keep the largest `TOP_CLASSES` of; None to keep none.
         """
         points, predicted = np.asarray(points), np.asarray(predicted)
         labels = np.full(len(points), -1) if labels is None else np.asarray(labels)
@@ -97,7 +129,14 @@ class Reference:
         rows = np.arange(len(points))
         if len(rows) > MAX_REFERENCES:
             rows = np.sort(np.random.default_rng(seed).choice(len(rows), MAX_REFERENCES, replace=False))
-        return cls(points[rows].astype(np.float32), predicted[rows].astype(np.int16), labels[rows].astype(np.int16))
+        chosen = points[rows].astype(np.float32), predicted[rows].astype(np.int16), labels[rows].astype(np.int16)
+        return cls(*chosen) if probs is None else cls(*chosen, *_top(probs[rows]))
+
+
+def _top(probs: NDArray[np.floating]) -> tuple[NDArray[np.int16], NDArray[np.float16]]:
+    """The most probable classes of each row and their probabilities."""
+    classes = np.argsort(-probs, axis=1, kind="stable")[:, :TOP_CLASSES]
+    return classes.astype(np.int16), np.take_along_axis(probs, classes, axis=1).astype(np.float16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

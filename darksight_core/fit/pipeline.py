@@ -188,6 +188,7 @@ def fit_bundle(
         predictions.probs[split.fit].argmax(axis=1),
         None if predictions.labels is None else predictions.labels[split.fit],
         seed=config.seed,
+        probs=predictions.probs[split.fit],
     )
     manifest = make_manifest(
         predictions.class_names,

@@ -562,6 +562,11 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("reference.predicted", lambda a: a + 1), "bundle_parts"),
         (tensor("reference.labels", lambda a: a - 5), "bundle_parts"),
         (tensor("reference.labels", lambda a: None), "bundle_parts"),
+        (tensor("reference.top_classes", lambda a: a + 1), "bundle_parts"),
+        (tensor("reference.top_classes", lambda a: a[:-1]), "bundle_parts"),
+        (tensor("reference.top_probs", lambda a: None), "bundle_parts"),
+        (tensor("reference.top_probs", lambda a: a + 1), "bundle_parts"),
+        (tensor("reference.top_probs", lambda a: a.astype(np.float32)), "bundle_parts"),
         (tensor("probe.inputs", lambda a: a[:, :2]), "bundle_parts"),
         (tensor("probe.inputs", lambda a: a[:, 0]), "bundle_parts"),
         (tensor("probe.inputs", lambda a: a[:0]), "bundle_parts"),
@@ -822,8 +827,8 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
 
 
 def test_tensors_of_a_dtype_that_a_bundle_cannot_hold() -> None:
-    """Text, objects and half floats do not go into a file."""
-    for array in (np.array(["a"]), np.array([None]), np.zeros(2, dtype=np.float16), np.zeros(2, dtype=complex)):
+    """Text, objects and complex numbers do not go into a file."""
+    for array in (np.array(["a"]), np.array([None]), np.zeros(2, dtype=complex)):
         with pytest.raises(package.TensorSpecError):
             container.encode({"a": array}, {})
 
@@ -878,6 +883,22 @@ def test_references_are_drawn_by_seed() -> None:
     assert np.array_equal(first.predicted, first.labels)
     assert not np.array_equal(first.points, Reference.of(points, classes, seed=1).points)
     assert (Reference.of(points, classes).labels == -1).all()
+
+
+def test_a_reference_keeps_the_most_probable_classes() -> None:
+    """Ten of them at most, the first one first; a bundle without them loads as before."""
+    probs = np.random.default_rng(0).dirichlet(np.full(30, 0.2), 50)
+    points, predicted = np.zeros((50, 2)), probs.argmax(axis=1)
+
+    kept = Reference.of(points, predicted, probs=probs)
+    bundle = replace(make_bundle(), reference=Reference.of(points, predicted % 3))
+
+    assert kept.top_classes is not None
+    assert kept.top_probs is not None
+    assert kept.top_classes.shape == kept.top_probs.shape == (50, 10)
+    assert np.array_equal(kept.top_classes[:, 0], predicted)
+    assert np.allclose(kept.top_probs, -np.sort(-probs, axis=1)[:, :10], atol=1e-3)
+    assert decode_bundle(encode_bundle(bundle)).reference.top_probs is None
 
 
 def test_every_refusal_has_its_own_code() -> None:
