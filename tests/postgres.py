@@ -55,6 +55,15 @@ class Postgres:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
 
+    def migrated_database(self) -> str:
+        """URL of a new database with all tables."""
+        from darksight_service.store import Store
+
+        url = self.fresh_database()
+        with Store.open(url, check=False) as store:
+            store.upgrade()
+        return url
+
     def drop_database(self, url: str) -> None:
         """Drop a database, whoever is connected to it."""
         self.execute(f"DROP DATABASE {url.partition('?')[0].rpartition('/')[2]} WITH (FORCE)")

@@ -9,37 +9,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
-import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import yaml
+from darksight_service.cli.replay import Prometheus, running_prometheus
 from darksight_service.metrics import Counts, KeeperCounts
 from darksight_service.metrics.exposition import render
 
 from deploy.grafana.dashboards import DASHBOARDS, Dashboard, Panel
 
 IMAGES = Path(__file__).parents[1] / "images"
-RULES = Path(__file__).parents[1] / "prometheus" / "rules"
-SPEED = 60
 VERSION = "3f9c1a77b2e04d58" * 4
 CALIBRATION, RANK, ALPHA = 9_999, 100, 0.01
+_LEAD_SECONDS = 3.0
 
 
 class Replica:
@@ -126,8 +117,8 @@ class Replica:
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[int]:
-    """The page of a folder over HTTP, on a free port of this machine."""
+def serve(folder: Path) -> Iterator[str]:
+    """The page of a folder over HTTP, at this address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -146,106 +137,29 @@ def serve(folder: Path) -> Iterator[int]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server.server_address[1]
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def fast_rules(text: str) -> str:
-    """Rules whose time runs 60 times as fast."""
-
-    def shorter(match: re.Match[str]) -> str:
-        seconds = int(match[2]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[3]]
-        return f"{match[1]}{max(seconds // SPEED, 1)}s"
-
-    text = re.sub(r"(\[|offset |for: |interval: )(\d+)([smhd])\b", shorter, text)
-    return text.replace("4 * 3600", f"4 * {3600 // SPEED}")
-
-
-@dataclass(frozen=True, slots=True)
-class Prometheus:
-    """A running Prometheus."""
-
-    port: int
-
-    def get(self, path: str, **parameters: Any) -> Any:
-        """Answer of its API."""
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            raise ValueError(f"{parameters}: {error.read().decode()}") from error
-
-    def series(self, panel: Panel, *, start: float, end: float) -> dict[str, list[tuple[dict[str, str], Any]]]:
-        """What each query of a panel gives, by legend: labels with points, or with the last value."""
-        found = {}
-        for legend, expr in panel.queries.items():
-            chosen = {"model": ".*", "version": VERSION[:12], "instance": ".*", "__rate_interval": "15s"}
-            for name, value in chosen.items():
-                expr = expr.replace(f"${name}", value)
-            if panel.is_instant:
-                result = self.get("query", query=expr, time=end)["result"]
-                found[legend] = [(each["metric"], [each["value"]]) for each in result]
-            else:
-                result = self.get("query_range", query=expr, start=start, end=end, step=1)["result"]
-                found[legend] = [(each["metric"], each["values"]) for each in result]
-        return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
-    """Prometheus with the rules, scraping these ports every second; ends with the block."""
-    program = shutil.which("prometheus")
-    if program is None:
-        raise FileNotFoundError("prometheus is not installed (Debian: apt-get install prometheus)")
-    (folder / "rules").mkdir(parents=True)
-    for path in RULES.glob("*.yml"):
-        (folder / "rules" / path.name).write_text(fast_rules(path.read_text(encoding="utf-8")), encoding="utf-8")
-    scrape = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]
-    config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules/*.yml"],
-        "scrape_configs": [{"job_name": "darksight", "static_configs": scrape}],
-    }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    port = _free_port()
-    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _wait_until_ready(process, port, folder / "log")
-        yield Prometheus(port)
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    for _ in range(300):
-        if process.poll() is not None:
-            break
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=1) as answer,
-        ):
-            if answer.status == 200:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"prometheus did not start: {log.read_text(encoding='utf-8')}")
+def panel_series(
+    server: Prometheus, panel: Panel, *, start: float, end: float
+) -> dict[str, list[tuple[dict[str, str], Any]]]:
+    """What each query of a panel gives, by legend: labels with points, or with the last value."""
+    found = {}
+    for legend, expr in panel.queries.items():
+        chosen = {"model": ".*", "version": VERSION[:12], "instance": ".*", "__rate_interval": "15s"}
+        for name, value in chosen.items():
+            expr = expr.replace(f"${name}", value)
+        if panel.is_instant:
+            result = server.get("query", query=expr, time=end)["result"]
+            found[legend] = [(each["metric"], [each["value"]]) for each in result]
+        else:
+            result = server.get("query_range", query=expr, start=start, end=end, step=1)["result"]
+            found[legend] = [(each["metric"], each["values"]) for each in result]
+    return found
 
 
 @contextlib.contextmanager
@@ -256,10 +170,12 @@ def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterato
     """
     replicas = {f"replica-{i}": Replica(folder / f"counts-{i}", i) for i in (1, 2)}
     with contextlib.ExitStack() as stack:
-        ports = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
-        server = stack.enter_context(prometheus(folder / "prometheus", ports))
-        start = last = time.time()
-        while (arguments := plan(last - start)) is not None:
+        urls = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
+        server = stack.enter_context(running_prometheus(folder / "prometheus", urls, is_service_fast=True))
+        # It has read pages without a row, and quantiles of none are no numbers: the story begins with traffic.
+        last = time.time()
+        start = last + _LEAD_SECONDS
+        while (arguments := plan(max(last - start, 0.0))) is not None:
             time.sleep(0.25)
             now = time.time()
             for replica in replicas.values():
@@ -293,7 +209,7 @@ def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, pat
             x, y, tallest = 0, y + tallest, 0
         axes = figure.add_subplot(grid[y : y + panel.height, x : x + panel.width])
         axes.set_title(panel.title, fontsize=9, loc="left")
-        _draw(axes, panel, server.series(panel, start=start, end=end), start, end)
+        _draw(axes, panel, panel_series(server, panel, start=start, end=end), start, end)
         x, tallest = x + panel.width, max(tallest, panel.height)
     figure.suptitle(f"{dashboard.title} (two replicas, made-up traffic)", fontsize=12)
     figure.savefig(path, dpi=80)

@@ -16,14 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
-from darksight_service.registry import Registry, Serving, Version, bundle_path, effective_gate, find_version, take_in
+from darksight_service.registry import (
+    Registry,
+    Serving,
+    Version,
+    bundle_path,
+    deployed_path,
+    effective_gate,
+    find_version,
+    keep_at_hand,
+    take_in,
+)
 from darksight_service.state import Change, ModelState, PolicyOverride, State, apply_change
 from darksight_service.statefile import StateFile
 
 if TYPE_CHECKING:
     from darksight_service.store import DecisionCounts, Store
 
-__all__ = ["Control", "check_name", "check_policy", "deploy_at_start", "sync"]
+__all__ = ["Control", "check_name", "check_policy", "deploy_at_start", "record_deployments", "sync"]
 
 _MAX_NAME = 100
 
@@ -175,14 +185,31 @@ def check_policy(bundle: Version, policy: PolicyOverride) -> None:
 
 def sync(state_file: StateFile, store: Store) -> State:
     """Fold what was appended to the audit trail since the last time into the state file."""
+    return state_file.update(lambda state: _folded(state, store))
 
-    def fold(state: State) -> State:
-        while found := store.changes_since(state.last_change):
-            for change in found:
-                state = apply_change(state, change)
-        return state
 
-    return state_file.update(fold)
+def _folded(state: State, store: Store) -> State:
+    while found := store.changes_since(state.last_change):
+        for change in found:
+            state = apply_change(state, change)
+    return state
+
+
+def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> None:
+    """Tell the audit trail of versions that were deployed while the store was away, as they would have been then.
+
+    Other replicas, and those that come later, know of them from here: a policy for a version that the trail has never
+    heard of would be passed over.
+    """
+    trail = _folded(State(), store)
+    for name, model in state_file.read().models.items():
+        known = trail.models.get(name, ModelState()).versions
+        for version, deployment in model.versions.items():
+            if version not in known:
+                payload = {"version": version, "path": deployment.path, "activate": True}
+                store.append_change("deploy", name, payload, author="serve", comment="deployed without the store")
+                bundle = read_bundle(deployed_path(bundles, deployment.path, version), verify=False)
+                _register(store, name, bundle, len(bundle.calibration), bundle.calibration.outlier_score)
 
 
 def deploy_at_start(
@@ -191,7 +218,7 @@ def deploy_at_start(
     """Serve what the command line names, as far as it is not known yet.
 
     A version that is known stays as operators left it: a restart must not undo their roll-back. Without a store the
-    deployment is in the state file alone, and the trail begins with the next change.
+    deployment is in the state file alone until the keeper finds the store (`record_deployments`).
 
     Parameters
     ----------
@@ -210,14 +237,15 @@ def deploy_at_start(
         bundle = read_bundle(
             path if path.exists() or path.is_absolute() else bundle_path(bundles, str(path)), verify=True
         )
+        assert bundle.path is not None
         known = state.models.get(name)
         if known is not None and bundle.version in known.versions:
+            keep_at_hand(bundles, known.versions[bundle.version].path, bundle.path, bundle.version)
             if known.active != bundle.version:
                 _log.warning(
                     "active_version_kept", extra={"model": name, "active": known.active, "asked": bundle.version}
                 )
             continue
-        assert bundle.path is not None
         payload = {
             "version": bundle.version,
             "path": take_in(bundles, bundle.path, bundle.version),

@@ -12,17 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import DarkSightError
-from darksight_service.control import sync
+from darksight_service.control import record_deployments, sync
 from darksight_service.drain import Drain
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.logs import set_up_logs
 from darksight_service.metrics.processes import KeeperCounts
 from darksight_service.processes import stop_event
-from darksight_service.registry import bundle_path
+from darksight_service.registry import deployed_path
 from darksight_service.settings import Settings, read_settings
 from darksight_service.statefile import StateFile
 from darksight_service.store import Limits, Store
@@ -85,18 +86,16 @@ class Keeper:
         self._stop = threading.Event()
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys((_SYNC_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._due = dict.fromkeys((_ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._is_trail_whole = False
         self._targets: dict[str, float] = {}
         self._is_up = True
+        self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:
         """Do what is due."""
         self._find_spools()
-        for every, work in (
-            (_SYNC_SECONDS, self._sync),
-            (_ACCURACY_SECONDS, self._tell_accuracy),
-            (_PRUNE_SECONDS, self._tend),
-        ):
+        for every, work in ((_ACCURACY_SECONDS, self._tell_accuracy), (_PRUNE_SECONDS, self._tend)):
             if now >= self._due[every]:
                 self._due[every] = now + every
                 self._attempt(work)
@@ -121,9 +120,19 @@ class Keeper:
         for folder in sorted((self._settings.data_dir / "spool").glob("worker-*")):
             if folder not in self._drains:
                 drain = self._drains[folder] = Drain(folder, self._store)
-                thread = threading.Thread(target=drain.run, args=(self._stop,), name=f"drain-{folder.name}")
-                thread.start()
-                self._threads.append(thread)
+                self._start(partial(drain.run, self._stop), f"drain-{folder.name}")
+
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        self._threads.append(thread)
+
+    def _follow_changes(self) -> None:
+        """Take changes over every second, however long pruning and counting take meanwhile."""
+        while True:
+            self._attempt(self._sync)
+            if self._stop.wait(_SYNC_SECONDS):
+                return
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
@@ -141,6 +150,9 @@ class Keeper:
             self._counts.add("store_errors")
 
     def _sync(self) -> None:
+        if not self._is_trail_whole:
+            record_deployments(self._state_file, self._store, self._settings.bundles)
+            self._is_trail_whole = True
         sync(self._state_file, self._store)
 
     def _tell_accuracy(self) -> None:
@@ -154,17 +166,18 @@ class Keeper:
                 accepted_correct=found.accepted_correct,
                 rejected_labelled=found.rejected_labelled,
                 rejected_correct=found.rejected_correct,
-                target_accuracy=self._target(name, model.versions[model.active].path),
+                target_accuracy=self._target(model.active, model.versions[model.active].path),
             )
 
-    def _target(self, model: str, path: str) -> float:
+    def _target(self, version: str, path: str) -> float:
         """Accuracy that the bundle certifies for accepted rows, 0 if it certifies none."""
-        if path not in self._targets:
-            certificate = read_bundle(bundle_path(self._settings.bundles, path), verify=False).manifest["certificate"]
+        if version not in self._targets:
+            file = deployed_path(self._settings.bundles, path, version)
+            certificate = read_bundle(file, verify=False).manifest["certificate"]
             reject = (certificate or {}).get("reject") or {}
             is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
-            self._targets[path] = float(reject["promised"]) if is_promised else 0.0
-        return self._targets[path]
+            self._targets[version] = float(reject["promised"]) if is_promised else 0.0
+        return self._targets[version]
 
     def _tend(self) -> None:
         settings = self._settings

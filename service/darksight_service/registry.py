@@ -31,8 +31,10 @@ __all__ = [
     "Serving",
     "Version",
     "bundle_path",
+    "deployed_path",
     "effective_gate",
     "find_version",
+    "keep_at_hand",
     "take_in",
 ]
 
@@ -147,7 +149,8 @@ class Registry:
         """A deployed version in memory, which is read if it is not."""
         found = self._loaded.get(version)
         if found is None:
-            found = self.load(self._state.models[model].versions[version].path)
+            path = self._state.models[model].versions[version].path
+            found = Version.of(read_bundle(deployed_path(self._bundles, path, version), verify=True))
             if found.version != version:
                 raise ConfigError(f"the file of version {version[:_SHORTEST]} now holds {found.version[:_SHORTEST]}")
             self._loaded[version] = found
@@ -261,12 +264,41 @@ def bundle_path(folder: Path, path: str) -> Path:
     return full
 
 
+def deployed_path(folder: Path, path: str, version: str) -> Path:
+    """The file of a version: the one called after it if there is one, else the one that it was deployed from."""
+    own = folder / _own_name(version)
+    return own if own.is_file() else bundle_path(folder, path)
+
+
 def take_in(folder: Path, bundle: Path, version: str) -> str:
     """Path of a bundle relative to the bundle folder; a file from elsewhere is copied there under its version."""
     folder.mkdir(parents=True, exist_ok=True)
     if bundle.resolve().is_relative_to(folder.resolve()):
         return str(bundle.resolve().relative_to(folder.resolve()))
-    name = f"{version}.safetensors"
+    return _copy_in(folder, bundle, version)
+
+
+def keep_at_hand(folder: Path, path: str, bundle: Path, version: str) -> None:
+    """Let a version that another replica deployed from its own folder be found in this one.
+
+    Parameters
+    ----------
+    folder, path
+        The bundle folder here, and the path in it that the other replica named.
+    bundle, version
+        A file with that version.
+    """
+    if bundle.resolve() != deployed_path(folder, path, version).resolve():
+        folder.mkdir(parents=True, exist_ok=True)
+        _copy_in(folder, bundle, version)
+
+
+def _own_name(version: str) -> str:
+    return f"{version}.safetensors"
+
+
+def _copy_in(folder: Path, bundle: Path, version: str) -> str:
+    name = _own_name(version)
     if not (folder / name).exists():
         draft = folder / f"{name}.new"
         shutil.copyfile(bundle, draft)

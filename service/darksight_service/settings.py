@@ -70,6 +70,10 @@ class Settings:
         default=16, metadata={"text": "ScoreStream calls open at a time in a worker; more are refused"}
     )
     max_connection_streams: int = field(default=256, metadata={"text": "calls at a time on one connection"})
+    connection_seconds: float = field(
+        default=300.0,
+        metadata={"text": "age at which a connection is made anew, so that clients find added replicas; 0 for never"},
+    )
     grace_seconds: float = field(default=30.0, metadata={"text": "time for calls in flight to end after SIGTERM"})
     reflection: bool = field(
         default=False, metadata={"text": "whether clients may ask which services and messages there are"}
@@ -92,7 +96,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("grpc_port", "http_port", "explorer_port"):
             _demand(0 <= getattr(self, name) < 65536, name, "a port between 0 and 65535")
-        for name in ("workers", "retention_days", "retention_rows", "retention_bytes"):
+        for name in ("workers", "retention_days", "retention_rows", "retention_bytes", "connection_seconds"):
             _demand(getattr(self, name) >= 0, name, "0 or more")
         for name in ("spool_bytes", "max_concurrent_calls", "max_streams", "max_connection_streams", "max_models"):
             _demand(getattr(self, name) > 0, name, "1 or more")

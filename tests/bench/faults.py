@@ -25,7 +25,7 @@ from tests.faults.checker import NO_FAULTS, Call, Report, check, read_logs
 from tests.faults.clients import CLASSES, MODEL, running_clients
 from tests.faults.nemesis import Nemesis, Service, small_disk
 from tests.integration.servers import wait_until
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import running_postgres
 
 _PARTS = ("nemesis", "outage", "sqlite")
 _PRODUCTION = {"fsync": "on", "full_page_writes": "on"}
@@ -43,16 +43,6 @@ def make_gated_bundle(path: Path) -> Path:
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
     write_bundle(path, made.with_gate(gate, {"promise": "for the benchmark"}))
     return path
-
-
-def migrated(postgres: Postgres) -> str:
-    """URL of a new database with all tables."""
-    from darksight_service.store import Store
-
-    url = postgres.fresh_database()
-    with Store.open(url, check=False) as store:
-        store.upgrade()
-    return url
 
 
 @contextmanager
@@ -119,9 +109,9 @@ def _tormented(folder: Path, minutes: float, seed: int, bundle: Path, *, with_po
     ):
         # The embedded store would lie on the small disk itself, and fill it.
         has_disk = is_small and with_postgres
-        service = Service(data_dir, bundle, migrated(postgres) if with_postgres else "", has_stepped_clock=True)
-        if not with_postgres:
-            service.url = f"sqlite:///{folder / 'store.db'}"
+        service = Service(
+            data_dir, bundle, postgres.migrated_database() if with_postgres else "", has_stepped_clock=True
+        )
         with started(service):
             broken = Nemesis(service, postgres if with_postgres else None, has_small_disk=has_disk, seed=seed)
             with running_clients(service.target, folder / "logs", rate=150.0):
@@ -141,7 +131,7 @@ def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[str, b
     """The database away for a minute: latencies before, during and after, and the time to catch up."""
     data_dir = folder / "data"
     with running_postgres(in_memory=False, **_PRODUCTION) as postgres:
-        with started(Service(data_dir, bundle, migrated(postgres))) as service:
+        with started(Service(data_dir, bundle, postgres.migrated_database())) as service:
             with running_clients(service.target, folder / "logs", threads=8, rate=args.rate):
                 time.sleep(5.0)
                 moments = [time.time()]

@@ -1,4 +1,4 @@
-"""One service with an explorer and one browser for all browser tests."""
+"""What tests of this folder share: a PostgreSQL, and a service with an explorer and a browser."""
 
 from __future__ import annotations
 
@@ -15,9 +15,23 @@ from darksight_core.bundle import write_bundle
 from tests.bundles import make_bundle
 from tests.e2e.browser import running_browser, watched_page
 from tests.integration.servers import Server, running_server, wait_until
+from tests.postgres import Postgres, running_postgres
 
 CLASSES = 5
 ROWS = 300
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server that keeps what it has committed when it is killed; each test takes databases of its own."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    """A migrated database."""
+    return postgres.migrated_database()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
     """Three models with quiet traffic; then two of them drift, each in its way, until an alert for each has fired."""
     running, scorer = server
     folder: Path = tmp_path_factory.mktemp("prometheus")
-    with running_prometheus(folder / "run", running.http_url) as prometheus:
+    with running_prometheus(folder / "run", {"drift": running.http_url}) as prometheus:
         # Each connection belongs to one worker; of eight, both get some.
         clients = [Client(running.grpc_target, timeout_seconds=60.0) for _ in range(8)]
         try:

@@ -23,7 +23,7 @@ from tests.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.faults.nemesis import Nemesis, Service, small_disk
 from tests.integration.servers import wait_until
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import Postgres
 
 # Calls per second: enough that something is under way whenever a fault comes.
 RATE = 120.0
@@ -38,22 +38,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
     write_bundle(path, made.with_gate(gate, {"promise": "for the test"}))
     return path
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    """A server that keeps what it has committed when it is killed."""
-    with running_postgres() as server:
-        yield server
-
-
-@pytest.fixture
-def url(postgres: Postgres) -> str:
-    """A migrated database."""
-    url = postgres.fresh_database()
-    with Store.open(url, check=False) as store:
-        store.upgrade()
-    return url
 
 
 @pytest.fixture
@@ -154,6 +138,9 @@ def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_i
 
     with Store.open(url) as store:
         wait_until(lambda: store.stats().points == 7, 60.0, "the points")
+        wait_until(lambda: store.changes_since(0), 60.0, "the deployment to be in the audit trail")
+        (change,) = store.changes_since(0)
+    assert (change.kind, change.model, change.payload["version"]) == ("deploy", MODEL, scored.version)
     assert scored.recorded
     assert service.server is not None
     assert any("points wait in the spool" in line for line in service.server.lines)

@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -127,7 +127,7 @@ def read_logs(folder: Path) -> dict[int, Call]:
     return calls
 
 
-def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
+def check(calls: dict[int, Call], url: str, bundle_path: Path, *, others: Collection[str] = ()) -> Report:
     """Compare.
 
     Parameters
@@ -138,6 +138,8 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
         Of the database.
     bundle_path
         The bundle that answered all of them.
+    others
+        Versions that other callers used; their points are not looked at.
     """
     judges = _Judges(read_bundle(bundle_path))
     report = Report(calls=len(calls))
@@ -151,7 +153,7 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
                 report.wrong += call.rows
                 report.add_example(f"answer to {call.ms}")
     times = {ms: np.zeros(call.rows, dtype=np.int64) for ms, call in calls.items()}
-    for row in _stored(url):
+    for row in _stored(url, others):
         report.stored += 1
         call, number = calls.get(row.event_at), int.from_bytes(row.id[-4:], "big") & _ROW
         if call is None or number >= call.rows:
@@ -170,7 +172,8 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path) -> Report:
         if missing or (counts > 1).any():
             report.add_example(f"call {ms} is stored {sorted(set(counts.tolist()))} times: {calls[ms]}"[:400])
     with opened(url) as engine, engine.connect() as connection:
-        report.counted = int(connection.scalar(select(func.sum(rollup.c.points))) or 0)
+        counted = select(func.sum(rollup.c.points)).join_from(rollup, bundle, bundle.c.id == rollup.c.bundle_id)
+        report.counted = int(connection.scalar(counted.where(bundle.c.version.not_in(others))) or 0)
     return report
 
 
@@ -223,10 +226,11 @@ class _Judges:
         )
 
 
-def _stored(url: str) -> Iterator[Any]:
+def _stored(url: str, others: Collection[str]) -> Iterator[Any]:
     query = select(
         point.c.id, point.c.event_at, point.c.reason, point.c.is_accepted, point.c.p_value, point.c.prediction_id,
         bundle.c.version,
     ).join_from(point, bundle, bundle.c.id == point.c.bundle_id, isouter=True)  # fmt: skip
+    query = query.where(bundle.c.version.is_(None) | bundle.c.version.not_in(others))
     with opened(url) as engine, engine.connect() as connection:
         yield from connection.execution_options(stream_results=True, yield_per=20_000).execute(query)

@@ -1,10 +1,11 @@
 """Clients of a service that is being broken: they write down what they ask and what they are told.
 
-    python -m tests.faults.clients TARGET FOLDER [--threads N] [--rate CALLS_PER_SECOND]
+    python -m tests.faults.clients TARGET[,TARGET...] FOLDER [--threads N] [--rate CALLS_PER_SECOND]
 
-Runs until stdin closes. Every thread has a connection and a log of its own, one JSON object per line: a call before it
-is sent, an answer, a failure. The time of its event names a call in the store: no two calls have the same, so every
-stored row can be told whose it is, whatever became of the answer.
+With one target the calls are bare gRPC, some of them repeated by the caller; with several, our own client chooses among
+them and repeats. Runs until stdin closes. Every thread has a connection and a log of its own, one JSON object per line:
+a call before it is sent, an answer, a failure. The time of its event names a call in the store: no two calls have the
+same, so every stored row can be told whose it is, whatever became of the answer.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 import grpc
 import numpy as np
+from darksight_client import Client, DarkSightClientError
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.records import make_batch_id
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -107,8 +110,11 @@ class _Caller:
         self._interval = interval
         self._rng = np.random.default_rng(number)
         self._pool = pool()
-        self._channel = grpc.insecure_channel(target, options=_CHANNEL)
-        self._score = self._channel.unary_unary(
+        self._connect(target)
+
+    def _connect(self, target: str) -> None:
+        self._connection = grpc.insecure_channel(target, options=_CHANNEL)
+        self._score = self._connection.unary_unary(
             _SCORE,
             request_serializer=monitor_pb2.ScoreRequest.SerializeToString,
             response_deserializer=monitor_pb2.ScoreResponse.FromString,
@@ -118,7 +124,7 @@ class _Caller:
         """Call until told to stop."""
         due = time.monotonic() + self._interval * self._rng.random()
         call = 0
-        with self._channel:
+        with self._connection:
             while not self._stop.wait(max(due - time.monotonic(), 0.0)):
                 self._call(call, due if self._interval else time.monotonic())
                 call += 1
@@ -129,7 +135,10 @@ class _Caller:
         rows = int(rng.choice(_SIZES))
         start = int(rng.integers(0, _POOL - rows)) // 8 * 8
         is_named = bool(rng.random() < 0.5)
-        batch_id = b""
+        self._ask(ms, start, rows, is_named, due)
+
+    def _ask(self, ms: int, start: int, rows: int, is_named: bool, due: float) -> None:
+        rng, batch_id = self._rng, b""
         if rng.random() < 0.6:
             skew = int(rng.integers(-_SKEW_MS, _SKEW_MS)) if rng.random() < 0.4 else 0
             batch_id = make_batch_id(int(time.time() * 1000) + skew)
@@ -153,25 +162,47 @@ class _Caller:
                 if self._stop.wait(_PAUSE_SECONDS) or error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                     return
             else:
-                self._note(ms, answer, due)
+                self._note(ms, answer, answer.batch_id.hex(), due)
                 return
 
-    def _note(self, ms: int, answer: Any, due: float) -> None:
+    def _note(self, ms: int, answer: Any, batch: str, due: float) -> None:
         self._write(
             kind="answer",
             ms=ms,
             at=time.time(),
             seconds=time.monotonic() - due,
-            batch=answer.batch_id.hex(),
+            batch=batch,
             version=answer.version,
-            decision=list(answer.decision),
-            reason=list(answer.reason),
+            decision=[int(each) for each in answer.decision],
+            reason=[int(each) for each in answer.reason],
             p_value=base64.b64encode(np.array(answer.p_value, "<f8").tobytes()).decode(),
             recorded=answer.recorded,
         )
 
     def _write(self, **event: object) -> None:
         self._log.write(json.dumps(event) + "\n")
+
+
+class _ReplicaCaller(_Caller):
+    """One thread of calls by our own client, which goes on at another replica when one fails."""
+
+    def _connect(self, target: str) -> None:
+        self._connection = Client(target.split(","), timeout_seconds=_TIMEOUT_SECONDS)
+
+    def _ask(self, ms: int, start: int, rows: int, is_named: bool, due: float) -> None:
+        self._write(kind="call", ms=ms, start=start, rows=rows, named=is_named, batch="")
+        try:
+            answer = self._connection.score(
+                MODEL,
+                self._pool[start : start + rows],
+                prediction_ids=[row_name(ms, row) for row in range(rows)] if is_named else None,
+                event_time=datetime.fromtimestamp(ms / 1000, UTC),
+                partial_ok=True,
+            )
+        except DarkSightClientError as error:
+            self._write(kind="failure", ms=ms, at=time.time(), code=type(error).__name__, why=str(error))
+        else:
+            self._note(ms, answer, answer.batch_id.hex, due)
 
 
 def main(argv: list[str]) -> int:
@@ -187,8 +218,9 @@ def main(argv: list[str]) -> int:
     # Logs of an earlier process in the same folder stay, and its calls keep their names.
     first = len(list(args.folder.glob("*.jsonl")))
     logs = [(args.folder / f"{number:03d}.jsonl").open("w") for number in range(first, first + args.threads)]
+    kind = _ReplicaCaller if "," in args.target else _Caller
     callers = [
-        threading.Thread(target=_Caller(args.target, number, log, stop, interval).run)
+        threading.Thread(target=kind(args.target, number, log, stop, interval).run)
         for number, log in enumerate(logs, first)
     ]
     for caller in callers:

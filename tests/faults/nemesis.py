@@ -76,7 +76,7 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[bool]:
 
 @dataclass(slots=True)
 class Service:
-    """A `darksight serve` that is started again and again on one data folder and one port.
+    """A `darksight serve` that is started again and again on one data folder and the same ports.
 
     Parameters
     ----------
@@ -88,6 +88,10 @@ class Service:
         More settings.
     has_stepped_clock
         Whether its clock can be stepped.
+    others
+        Bundles that it serves beside the one that the clients call, by name.
+    workers
+        How many it has.
     """
 
     data_dir: Path
@@ -95,7 +99,10 @@ class Service:
     url: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     has_stepped_clock: bool = False
+    others: dict[str, Path] = field(default_factory=dict)
+    workers: int = 2
     port: int = field(default_factory=lambda: _free_port())
+    http_port: int = field(default_factory=lambda: _free_port())
     server: Server | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -122,12 +129,16 @@ class Service:
             if not self.clock.exists():
                 self.clock.write_bytes(bytes(8))
             environment |= {"PYTHONPATH": str(Path(__file__).with_name("clock")), "FAULTS_CLOCK": str(self.clock)}
-        options = ["--workers", "2", "--grpc-port", str(self.port)]
+        options = ["--workers", str(self.workers), "--grpc-port", str(self.port), "--http-port", str(self.http_port)]
         options += ["--database-url", self.url] if self.url else []
         for attempt in range(_START_TRIES):
             try:
                 self.server = start_server(
-                    self.data_dir, {MODEL: self.bundle}, *options, environment=environment, seconds=300.0
+                    self.data_dir,
+                    {MODEL: self.bundle, **self.others},
+                    *options,
+                    environment=environment,
+                    seconds=300.0,
                 )
                 return
             except AssertionError as error:

@@ -26,10 +26,7 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def migrated(postgres: Postgres) -> str:
     """Name of a database that was brought up by the migrations, to copy from."""
-    url = postgres.fresh_database()
-    with Store.open(url, check=False) as store:
-        store.upgrade()
-    return url.partition("?")[0].rpartition("/")[2]
+    return postgres.migrated_database().partition("?")[0].rpartition("/")[2]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

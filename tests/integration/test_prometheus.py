@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from darksight_service.cli.replay import Prometheus
 
 from deploy.grafana.dashboards import DASHBOARDS, Panel
-from deploy.grafana.render import VERSION, Prometheus, run, story
+from deploy.grafana.render import VERSION, panel_series, run, story
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
@@ -31,7 +32,7 @@ def test_every_panel_has_data(story_run: tuple[Prometheus, float, float], uid: s
     """Every query gives at least one series, and no number that is none."""
     server, start, end = story_run
 
-    found = server.series(panel, start=start, end=end)
+    found = panel_series(server, panel, start=start, end=end)
 
     assert {legend: bool(series) for legend, series in found.items()} == dict.fromkeys(panel.queries, True)
     values = [float(value) for series in found.values() for _, points in series for _, value in points]

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import yaml
 from darksight_service.metrics.catalogue import METRICS, sample_names
-from darksight_service.settings import setting_names
+from darksight_service.settings import Settings, setting_names
 
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
 from deploy.kubernetes.generate import manifest_files
+from tests.replicas import REPLICAS, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -26,6 +27,8 @@ MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 CUSTOM = {"Kustomization", "PrometheusRule", "ServiceMonitor"}
 KUBERNETES = "1.32"
+# What the supervisor gives workers and keeper beyond the grace.
+KEEPER_SECONDS = 20
 
 
 def name_of(path: Path) -> str:
@@ -238,3 +241,36 @@ def test_selectors_find_the_pods() -> None:
     volumes = {volume["name"] for volume in workload["spec"]["template"]["spec"]["volumes"]}
     assert mounted == volumes | {claim["metadata"]["name"] for claim in workload["spec"]["volumeClaimTemplates"]}
     assert by_kind["HorizontalPodAutoscaler"][0]["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
+
+
+def test_replicas_are_those_that_are_tested() -> None:
+    """tests/e2e/test_replicas.py runs as many replicas with the settings of the manifest; the rest of it fits them."""
+    by_kind = {manifest["kind"]: manifest["spec"] for manifest in manifests() if "spec" in manifest}
+    workload = by_kind["StatefulSet"]
+    pod, (claim,) = workload["template"]["spec"], workload["volumeClaimTemplates"]
+    (container,), workers = pod["containers"], int(SETTINGS["DARKSIGHT_WORKERS"])
+    variables = {each["name"] for each in container["env"]}
+    headless = [each for each in manifests() if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
+
+    assert (workload["replicas"], workers) == (REPLICAS, 1) == (3, 1)
+    assert "DARKSIGHT_DATABASE_URL_FILE" in variables
+    assert [each["metadata"]["name"] for each in headless] == [workload["serviceName"]]
+    assert by_kind["PodDisruptionBudget"]["maxUnavailable"] < REPLICAS / 2
+    assert by_kind["HorizontalPodAutoscaler"]["minReplicas"] == REPLICAS
+    (rule,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert rule["labelSelector"]["matchLabels"] == workload["selector"]["matchLabels"]
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert container["resources"]["requests"]["cpu"] == str(workers)
+    gibibytes = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi"))
+    assert gibibytes << 30 >= 2 * workers * Settings().spool_bytes
+
+
+def test_pods_have_time_to_stop() -> None:
+    """A replica that is told to stop may finish its calls and bring its points to the store before it is killed."""
+    (workload,) = [manifest for manifest in manifests() if manifest["kind"] == "StatefulSet"]
+    pod = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    sleep = int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
+
+    assert pod["terminationGracePeriodSeconds"] >= sleep + Settings().grace_seconds + KEEPER_SECONDS

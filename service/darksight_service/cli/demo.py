@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         prometheus, reason, alarms, promises = None, why_not(), list[Alarm](), dict[str, str]()
         if reason is None:
             say(f"starting Prometheus with the rules of deploy/prometheus, in which time runs {SPEED} times as fast")
-            prometheus = stack.enter_context(running_prometheus(args.out / "prometheus", url))
+            prometheus = stack.enter_context(running_prometheus(args.out / "prometheus", {"demo": url}))
         _replay(target, callers, 0.0 if prometheus is None else _SECONDS)
         _await_points(target, callers)
         evidence = _evidence(url)

@@ -1,4 +1,4 @@
-"""A real Prometheus beside the demo's service, with the alerts of deploy/prometheus: which of them fire, and when.
+"""A real Prometheus beside real services, with the alerts of deploy/prometheus: which of them fire, and when.
 
 Windows and waiting times of the rules are minutes to days, a demo has half a minute. So a copy of the rules is used in
 which time runs `SPEED` times as fast: windows, intervals and waiting times are divided by it, nothing else is changed.
@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,11 +84,15 @@ class Prometheus:
 
     url: str
 
-    def get(self, path: str, **parameters: str) -> Any:
+    def get(self, path: str, **parameters: str | float) -> Any:
         """Answer of its API."""
         address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return json.load(answer)["data"]
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            error.add_note(f"{parameters}: {error.read().decode()}")
+            raise
 
     def samples(self, selector: str) -> list[Mapping[str, Any]]:
         """All samples of series, each with its labels as `metric` and pairs of time and text as `values`."""
@@ -123,14 +128,28 @@ def first_alarms(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str
 
 
 @contextlib.contextmanager
-def running_prometheus(folder: Path, service: str) -> Iterator[Prometheus]:
-    """Prometheus with the fast rules, reading the metrics of the service at this address every second."""
+def running_prometheus(
+    folder: Path, services: Mapping[str, str], *, is_service_fast: bool = False
+) -> Iterator[Prometheus]:
+    """Prometheus with the fast rules, reading the metrics of services every second; ends with the block.
+
+    Parameters
+    ----------
+    folder
+        For its files; emptied.
+    services
+        Addresses by the name that stands for each in the label `instance`.
+    is_service_fast
+        Whether time runs faster for alerts on the service itself, too.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "rules").mkdir(parents=True)
     for path in RULES.glob("*.yml"):
-        rules = path.read_text(encoding="utf-8")
-        (folder / "rules" / path.name).write_text(rules if path.name == _SERVICE else faster(rules), encoding="utf-8")
-    targets = [{"targets": [urllib.parse.urlsplit(service).netloc]}]
+        rules, is_kept = path.read_text(encoding="utf-8"), path.name == _SERVICE and not is_service_fast
+        (folder / "rules" / path.name).write_text(rules if is_kept else faster(rules), encoding="utf-8")
+    targets = [
+        {"targets": [urllib.parse.urlsplit(url).netloc], "labels": {"instance": name}} for name, url in services.items()
+    ]
     config = {
         "global": {"scrape_interval": _EVERY, "evaluation_interval": _EVERY},
         "rule_files": ["rules/*.yml"],
@@ -148,9 +167,10 @@ def running_prometheus(folder: Path, service: str) -> Iterator[Prometheus]:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
         end = time.monotonic() + _PATIENCE
-        while not _is_ready(f"http://{address}"):
+        while not _is_ready(f"http://{address}", len(services)):
             if process.poll() is not None or time.monotonic() > end:
-                raise RefusedError(f"prometheus did not start or does not reach {service}; see {log}")
+                where = ", ".join(services.values())
+                raise RefusedError(f"prometheus did not start or does not reach {where}; see {log}")
             time.sleep(0.1)
         yield Prometheus(f"http://{address}")
     finally:
@@ -162,12 +182,12 @@ def running_prometheus(folder: Path, service: str) -> Iterator[Prometheus]:
             process.wait()
 
 
-def _is_ready(url: str) -> bool:
-    """Whether it serves, and has read the service at least twice: from then on no row is missed."""
+def _is_ready(url: str, services: int) -> bool:
+    """Whether it serves, and has read every service at least twice: from then on no row is missed."""
     try:
         with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
             pass
-        looks = [value for series in Prometheus(url).samples("up") for _, value in series["values"]]
+        looks = [[value for _, value in series["values"]] for series in Prometheus(url).samples("up")]
     except OSError:
         return False
-    return looks.count("1") >= 2
+    return sum(values.count("1") >= 2 for values in looks) == services

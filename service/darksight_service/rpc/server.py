@@ -39,6 +39,7 @@ _THREADS = 4
 _REFUSALS = 2
 # How long a caller that found the server full is asked to wait: about what it takes to work off a full queue.
 _RETRY_SECONDS = 0.05
+_NEVER_MS = 2**31 - 1
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -265,6 +266,8 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
         # We ask, too: a connection whose other end is gone is closed after 80 s.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        # A name is only resolved again when a connection ends. What is under way finishes on the old one.
+        ("grpc.max_connection_age_ms", round(1e3 * settings.connection_seconds) or _NEVER_MS),
         # A client that connects and says nothing more holds a socket for this long.
         ("grpc.server_handshake_timeout_ms", 10_000),
     ]
