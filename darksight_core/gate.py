@@ -4,11 +4,12 @@
     OUTLIER          p-value <= k / (n + 1): unusual, at a false-alarm rate that was promised
     UNSCORED         a score is missing
     LOW_CONFIDENCE   reject score <= threshold: likely wrong, by a threshold that was certified
-    REGION           inside a part of the map where an analyst refuses (reserved)
+    REGION           inside a part of the map where an analyst refuses
 
 A row gets the first reason of this list that applies. Rules only ever take acceptance away: a gate with one rule more,
 or a stricter one, accepts a part of the rows and never another row. The one exception is asked for by name:
-`fail_open` accepts what could not be scored and is rejected for no other reason, and still says UNSCORED.
+`fail_open` accepts what could not be scored and is rejected for no other reason, and still says UNSCORED; of these, a
+row that has a point inside a region is refused for it.
 
 What a rule promises, and on which rows that was established, is made in `darksight_core.certify`.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from darksight_core.confidence import SCORES
 from darksight_core.conformal import Cutoff
 from darksight_core.errors import ConfigError
 from darksight_core.learned import Learned
+from darksight_core.regions import Region, inside_any
 from darksight_core.simplex import Floats
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class Reason(IntEnum):
 
 
 # As numbers of numpy: a member of an enum takes a microsecond to convert, which counts for a single row.
-_NONE, _OUTLIER, _LOW_CONFIDENCE, _, _INVALID, _UNSCORED = (np.int8(reason) for reason in Reason)
+_NONE, _OUTLIER, _LOW_CONFIDENCE, _REGION, _INVALID, _UNSCORED = (np.int8(reason) for reason in Reason)
+_ACCEPT, _REJECT = (np.int8(decision) for decision in Decision)
 
 
 def _decisions(accepted: set[Reason]) -> NDArray[np.int8]:
@@ -119,6 +122,8 @@ class Gate:
         The model behind the reject score "learned".
     fail_open
         Whether rows that could not be scored are accepted.
+    regions
+        Where rows are refused that all other rules accept.
     """
 
     outlier: Cutoff | None = None
@@ -126,6 +131,7 @@ class Gate:
     threshold: float = -math.inf
     learned: Learned | None = None
     fail_open: bool = False
+    regions: tuple[Region, ...] = ()
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -177,7 +183,23 @@ class Gate:
         if self.outlier is not None:
             reason[self.outlier.flags(scores.p_value)] = _OUTLIER
         reason[~scores.valid] = _INVALID
-        return self.by_reason(reason)
+        decisions = self.by_reason(reason)
+        self.refuse_inside(decisions, scores.points)
+        return decisions
+
+    def refuse_inside(self, decisions: Decisions, points: Floats) -> None:
+        """Turn the accepted rows whose points (n, 2) are inside a region into rejected ones, in place."""
+        if not self.regions:
+            return
+        accepted = np.flatnonzero(decisions.decision == _ACCEPT)
+        if len(accepted):
+            refused = accepted[inside_any(self.regions, points[accepted])]
+            decisions.decision[refused], decisions.reason[refused] = _REJECT, _REGION
+
+    def at(self, ms: int) -> Gate:
+        """The gate without regions that have ended at a time, in Unix milliseconds."""
+        left = tuple(region for region in self.regions if not 0 < region.expires_ms <= ms)
+        return self if len(left) == len(self.regions) else replace(self, regions=left)
 
     def unscored(self, n: int) -> Decisions:
         """The decisions on n rows that the scorer could not be asked about."""
@@ -194,6 +216,8 @@ class Gate:
     def settings(self) -> dict[str, Any]:
         """All that is not an array, as JSON knows it; an infinite threshold is a text that float() reads."""
         outlier = self.outlier
+        # Named only where there are some, so that the file of a gate without them is the same as ever.
+        regions = {"regions": [region.settings() for region in self.regions]} if self.regions else {}
         return {
             "outlier": None
             if outlier is None
@@ -214,6 +238,7 @@ class Gate:
                 "learned": None if self.learned is None else self.learned.settings(),
             },
             "fail_open": self.fail_open,
+            **regions,
         }
 
     @classmethod
@@ -229,9 +254,10 @@ class Gate:
                     raise ConfigError("the outlier rule of the gate contradicts itself")
             if not isinstance(fail_open, bool):
                 raise ConfigError("fail_open of the gate must be true or false")
+            regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
             if reject is None:
-                return cls(outlier=cutoff, fail_open=fail_open)
+                return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
-            return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open)
+            return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions)
         except KeyError as missing:
             raise ConfigError(f"the gate lacks {missing}") from None

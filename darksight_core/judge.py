@@ -125,7 +125,10 @@ class Judge:
         if close:
             self._judge_again(rows, scores, confidence, verdicts)
         decision, reason = verdicts
-        return Judged(scores, Decisions(decision, reason), confidence, predicted, top)
+        decisions = Decisions(decision, reason)
+        if self.gate.regions:
+            self.gate.refuse_inside(decisions, points)
+        return Judged(scores, decisions, confidence, predicted, top)
 
     def unscored(self, n: int) -> Judged:
         """What is said about n rows that could not be scored though nothing is known to be wrong with them."""

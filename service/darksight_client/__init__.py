@@ -36,6 +36,7 @@ from darksight_client.models import (
     PolicyState,
     Version,
 )
+from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionExample, RegionPreview, Share
 from darksight_client.results import Batch, Decision, Gated, Point, Reason, Scored
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Batch",
     "Batcher",
     "Cancelled",
+    "CarriedRegion",
     "Client",
     "Conflict",
     "DarkSightClientError",
@@ -62,8 +64,13 @@ __all__ = [
     "PolicyChange",
     "PolicyState",
     "Reason",
+    "Region",
+    "RegionChange",
+    "RegionExample",
+    "RegionPreview",
     "Scored",
     "ServerError",
+    "Share",
     "Unauthenticated",
     "Unavailable",
     "UnknownModel",

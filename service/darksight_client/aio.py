@@ -18,6 +18,7 @@ import grpc.aio
 from numpy.typing import ArrayLike
 
 from darksight_client import admin
+from darksight_client import regions as region_calls
 from darksight_client.calls import Calls, points_request
 from darksight_client.connection import Connection
 from darksight_client.errors import DarkSightClientError, ServerError, Unavailable, error_of_rpc
@@ -87,6 +88,15 @@ class AsyncClient(Connection):
     policy = _run(admin.policy)
     set_policy = _run(admin.set_policy)
     dry_run_policy = _run(admin.dry_run_policy)
+
+    regions = _run(region_calls.regions)
+    region_history = _run(region_calls.region_history)
+    preview_region = _run(region_calls.preview_region)
+    save_region = _run(region_calls.save_region)
+    enforce_region = _run(region_calls.enforce_region)
+    shadow_region = _run(region_calls.shadow_region)
+    remove_region = _run(region_calls.remove_region)
+    carry_over_region = _run(region_calls.carry_over_region)
 
     async def stream(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
+from darksight_service.regions import Regions
 from darksight_service.registry import (
     Registry,
     Serving,
@@ -51,12 +52,18 @@ class Control:
         That all processes of the replica share.
     store
         Gives the store, with the audit trail.
+
+    Attributes
+    ----------
+    regions
+        What an analyst can do.
     """
 
     def __init__(self, registry: Registry, state_file: StateFile, store: Callable[[], Store]) -> None:
         self._registry = registry
         self._file = state_file
         self._store = store
+        self.regions = Regions(registry, store, self._record, self._catch_up)
 
     def model(self, name: str) -> ModelState:
         """The state of a model."""
@@ -138,15 +145,20 @@ class Control:
             outlier=None if gate.outlier is None else gate.outlier.p_value,
             threshold=None if gate.reject_score is None else gate.threshold,
             fail_open=gate.fail_open,
+            regions=serving.gate.regions,
         )
         return self._store().dry_run(model, serving.version, cutoffs, since_ms=since_ms, until_ms=until_ms)
 
-    def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
-        store = self._store()
-        store.append_change(kind, model, payload, author=author, comment=comment)
-        sync(self._file, store)
+    def _catch_up(self) -> None:
+        """Fold what other workers and replicas changed, which they may have told the caller already."""
+        sync(self._file, self._store())
         self._registry.refresh()
-        _log.info(f"{kind}_changed", extra={"model": model, "author": author, **payload})
+
+    def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
+        self._store().append_change(kind, model, payload, author=author, comment=comment)
+        self._catch_up()
+        facts = {name: value for name, value in payload.items() if name != "polygon"}
+        _log.info(f"{kind}_changed", extra={"model": model, "author": author, **facts})
 
 
 def check_name(model: str) -> None:

@@ -8,13 +8,15 @@ trusted is refused before anything is replaced, and what served goes on serving.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.bundle import Bundle, Reference, read_bundle
 from darksight_core.conformal import cutoff
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.gate import Gate
@@ -22,7 +24,7 @@ from darksight_core.judge import Judge
 from darksight_core.scorer import Scorer
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.metrics.counts import ModelCounts
-from darksight_service.state import ModelState, PolicyOverride, State
+from darksight_service.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.statefile import StateFile
 
 __all__ = [
@@ -58,6 +60,7 @@ class Version:
     class_names: tuple[str, ...]
     numbers: Mapping[str, int]
     outlier_score: str
+    reference: Reference
 
     @classmethod
     def of(cls, bundle: Bundle) -> Version:
@@ -73,6 +76,7 @@ class Version:
             class_names=bundle.class_names,
             numbers={name: number for number, name in enumerate(bundle.class_names)},
             outlier_score=bundle.calibration.outlier_score,
+            reference=bundle.reference,
         )
 
     @property
@@ -110,12 +114,22 @@ class Registry:
         Folder of the bundles.
     counts
         Makes the counters of a model's version.
+    clock
+        Unix time in seconds; regions end by it.
     """
 
-    def __init__(self, state_file: StateFile, bundles: Path, counts: Callable[[str, Version], ModelCounts]) -> None:
+    def __init__(
+        self,
+        state_file: StateFile,
+        bundles: Path,
+        counts: Callable[[str, Version], ModelCounts],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._file = state_file
         self._bundles = bundles
         self._counts = counts
+        self._clock = clock
+        self._next_end_ms = math.inf
         self._lock = threading.Lock()
         self._stamp: tuple[int, int] | None = None
         self._loaded: dict[str, Version] = {}
@@ -161,16 +175,18 @@ class Registry:
 
         A model whose new bundle cannot be read goes on as it was, which is logged; the others are not held up.
         """
+        now_ms = self._now_ms()
         stamp = self._file.stamp()
-        if stamp == self._stamp:
+        if stamp == self._stamp and now_ms < self._next_end_ms:
             return False
         with self._lock:
             stamp = self._file.stamp()
             state = self._file.read()
-            if state == self._state and self._stamp is not None:
+            if state == self._state and self._stamp is not None and now_ms < self._next_end_ms:
                 self._stamp = stamp
                 return False
             self._state = state
+            self._next_end_ms = math.inf
             serving = {}
             for name, model in state.models.items():
                 try:
@@ -189,14 +205,24 @@ class Registry:
         return replace(self._under_policy(name, model, model.active), shadow=shadow)
 
     def _under_policy(self, name: str, model: ModelState, version: str) -> Serving:
-        bundle, override = self.version(name, version), model.versions[version].policy
+        bundle, deployment = self.version(name, version), model.versions[version]
         current = self._serving.get(name)
-        gate, is_certified = effective_gate(bundle, override)
+        now_ms = self._now_ms()
+        gate, is_certified = effective_gate(bundle, deployment.policy)
+        gate = _with_regions(gate, deployment)
+        ends = [region.expires_ms for region in gate.regions if region.expires_ms > now_ms]
+        self._next_end_ms = min([self._next_end_ms, *ends])
+        gate = gate.at(now_ms)
+        # What is accepted outside of regions is not what was certified.
+        is_certified &= not gate.regions
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
             return replace(current, shadow=None)
         counts = self._counts(name, bundle)
         counts.set_rule(*((0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)))
         return Serving(name, bundle, gate, Judge(bundle.scorer, gate), counts, is_certified)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000.0)
 
     def _other(self, model: str, serving: Serving, version: str) -> Serving:
         """A version that was asked for by name."""
@@ -244,6 +270,12 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
         gate = replace(gate, threshold=override.threshold)
     is_as_certified = override.alpha is None and override.threshold is None
     return gate, bundle.has_certificate and is_as_certified
+
+
+def _with_regions(gate: Gate, deployment: Deployment) -> Gate:
+    """A gate with the regions that are enforced for its version, besides those that its bundle brought."""
+    enforced = [saved.region for saved in deployment.regions.values() if saved.is_enforced]
+    return replace(gate, regions=(*gate.regions, *enforced)) if enforced else gate
 
 
 def _with_alpha(gate: Gate, rows: int, alpha: float) -> Gate:

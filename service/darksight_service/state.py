@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["Change", "Deployment", "ModelState", "PolicyOverride", "State", "apply_change"]
+from darksight_core.errors import ConfigError
+from darksight_core.regions import MAX_REGIONS, Region
+
+__all__ = ["Change", "Deployment", "ModelState", "PolicyOverride", "SavedRegion", "State", "apply_change"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,12 @@ class Change:
     Parameters
     ----------
     kind
-        `deploy`, `activate`, `rollback`, `shadow` or `policy`.
+        `deploy`, `activate`, `rollback`, `shadow`, `policy` or `region`.
     model
         Which it concerns.
     payload
-        What of it: `version`, and `path` and `activate`, or the fields of a `PolicyOverride`.
+        What of it: `version`, and `path` and `activate`, or the fields of a `PolicyOverride`, or the name of a `region`
+        and an `action`: `save` with `polygon` and `expires_ms`, `enforce`, `shadow` or `remove`.
     author, comment
         Who and why, as they said.
     id, changed_ms
@@ -70,6 +74,47 @@ class PolicyOverride:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedRegion:
+    """A region on the map of a version.
+
+    Parameters
+    ----------
+    region
+        Its name, polygon and end.
+    is_enforced
+        Whether the gate refuses there; else it only shows what it would refuse.
+    author, comment
+        Of who saved it.
+    id
+        Number of the change that saved it.
+    saved_ms
+        When, in Unix milliseconds.
+    """
+
+    region: Region
+    is_enforced: bool = False
+    author: str = ""
+    comment: str = ""
+    id: int = 0
+    saved_ms: int = 0
+
+    def is_over(self, ms: int) -> bool:
+        """Whether it has ended at a time, in Unix milliseconds."""
+        return 0 < self.region.expires_ms <= ms
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        others = {name: getattr(self, name) for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
+        return {**self.region.settings(), **others}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SavedRegion:
+        """Inverse of `as_dict`."""
+        others = {name: data[name] for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
+        return cls(Region.from_settings(data), **others)
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """A version that may serve.
 
@@ -82,11 +127,30 @@ class Deployment:
     policy
         What was set for this version. A new version starts from its own gate, and a roll-back restores the decisions
         of before to the last bit.
+    regions
+        Regions of this version's map, by name; another version has another map.
     """
 
     path: str
     deployed_ms: int = 0
     policy: PolicyOverride = PolicyOverride()
+    regions: Mapping[str, SavedRegion] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {
+            "path": self.path,
+            "deployed_ms": self.deployed_ms,
+            "policy": self.policy.as_dict(),
+            "regions": [saved.as_dict() for saved in self.regions.values()],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Deployment:
+        """Inverse of `as_dict`."""
+        regions = [SavedRegion.from_dict(each) for each in data.get("regions", ())]
+        policy = PolicyOverride.from_dict(data["policy"])
+        return cls(data["path"], data["deployed_ms"], policy, {saved.region.name: saved for saved in regions})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +181,16 @@ class State:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
-        data = asdict(self)
-        for name, model in self.models.items():
-            for version, deployment in model.versions.items():
-                data["models"][name]["versions"][version]["policy"] = deployment.policy.as_dict()
-        return data
+        models = {
+            name: {
+                "active": model.active,
+                "previous": list(model.previous),
+                "shadow": model.shadow,
+                "versions": {version: deployment.as_dict() for version, deployment in model.versions.items()},
+            }
+            for name, model in self.models.items()
+        }
+        return {"models": models, "last_change": self.last_change}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> State:
@@ -134,12 +203,8 @@ def _model(data: Mapping[str, Any]) -> ModelState:
         active=data["active"],
         previous=tuple(data["previous"]),
         shadow=data["shadow"],
-        versions={version: _deployment(deployment) for version, deployment in data["versions"].items()},
+        versions={version: Deployment.from_dict(deployment) for version, deployment in data["versions"].items()},
     )
-
-
-def _deployment(data: Mapping[str, Any]) -> Deployment:
-    return Deployment(data["path"], data["deployed_ms"], PolicyOverride.from_dict(data["policy"]))
 
 
 def apply_change(state: State, change: Change) -> State:
@@ -162,7 +227,32 @@ def _changed(model: ModelState, change: Change) -> ModelState:
         return replace(model, active=model.previous[-1], previous=model.previous[:-1])
     if change.kind == "shadow" and payload["version"] in ("", *model.versions) and payload["version"] != model.active:
         return replace(model, shadow=payload["version"])
-    if change.kind == "policy" and payload["version"] in model.versions:
-        changed = replace(model.versions[payload["version"]], policy=PolicyOverride.from_dict(payload))
-        return replace(model, versions={**model.versions, payload["version"]: changed})
+    if change.kind in ("policy", "region") and payload["version"] in model.versions:
+        before = model.versions[payload["version"]]
+        if change.kind == "policy":
+            after = replace(before, policy=PolicyOverride.from_dict(payload))
+        else:
+            after = replace(before, regions=_changed_regions(before.regions, change))
+        return replace(model, versions={**model.versions, payload["version"]: after})
     return model
+
+
+def _changed_regions(regions: Mapping[str, SavedRegion], change: Change) -> Mapping[str, SavedRegion]:
+    """The regions after a change; a name that is taken stays with who had it, until that region ends."""
+    # By the clock of the change, not by ours: every replica must come to the same regions.
+    left = {name: saved for name, saved in regions.items() if not saved.is_over(change.changed_ms)}
+    payload = change.payload
+    name, action = payload["region"], payload["action"]
+    if action == "save" and name not in left and len(left) < MAX_REGIONS:
+        try:
+            region = Region(name, payload["polygon"], payload["expires_ms"])
+        except ConfigError:
+            return left
+        left[name] = SavedRegion(
+            region, author=change.author, comment=change.comment, id=change.id, saved_ms=change.changed_ms
+        )
+    elif action in ("enforce", "shadow") and name in left:
+        left[name] = replace(left[name], is_enforced=action == "enforce")
+    elif action == "remove":
+        left.pop(name, None)
+    return left

@@ -602,6 +602,9 @@ def test_health(fake: Fake) -> None:
             client.health("unknown")
 
 
+TRIANGLE = ((0.0, 0.0), (1.0, 0.0), (0.5, 2.5))
+
+
 class Admin:
     """An AdminService that remembers its requests."""
 
@@ -611,6 +614,8 @@ class Admin:
         version = admin_pb2.Version(version=VERSION, path="d.safetensors", class_names=["a", "b"], deployed_at=stamp)
         self.model = admin_pb2.Model(name="digits", active_version=VERSION, versions=[version])
         self.policy = admin_pb2.Policy(alpha=0.01)
+        corners = [admin_pb2.Corner(x=x, y=y) for x, y in TRIANGLE]
+        self.region = admin_pb2.Region(name="gap", version=VERSION, polygon=corners, mode=2, expires_at=stamp)
 
     def answer(self, response: Any) -> Callable[..., Any]:
         """A handler with one answer."""
@@ -635,6 +640,20 @@ class Admin:
             "GetPolicy": admin_pb2.GetPolicyResponse(policy=self.policy, reject_score="msp", history=[change]),
             "SetPolicy": admin_pb2.SetPolicyResponse(effective=self.policy, is_certified=True),
             "DryRunPolicy": admin_pb2.DryRunPolicyResponse(before=counts),
+            "ListRegions": admin_pb2.ListRegionsResponse(
+                regions=[self.region], history=[admin_pb2.RegionChange(action="save", author="ann")]
+            ),
+            "PreviewRegion": admin_pb2.PreviewRegionResponse(
+                inside=4,
+                inside_accepted=3,
+                accepted=6,
+                accuracy=admin_pb2.Share(rows=4, right=1, low=0.1, high=0.7),
+                examples=[admin_pb2.RegionExample(prediction_id="a", label=-1, probs=[0.25, 0.75])],
+            ),
+            "SaveRegion": admin_pb2.SaveRegionResponse(region=self.region),
+            "SetRegionMode": admin_pb2.SetRegionModeResponse(region=self.region),
+            "RemoveRegion": admin_pb2.RemoveRegionResponse(region=self.region),
+            "CarryOverRegion": admin_pb2.CarryOverRegionResponse(region=self.region, held=8, is_saved=True),
         }
         service = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
         assert set(answers) == {method.name for method in service.methods}
@@ -664,6 +683,31 @@ def test_administration(fake: Fake) -> None:
     assert (deployed.path, deployed.activate, deployed.author) == ("d.safetensors", True, "me")
     assert (changed.policy.HasField("alpha"), changed.policy.threshold, changed.comment) == (False, 0.5, "try")
     assert changed.policy.HasField("fail_open")
+
+
+def test_regions(fake: Fake) -> None:
+    """Every call of an analyst, as a dataclass."""
+    admin = Admin()
+    with serving(fake, more={"darksight.v1.AdminService": admin.methods()}) as target, Client(target) as client:
+        (region,) = client.regions("digits")
+        (change,) = client.region_history("digits")
+        preview = client.preview_region("digits", polygon=TRIANGLE, since=1.0)
+        assert client.save_region("digits", "gap", TRIANGLE, expires_at=1_700_000_000.0, author="ann") == region
+        assert client.enforce_region("digits", "gap") == region
+        assert client.shadow_region("digits", "gap") == region
+        assert client.remove_region("digits", "gap", comment="healed") == region
+        carried = client.carry_over_region("digits", "gap", VERSION, save=True)
+        with pytest.raises(InvalidRequest, match="corners"):
+            client.preview_region("digits", polygon=[(1.0, 2.0, 3.0)])
+
+    assert (region.name, region.polygon, region.is_enforced, region.saved_at) == ("gap", TRIANGLE, True, None)
+    assert region.expires_at == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert (change.action, change.author) == ("save", "ann")
+    assert (preview.accuracy.share, preview.fresh_accuracy.share, preview.accepted_share) == (0.25, None, 0.5)
+    assert (preview.examples[0].label, preview.examples[0].probabilities) == (None, (0.25, 0.75))
+    assert (carried.region, carried.held, carried.is_saved) == (region, 8, True)
+    assert [request.mode for request in admin.requests[4:6]] == [2, 1]
+    assert (admin.requests[0].include_history, admin.requests[1].include_history) == (False, True)
 
 
 def test_a_change_is_not_repeated(fake: Fake) -> None:

@@ -6,6 +6,7 @@ import re
 import sqlite3
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ import psycopg
 import pytest
 from darksight_service.errors import (
     AuditError,
-    NotFoundError,
     RequestError,
     StoreError,
     StoreUnavailableError,
@@ -26,6 +26,7 @@ from darksight_service.store import Cutoffs, DecisionCounts, PointFilter, Store,
 from darksight_service.store.tables import BINS
 
 from darksight_core.errors import ConfigError
+from darksight_core.regions import Region, inside_any
 from tests.points import VERSION, make_batch, make_outcomes
 from tests.postgres import running_postgres
 
@@ -360,6 +361,10 @@ def test_a_page_token_of_another_request_is_refused(store: Store) -> None:
         store.list_points(PointFilter("digits"), page_size=10_001)
 
 
+REGIONS = (
+    Region("middle", ((-1.0, -1.0), (1.5, -0.5), (0.2, 0.3), (0.5, 2.0))),
+    Region("overlapping", ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0))),
+)
 POLICIES = [
     Cutoffs(),
     Cutoffs(0.1),
@@ -367,6 +372,8 @@ POLICIES = [
     Cutoffs(None, 0.3),
     Cutoffs(0.5, 0.9, True),
     Cutoffs(0.05, -np.inf),
+    Cutoffs(0.1, 0.5, True, REGIONS),
+    Cutoffs(None, None, False, REGIONS[:1]),
 ]
 
 
@@ -381,7 +388,7 @@ def reason_by(cutoffs: Cutoffs, point: StoredPoint) -> int:
         return 6
     if has_rule and point.confidence <= np.float32(cutoffs.threshold or 0.0):
         return 3
-    return 4 if point.reason == 4 else 1
+    return 1
 
 
 def counted(points: list[StoredPoint], reasons: list[int], accepted: list[bool]) -> DecisionCounts:
@@ -416,6 +423,8 @@ def test_dry_run_equals_deciding_again(store: Store) -> None:
     for cutoffs in POLICIES:
         reasons = [reason_by(cutoffs, point) for point in points]
         accepting = (1, 6) if cutoffs.fail_open else (1,)
+        inside = inside_any(cutoffs.regions, [(point.x, point.y) for point in points])
+        reasons = [4 if is_in and each in accepting else each for each, is_in in zip(reasons, inside, strict=True)]
         expected.append((before, counted(points, reasons, [reason in accepting for reason in reasons])))
     assert found == expected
     assert before.regions == 30
@@ -631,30 +640,35 @@ def test_a_change_of_unknown_kind_is_refused(store: Store) -> None:
         store.append_change("typo", "digits", {})
 
 
-def test_regions_are_added_listed_and_removed(url: str, open_store: Callable[..., Store]) -> None:
-    """A region is in force until it expires or is removed; what was stays to be seen."""
-    store = open_store(url)
-    store.register_bundle("digits", VERSION, class_names=["a", "b"], calibration_rows=99, outlier_score="log_density")
-    corners = [(0.0, 0.0), (1.0, 0.0), (0.5, 2.5)]
+def test_of_the_newest_points_those_inside_a_region_are_found(store: Store) -> None:
+    """What the database and the region say together is what the region says about every stored point."""
+    old = make_batch(40, ms=NOW_MS - 90 * DAY_MS, seed=3, version="b" * 64)
+    store.insert([*spread(20, names=None), make_batch(30, ms=NOW_MS, seed=4, is_shadow=True), old])
+    points = [point for point in everything(store) if point.version == VERSION]
+    store.insert(
+        [make_outcomes({point.prediction_id: max(0, point.predicted - n % 2) for n, point in enumerate(points[::3])})]
+    )
+    points = [point for point in everything(store) if point.version == VERSION]
+    region = Region("drawn", ((-1.0, -1.0), (1.5, -0.5), (0.2, 0.3), (0.5, 2.0)))
 
-    first = store.add_region("digits", VERSION, name="gap", polygon=corners, mode="enforce", author="ann")
-    store.add_region("digits", VERSION, name="soon", polygon=corners, expires_ms=NOW_MS + 10)
-    later = open_store(url, now_ms=NOW_MS + 10)
-
-    assert [(each.name, each.mode, each.polygon) for each in store.list_regions("digits")] == [
-        ("gap", "enforce", tuple(corners)),
-        ("soon", "shadow", tuple(corners)),
-    ]
-    assert [each.name for each in later.list_regions("digits", VERSION)] == ["gap"]
-    later.remove_region(first)
-    assert later.list_regions("digits") == []
-    assert [each.removed_ms for each in later.list_regions("digits", include_past=True)] == [NOW_MS + 10, 0]
-    with pytest.raises(NotFoundError):
-        later.remove_region(first)
-    with pytest.raises(NotFoundError):
-        store.add_region("digits", "f" * 64, name="gap", polygon=corners)
-    with pytest.raises(ConfigError):
-        store.add_region("digits", VERSION, name="line", polygon=corners[:2])
+    for limit in (1, 70, 10_000):
+        found = store.newest_inside("digits", VERSION, region, since_ms=0, until_ms=NOW_MS + DAY_MS, limit=limit)
+        looked_at = points[:limit]
+        inside = [point for point in looked_at if region.inside([(point.x, point.y)])[0]]
+        assert found.looked_at == len(looked_at)
+        assert found.accepted_in_all == sum(point.decision == 1 for point in looked_at)
+        assert found.oldest_ms == looked_at[-1].received_ms
+        assert [str(uuid.UUID(bytes=each)) for each in found.ids] == [point.id for point in inside]
+        assert found.label.tolist() == [point.label for point in inside]
+        assert found.is_accepted.tolist() == [point.decision == 1 for point in inside]
+        assert found.reason.tolist() == [point.reason for point in inside]
+        assert found.predicted.tolist() == [point.predicted for point in inside]
+    assert len(inside) > 20
+    assert [point.id for point in store.points_by_id("digits", VERSION, found.ids[:7])] == [p.id for p in inside[:7]]
+    empty = store.newest_inside("digits", VERSION, region, since_ms=NOW_MS + 1, until_ms=NOW_MS + DAY_MS, limit=9)
+    assert (empty.looked_at, empty.oldest_ms, len(empty)) == (0, 0, 0)
+    other = store.newest_inside("digits", "b" * 64, region, since_ms=0, until_ms=NOW_MS + 1, limit=9)
+    assert other.looked_at == 9
 
 
 def test_a_broken_record_is_no_outage(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,13 @@ def run(args: argparse.Namespace) -> int:
     if found.certificate["outlier"] is not None:
         found.certificate["outlier"]["score"] = bundle.calibration.outlier_score
         found.certificate["outlier"]["sha256"] = bundle.splits.calibrate.sha256
-    version = write_bundle(args.out, bundle.with_gate(found.gate, found.certificate), overwrite=args.overwrite)
+    # The map is the same, and so are the parts of it where an analyst refuses.
+    regions = () if bundle.gate is None else bundle.gate.regions
+    gate = replace(found.gate, regions=regions)
+    version = write_bundle(args.out, bundle.with_gate(gate, found.certificate), overwrite=args.overwrite)
     if bundle.gate is not None:
-        say(f"the gate of {args.bundle} was replaced, not extended")
+        kept = f" except for its {len(regions)} regions, of which the certificate knows nothing" if regions else ""
+        say(f"the gate of {args.bundle} was replaced, not extended{kept}")
     if args.json:
         print_json({**found.as_dict(), "bundle": str(args.out), "version": version})
     else:

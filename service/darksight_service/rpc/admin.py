@@ -13,6 +13,7 @@ from darksight_core.errors import DarkSightError
 from darksight_core.gate import Gate
 from darksight_service.control import Control
 from darksight_service.monitor import Monitor
+from darksight_service.rpc.regions import RegionCalls
 from darksight_service.rpc.scoring import parse
 from darksight_service.state import ModelState, PolicyOverride
 from darksight_service.times import milliseconds, timestamp
@@ -32,11 +33,17 @@ class Admin:
         Which makes the changes.
     monitor
         For who answers now.
+
+    Attributes
+    ----------
+    regions
+        Handlers of its calls about regions.
     """
 
     def __init__(self, control: Control, monitor: Monitor) -> None:
         self._control = control
         self._monitor = monitor
+        self.regions = RegionCalls(control.regions)
 
     def list_models(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListModels."""

@@ -164,6 +164,12 @@ def method_table(
             f"/{ADMIN}/GetPolicy": unary("read", admin.get_policy),
             f"/{ADMIN}/SetPolicy": unary("admin", admin.set_policy),
             f"/{ADMIN}/DryRunPolicy": unary("read", admin.dry_run_policy),
+            f"/{ADMIN}/ListRegions": unary("read", admin.regions.list_regions),
+            f"/{ADMIN}/PreviewRegion": unary("read", admin.regions.preview_region),
+            f"/{ADMIN}/SaveRegion": unary("admin", admin.regions.save_region),
+            f"/{ADMIN}/SetRegionMode": unary("admin", admin.regions.set_region_mode),
+            f"/{ADMIN}/RemoveRegion": unary("admin", admin.regions.remove_region),
+            f"/{ADMIN}/CarryOverRegion": unary("admin", admin.regions.carry_over_region),
         }
         for name, (scope, behaviour) in inference.methods().items():
             table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour)

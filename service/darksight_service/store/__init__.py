@@ -1,7 +1,7 @@
 """Points, outcomes, counts and the audit trail in SQL, on SQLite or PostgreSQL; nothing else imports SQLAlchemy."""
 
 from darksight_service.store.engine import Timeouts
-from darksight_service.store.regions import Region
+from darksight_service.store.places import Places
 from darksight_service.store.retention import Limits, Pruned
 from darksight_service.store.rollups import ClassRate, Rates
 from darksight_service.store.search import Page, PointFilter, StoredPoint
@@ -17,10 +17,10 @@ __all__ = [
     "Labelled",
     "Limits",
     "Page",
+    "Places",
     "PointFilter",
     "Pruned",
     "Rates",
-    "Region",
     "Store",
     "StoreStats",
     "StoredPoint",

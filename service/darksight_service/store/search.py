@@ -29,7 +29,7 @@ from darksight_service.store.rollups import within
 from darksight_service.store.rows import LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
-__all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "span"]
+__all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "ranges_of", "read_point", "source_of", "span"]
 
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 100
@@ -114,11 +114,11 @@ def list_points(
     found: list[Any] = []
     if bundles and low < high:
         with reading(engine) as connection:
-            for ranges in _ranges(connection, bundles, wanted, low, high, size + 1):
+            for ranges in ranges_of(connection, bundles, wanted, low, high, size + 1):
                 found += connection.execute(_query(bundles, wanted, ranges).limit(size + 1 - len(found))).all()
                 if len(found) > size:
                     break
-    points = [_point(row, wanted.model, bundles) for row in found[:size]]
+    points = [read_point(row, wanted.model, bundles) for row in found[:size]]
     return Page(points, _token(found[size - 1].id, wanted) if len(found) > size else "")
 
 
@@ -127,7 +127,7 @@ def span(low: Any, high: Any) -> ColumnElement[bool]:
     return and_(point.c.id >= low, point.c.id < high)
 
 
-def _ranges(
+def ranges_of(
     connection: Connection, bundles: dict[int, str], wanted: PointFilter, low: bytes, high: bytes, need: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Ranges of ids, newest first, in which there are points; after each yield more are given if they are needed."""
@@ -179,17 +179,21 @@ def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple
     ]
 
 
+def source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
+    """What to select points of these ranges from."""
+    if len(ranges) == 1:
+        return point
+    spans = values(column("low", PointId), column("high", PointId), name="spans").data(list(ranges)).cte()
+    return spans.join(point, span(spans.c.low, spans.c.high))
+
+
 def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]]) -> Any:
-    source: Any = point
-    if len(ranges) > 1:
-        spans = values(column("low", PointId), column("high", PointId), name="spans").data(ranges).cte()
-        source = spans.join(point, span(spans.c.low, spans.c.high))
     query = (
         select(point, outcome.c.label)
         .select_from(
-            source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
-                outcome, outcome.c.id == outcome_point.c.outcome_id
-            )
+            source_of(ranges)
+            .outerjoin(outcome_point, outcome_point.c.point_id == point.c.id)
+            .outerjoin(outcome, outcome.c.id == outcome_point.c.outcome_id)
         )
         .where(span(ranges[-1][0], ranges[0][1]))
         .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
@@ -211,7 +215,8 @@ def _conditions(table: Table, wanted: PointFilter, last_class: int) -> list[Colu
     return [table.c[name].in_(values) for name, given, values in columns if given]
 
 
-def _point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> StoredPoint:
+def read_point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> StoredPoint:
+    """A point from a row of all columns of the table, and the label."""
     # In the order of the table: to ask a row for a column by its name costs more than all the rest.
     point_id, event_ms, *numbers, bundle_id, predicted, reason, is_accepted, is_shadow, name, probs, label = row
     if name is None:

@@ -15,10 +15,10 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
-from darksight_service.errors import NotFoundError
+from darksight_core.regions import Region
 from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
 from darksight_service.state import Change
-from darksight_service.store import changes, regions, rollups, schema, search, verdicts
+from darksight_service.store import changes, places, rollups, schema, search, verdicts
 from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
 from darksight_service.store.insert import Inserter
 from darksight_service.store.names import Names
@@ -216,6 +216,18 @@ class Store:
         bundles = self._names.known(wanted.model, wanted.version)
         return search.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
 
+    def newest_inside(
+        self, model: str, version: str, region: Region, *, since_ms: int, until_ms: int, limit: int
+    ) -> places.Places:
+        """Of the newest points of a version those that are inside a region."""
+        bundles = self._names.known(model, version)
+        wanted = search.PointFilter(model, version, since_ms, until_ms)
+        return places.newest_inside(self._engine, bundles, wanted, region, limit=limit)
+
+    def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> list[search.StoredPoint]:
+        """The points with these ids, in their order, as far as they are stored."""
+        return places.points_by_id(self._engine, self._names.known(model, version), model, ids)
+
     def dry_run(
         self, model: str, version: str | None, cutoffs: verdicts.Cutoffs, *, since_ms: int, until_ms: int
     ) -> tuple[verdicts.DecisionCounts, verdicts.DecisionCounts]:
@@ -278,36 +290,6 @@ class Store:
     def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
         """The latest entries about a model, newest first."""
         return changes.history(self._engine, model, kinds=kinds, limit=limit)
-
-    def add_region(
-        self,
-        model: str,
-        version: str,
-        *,
-        name: str,
-        polygon: Sequence[tuple[float, float]],
-        mode: str = "shadow",
-        author: str = "",
-        expires_ms: int = 0,
-    ) -> int:
-        """Add a region to the map of a bundle and return its number; NotFoundError if the bundle is not known."""
-        found = list(self._names.known(model, version))
-        if not found:
-            raise NotFoundError(f"nothing is stored about version {version[:12]} of {model}", model=model)
-        return regions.add_region(
-            self._engine, found[0], name=name, polygon=polygon, mode=mode, author=author, expires_ms=expires_ms,
-            now_ms=self._clock(),
-        )  # fmt: skip
-
-    def list_regions(
-        self, model: str, version: str | None = None, *, include_past: bool = False
-    ) -> list[regions.Region]:
-        """Regions that are in force, with `include_past` also those that were."""
-        return regions.list_regions(self._engine, model, version, now_ms=self._clock(), include_past=include_past)
-
-    def remove_region(self, number: int) -> None:
-        """End a region; NotFoundError if it is not in force."""
-        regions.remove_region(self._engine, number, now_ms=self._clock())
 
     def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         """Delete what is over the limits, or only say what that would be."""

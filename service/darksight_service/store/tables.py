@@ -2,10 +2,9 @@
 
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
            │          ├─ rollup         counts per minute of what was decided, and why
-           │          ├─ rollup_bin     counts per minute of p-values, in 20 bins
-           │          └─ region         parts of a map where an analyst refuses
+           │          └─ rollup_bin     counts per minute of p-values, in 20 bins
            └─ outcome ── outcome_point  what was right, and the points it is about
-    policy_change                       the audit trail
+    policy_change                       the audit trail: versions, policies, regions
 
 A point is small: real numbers have 4 bytes, model and version are one number, and what a number cannot say is NULL,
 never NaN. A row of ten classes and a name of 16 letters takes 128 bytes on PostgreSQL; one byte more would be 8 more.
@@ -27,7 +26,6 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
-    CheckConstraint,
     Column,
     Dialect,
     Float,
@@ -58,7 +56,6 @@ __all__ = [
     "outcome_point",
     "point",
     "policy_change",
-    "region",
     "rollup",
     "rollup_bin",
 ]
@@ -220,21 +217,6 @@ outcome_point = Table(
     Column("point_id", PointId, primary_key=True),
     Column("outcome_id", ForeignKey(outcome.c.id, ondelete="CASCADE"), nullable=False, index=True),
     sqlite_with_rowid=False,
-)
-
-region = Table(
-    "region",
-    metadata,
-    Column("id", _Serial, primary_key=True),
-    Column("bundle_id", ForeignKey(bundle.c.id), nullable=False, index=True),
-    Column("name", Text, nullable=False),
-    Column("polygon", JSON, nullable=False),
-    Column("mode", Text, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("expires_at", Moment, nullable=True),
-    Column("removed_at", Moment, nullable=True),
-    CheckConstraint("mode IN ('shadow', 'enforce')", name="mode"),
 )
 
 policy_change = Table(

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, literal, or_, select
 
 from darksight_core.gate import Reason
+from darksight_core.regions import Region, inside_any
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
+from darksight_service.store.places import within_box
 from darksight_service.store.rows import decode_probs
 from darksight_service.store.search import span
 from darksight_service.store.tables import outcome, outcome_point, point
@@ -33,11 +35,14 @@ class Cutoffs:
         Accept iff the reject score is above; None for no such rule.
     fail_open
         Whether rows that could not be scored are accepted.
+    regions
+        Where rows are refused that all else accepts.
     """
 
     outlier: float | None = None
     threshold: float | None = None
     fail_open: bool = False
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,11 +109,7 @@ _CORRECT = func.coalesce(func.sum(case((outcome.c.label == point.c.predicted, 1)
 def dry_run(
     engine: Engine, bundles: Iterable[int], cutoffs: Cutoffs, *, since_ms: int, until_ms: int
 ) -> tuple[DecisionCounts, DecisionCounts]:
-    """What was decided on stored points, and what a policy would have decided.
-
-    A point that was refused for its region is refused for it again if no rule comes first; whether others lie in a
-    region is not known.
-    """
+    """What was decided on stored points, and what a policy would have decided."""
     after = _reason(cutoffs)
     key = (point.c.is_accepted, point.c.reason, after.label("after"))
     where = _where(bundles, since_ms, until_ms)
@@ -125,7 +126,38 @@ def dry_run(
         for is_accepted, _, new_reason, points, correct in connection.execute(known):
             _count_labelled(results[0], is_accepted, points, correct)
             _count_labelled(results[1], new_reason in accepting, points, correct)
+        if cutoffs.regions:
+            accepted = and_(where, after.in_([int(reason) for reason in accepting]))
+            _refuse_inside(connection, results[1], cutoffs.regions, accepted, after)
     return results
+
+
+def _refuse_inside(
+    connection: Connection,
+    counts: DecisionCounts,
+    regions: tuple[Region, ...],
+    where: ColumnElement[bool],
+    reason: ColumnElement[int],
+) -> None:
+    """Take accepted points that are inside a region over to the rejected ones."""
+    joined = point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+        outcome, outcome.c.id == outcome_point.c.outcome_id
+    )
+    query = (
+        select(point.c.x, point.c.y, reason, point.c.predicted, func.coalesce(outcome.c.label, -1))
+        .select_from(joined)
+        .where(where, or_(*(within_box(point.c.x, point.c.y, region) for region in regions)))
+    )
+    for part in connection.execute(query).partitions(_FEW):
+        table = np.array([tuple(row) for row in part], dtype=np.float64)
+        reasons, predicted, label = table[inside_any(regions, table[:, :2]), 2:].T
+        refused = len(reasons)
+        counts.accepted -= refused
+        counts.regions += refused
+        counts.unscored -= int((reasons == Reason.UNSCORED).sum())
+        known, correct = int((label >= 0).sum()), int(((label >= 0) & (label == predicted)).sum())
+        _count_labelled(counts, True, -known, -correct)
+        _count_labelled(counts, False, known, correct)
 
 
 def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int) -> Accuracy:
@@ -199,7 +231,7 @@ def _prefer_index(connection: Connection, since_ms: int, until_ms: int) -> None:
 
 
 def _reason(cutoffs: Cutoffs) -> ColumnElement[int]:
-    """The reason that a gate would give, in the order of `darksight_core.gate`."""
+    """The reason that a gate without regions would give, in the order of `darksight_core.gate`."""
     unscored: ColumnElement[bool] = point.c.p_value.is_(None)
     rules: list[tuple[ColumnElement[bool], int]] = [(point.c.reason == Reason.INVALID, Reason.INVALID)]
     # Stored numbers were rounded to float32, and so must be what they are compared with.
@@ -211,7 +243,6 @@ def _reason(cutoffs: Cutoffs) -> ColumnElement[int]:
     rules.append((unscored, Reason.UNSCORED))
     if has_threshold:
         rules.append((point.c.confidence <= float(np.float32(cutoffs.threshold)), Reason.LOW_CONFIDENCE))
-    rules.append((point.c.reason == Reason.REGION, Reason.REGION))
     return case(*((condition, int(reason)) for condition, reason in rules), else_=int(Reason.NONE))
 
 

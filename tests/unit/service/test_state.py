@@ -10,6 +10,8 @@ from darksight_service.errors import RefusedError
 from darksight_service.state import Change, PolicyOverride, State, apply_change
 from darksight_service.statefile import StateFile
 
+from darksight_core.regions import MAX_REGIONS
+
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
@@ -24,6 +26,14 @@ def fold(*changes: Change) -> State:
 def deploy(version: str, *, activate: bool = False, model: str = "m") -> Change:
     """A deployment."""
     return Change("deploy", model, {"version": version, "path": f"{version[0]}.safetensors", "activate": activate})
+
+
+def region(action: str, name: str = "gap", *, version: str = A, ms: int = 0, expires_ms: int = 0) -> Change:
+    """A change of a region, which is saved as a triangle."""
+    payload = {"version": version, "region": name, "action": action}
+    if action == "save":
+        payload |= {"polygon": [[0.0, 0.0], [1.0, 0.0], [0.5, 2.5]], "expires_ms": expires_ms}  # type: ignore[dict-item]  # JSON
+    return Change("region", "m", payload, author="ann", comment="torn", changed_ms=ms)
 
 
 def test_the_first_bundle_of_a_model_serves_at_once_and_later_ones_when_asked_for():
@@ -62,6 +72,11 @@ def test_a_change_that_makes_no_sense_leaves_the_state_as_it_is():
         Change("shadow", "m", {"version": A}),
         Change("policy", "m", {"version": C, "alpha": 0.5, "threshold": None, "fail_open": None}),
         Change("unheard-of", "m", {}),
+        region("save", version=C),
+        region("enforce"),
+        region("remove"),
+        region("unheard-of"),
+        replace(region("save"), payload={**region("save").payload, "polygon": [[0.0, 0.0]]}),
     ):
         assert apply_change(state, change).models == state.models
 
@@ -76,10 +91,36 @@ def test_a_policy_belongs_to_its_version_so_that_a_roll_back_restores_it():
     assert model.versions[A].policy == PolicyOverride(alpha=0.05, threshold=-math.inf)
 
 
+def test_a_region_is_saved_as_a_shadow_then_enforced_and_belongs_to_its_version():
+    """It keeps who saved it and when; another version has another map."""
+    made = [deploy(A), deploy(B, activate=True), region("save", ms=7)]
+    (saved,) = fold(*made).models["m"].versions[A].regions.values()
+
+    assert (saved.region.name, saved.is_enforced, saved.author, saved.comment) == ("gap", False, "ann", "torn")
+    assert (saved.id, saved.saved_ms, saved.region.polygon[2]) == (3, 7, (0.5, 2.5))
+    assert fold(*made, region("enforce")).models["m"].versions[A].regions == {"gap": replace(saved, is_enforced=True)}
+    assert fold(*made, region("enforce"), region("shadow")).models["m"].versions[A].regions == {"gap": saved}
+    assert fold(*made, region("enforce"), region("remove")).models["m"].versions[A].regions == {}
+    assert fold(*made).models["m"].versions[B].regions == {}
+
+
+def test_a_name_stays_with_who_had_it_until_that_region_ends():
+    """Two analysts on two replicas save one name; what has ended by the clock of a change is forgotten with it."""
+    first = region("save", ms=10, expires_ms=100)
+
+    assert fold(deploy(A), first, region("save", ms=99)).models["m"].versions[A].regions["gap"].saved_ms == 10
+    assert fold(deploy(A), first, region("save", ms=100)).models["m"].versions[A].regions["gap"].saved_ms == 100
+    assert fold(deploy(A), first, region("enforce", ms=100)).models["m"].versions[A].regions == {}
+    many = [region("save", f"region {number}") for number in range(MAX_REGIONS + 1)]
+    assert len(fold(deploy(A), *many).models["m"].versions[A].regions) == MAX_REGIONS
+
+
 def test_a_state_survives_its_file(tmp_path: Path):
     """What is written is read, infinity included, as JSON that other programs can read."""
     policy = {"version": A, **PolicyOverride(threshold=-math.inf, fail_open=True).as_dict()}
-    state = fold(deploy(A), deploy(B), Change("shadow", "m", {"version": B}), Change("policy", "m", policy))
+    saved = (region("save", ms=5, expires_ms=50), region("enforce"), region("save", "other"))
+    changes = (Change("shadow", "m", {"version": B}), Change("policy", "m", policy), *saved)
+    state = fold(deploy(A), deploy(B), *changes)
     file = StateFile(tmp_path / "registry.json")
 
     assert file.read() == State()

@@ -2,12 +2,22 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegionMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REGION_MODE_UNSPECIFIED: _ClassVar[RegionMode]
+    REGION_MODE_SHADOW: _ClassVar[RegionMode]
+    REGION_MODE_ENFORCE: _ClassVar[RegionMode]
+REGION_MODE_UNSPECIFIED: RegionMode
+REGION_MODE_SHADOW: RegionMode
+REGION_MODE_ENFORCE: RegionMode
 
 class Version(_message.Message):
     __slots__ = ("version", "path", "class_names", "calibration_rows", "outlier_score", "deployed_at")
@@ -234,3 +244,251 @@ class DecisionCounts(_message.Message):
     rejected_labelled: int
     rejected_correct: int
     def __init__(self, points: _Optional[int] = ..., accepted: _Optional[int] = ..., outliers: _Optional[int] = ..., low_confidence: _Optional[int] = ..., regions: _Optional[int] = ..., invalid: _Optional[int] = ..., unscored: _Optional[int] = ..., accepted_labelled: _Optional[int] = ..., accepted_correct: _Optional[int] = ..., rejected_labelled: _Optional[int] = ..., rejected_correct: _Optional[int] = ...) -> None: ...
+
+class Corner(_message.Message):
+    __slots__ = ("x", "y")
+    X_FIELD_NUMBER: _ClassVar[int]
+    Y_FIELD_NUMBER: _ClassVar[int]
+    x: float
+    y: float
+    def __init__(self, x: _Optional[float] = ..., y: _Optional[float] = ...) -> None: ...
+
+class Region(_message.Message):
+    __slots__ = ("name", "version", "polygon", "mode", "author", "comment", "saved_at", "expires_at", "is_from_bundle")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    POLYGON_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    IS_FROM_BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    polygon: _containers.RepeatedCompositeFieldContainer[Corner]
+    mode: RegionMode
+    author: str
+    comment: str
+    saved_at: _timestamp_pb2.Timestamp
+    expires_at: _timestamp_pb2.Timestamp
+    is_from_bundle: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_from_bundle: _Optional[bool] = ...) -> None: ...
+
+class RegionChange(_message.Message):
+    __slots__ = ("changed_at", "version", "name", "action", "author", "comment")
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    changed_at: _timestamp_pb2.Timestamp
+    version: str
+    name: str
+    action: str
+    author: str
+    comment: str
+    def __init__(self, changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("rows", "right", "low", "high")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    right: int
+    low: float
+    high: float
+    def __init__(self, rows: _Optional[int] = ..., right: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+
+class ListRegionsRequest(_message.Message):
+    __slots__ = ("model", "version", "include_history")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    include_history: bool
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., include_history: _Optional[bool] = ...) -> None: ...
+
+class ListRegionsResponse(_message.Message):
+    __slots__ = ("regions", "history")
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    regions: _containers.RepeatedCompositeFieldContainer[Region]
+    history: _containers.RepeatedCompositeFieldContainer[RegionChange]
+    def __init__(self, regions: _Optional[_Iterable[_Union[Region, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[RegionChange, _Mapping]]] = ...) -> None: ...
+
+class PreviewRegionRequest(_message.Message):
+    __slots__ = ("model", "version", "name", "polygon", "since", "until", "examples")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLYGON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    name: str
+    polygon: _containers.RepeatedCompositeFieldContainer[Corner]
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    examples: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., examples: _Optional[int] = ...) -> None: ...
+
+class PreviewRegionResponse(_message.Message):
+    __slots__ = ("reference_points", "reference_inside", "reference_accuracy", "looked_at", "since", "accepted", "inside", "inside_accepted", "inside_refused", "accuracy", "accepted_accuracy", "fresh_accuracy", "examples")
+    REFERENCE_POINTS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_INSIDE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    FRESH_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    reference_points: int
+    reference_inside: int
+    reference_accuracy: Share
+    looked_at: int
+    since: _timestamp_pb2.Timestamp
+    accepted: int
+    inside: int
+    inside_accepted: int
+    inside_refused: int
+    accuracy: Share
+    accepted_accuracy: Share
+    fresh_accuracy: Share
+    examples: _containers.RepeatedCompositeFieldContainer[RegionExample]
+    def __init__(self, reference_points: _Optional[int] = ..., reference_inside: _Optional[int] = ..., reference_accuracy: _Optional[_Union[Share, _Mapping]] = ..., looked_at: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[int] = ..., inside: _Optional[int] = ..., inside_accepted: _Optional[int] = ..., inside_refused: _Optional[int] = ..., accuracy: _Optional[_Union[Share, _Mapping]] = ..., accepted_accuracy: _Optional[_Union[Share, _Mapping]] = ..., fresh_accuracy: _Optional[_Union[Share, _Mapping]] = ..., examples: _Optional[_Iterable[_Union[RegionExample, _Mapping]]] = ...) -> None: ...
+
+class RegionExample(_message.Message):
+    __slots__ = ("prediction_id", "x", "y", "predicted", "label", "is_accepted", "probs", "received_at")
+    PREDICTION_ID_FIELD_NUMBER: _ClassVar[int]
+    X_FIELD_NUMBER: _ClassVar[int]
+    Y_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    IS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PROBS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_AT_FIELD_NUMBER: _ClassVar[int]
+    prediction_id: str
+    x: float
+    y: float
+    predicted: int
+    label: int
+    is_accepted: bool
+    probs: _containers.RepeatedScalarFieldContainer[float]
+    received_at: _timestamp_pb2.Timestamp
+    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: _Optional[bool] = ..., probs: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SaveRegionRequest(_message.Message):
+    __slots__ = ("model", "version", "name", "polygon", "expires_at", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POLYGON_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    name: str
+    polygon: _containers.RepeatedCompositeFieldContainer[Corner]
+    expires_at: _timestamp_pb2.Timestamp
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class SaveRegionResponse(_message.Message):
+    __slots__ = ("region",)
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    region: Region
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
+
+class SetRegionModeRequest(_message.Message):
+    __slots__ = ("model", "version", "name", "mode", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    name: str
+    mode: RegionMode
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class SetRegionModeResponse(_message.Message):
+    __slots__ = ("region",)
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    region: Region
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
+
+class RemoveRegionRequest(_message.Message):
+    __slots__ = ("model", "version", "name", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    name: str
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class RemoveRegionResponse(_message.Message):
+    __slots__ = ("region",)
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    region: Region
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ...) -> None: ...
+
+class CarryOverRegionRequest(_message.Message):
+    __slots__ = ("model", "name", "version", "to_version", "save", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TO_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    name: str
+    version: str
+    to_version: str
+    save: bool
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: _Optional[bool] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class CarryOverRegionResponse(_message.Message):
+    __slots__ = ("region", "is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in", "is_saved")
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    IS_SAME_MAP_FIELD_NUMBER: _ClassVar[int]
+    STORED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_IN_FIELD_NUMBER: _ClassVar[int]
+    IS_SAVED_FIELD_NUMBER: _ClassVar[int]
+    region: Region
+    is_same_map: bool
+    stored_rows: int
+    reference_rows: int
+    held: int
+    others: int
+    taken_in: int
+    is_saved: bool
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: _Optional[bool] = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., held: _Optional[int] = ..., others: _Optional[int] = ..., taken_in: _Optional[int] = ..., is_saved: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,137 @@
+"""Stored points by their place on the map: those of the newest that are inside a region.
+
+There is no index on places: it would cost more than the points. So a preview looks at a number of the newest points,
+which are one range of ids. The database compares them with the bounding box, and only what is in it comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Engine, and_, case, func, select
+
+from darksight_core.regions import Region
+from darksight_service.records import received_ms
+from darksight_service.store.engine import reading
+from darksight_service.store.partitions import first_id
+from darksight_service.store.search import PointFilter, StoredPoint, ranges_of, read_point, source_of, span
+from darksight_service.store.tables import outcome, outcome_point, point
+
+__all__ = ["Places", "newest_inside", "points_by_id", "within_box"]
+
+_COLUMNS = ("id", "x", "y", "is_accepted", "reason", "predicted")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """n points that are inside a region, newest first, as columns.
+
+    Parameters
+    ----------
+    looked_at, accepted_in_all
+        The newest points that were compared with the region, and those of them that were accepted.
+    oldest_ms
+        When the oldest of them was received; 0 if there is none.
+    ids, received_ms
+        Of the points inside.
+    is_accepted, reason, predicted
+        What was decided, (n,).
+    label
+        The right class, (n,); -1 where it is not known.
+    """
+
+    looked_at: int
+    accepted_in_all: int
+    oldest_ms: int
+    ids: list[bytes]
+    received_ms: NDArray[np.int64]
+    is_accepted: NDArray[np.bool_]
+    reason: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    label: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def newest_inside(
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, region: Region, *, limit: int
+) -> Places:
+    """Of the newest `limit` points that pass a filter those inside a region; see `search.list_points`."""
+    looked_at, accepted, oldest = 0, 0, b""
+    rows: list[Any] = []
+    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
+    if bundles and low < high:
+        with reading(engine) as connection:
+            for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
+                some = _newest(bundles, wanted, ranges, limit - looked_at)
+                counts = select(func.count(), func.sum(case((some.c.is_accepted, 1), else_=0)))
+                found, found_accepted = connection.execute(counts).one()
+                last = connection.scalar(select(some.c.id).order_by(some.c.id).limit(1))
+                if found:
+                    looked_at, accepted, oldest = looked_at + found, accepted + int(found_accepted), last or b""
+                    rows += connection.execute(_inside_box(some, region)).all()
+                if looked_at >= limit:
+                    break
+    points = np.array([(row[1], row[2]) for row in rows], dtype=np.float64).reshape(-1, 2)
+    rows = [rows[number] for number in np.flatnonzero(region.inside(points)).tolist()]
+    numbers = np.array([row[3:] for row in rows], dtype=np.int64).reshape(-1, 4).T
+    return Places(
+        looked_at=looked_at,
+        accepted_in_all=accepted,
+        oldest_ms=received_ms(oldest) if oldest else 0,
+        ids=[row[0] for row in rows],
+        received_ms=np.array([received_ms(row[0]) for row in rows], dtype=np.int64),
+        is_accepted=numbers[0].astype(np.bool_),
+        reason=numbers[1],
+        predicted=numbers[2],
+        label=numbers[3],
+    )
+
+
+def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> list[StoredPoint]:
+    """The points with these ids, in their order, as far as they are stored."""
+    query = (
+        select(point, outcome.c.label)
+        .select_from(
+            point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+                outcome, outcome.c.id == outcome_point.c.outcome_id
+            )
+        )
+        .where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
+    )
+    with reading(engine) as connection:
+        found = {row[0]: read_point(row, model, bundles) for row in connection.execute(query)} if ids else {}
+    return [found[each] for each in ids if each in found]
+
+
+def within_box(x: ColumnElement[Any], y: ColumnElement[Any], region: Region) -> ColumnElement[bool]:
+    """Whether a place is in the bounding box of a region."""
+    left, right, bottom, top = region.box
+    return and_(x >= left, x < right, y >= bottom, y < top)
+
+
+def _newest(bundles: dict[int, str], wanted: PointFilter, ranges: Sequence[tuple[bytes, bytes]], limit: int) -> Any:
+    query = (
+        select(*(point.c[name] for name in _COLUMNS))
+        .select_from(source_of(ranges))
+        .where(span(ranges[-1][0], ranges[0][1]))
+        .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
+    )
+    return query.order_by(point.c.id.desc()).limit(limit).subquery("newest")
+
+
+def _inside_box(some: Any, region: Region) -> Any:
+    joined = some.outerjoin(outcome_point, outcome_point.c.point_id == some.c.id).outerjoin(
+        outcome, outcome.c.id == outcome_point.c.outcome_id
+    )
+    return (
+        select(*(some.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1))
+        .select_from(joined)
+        .where(within_box(some.c.x, some.c.y, region))
+        .order_by(some.c.id.desc())
+    )
