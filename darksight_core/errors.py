@@ -4,7 +4,8 @@
     ├── PredictionsError     a predictions file or array is defective (see predictions/)
     ├── ConfigError          an option has a value that cannot work
     ├── FitError             a fit failed or was interrupted
-    └── BundleError          a bundle file cannot be trusted (see bundle/)
+    ├── BundleError          a bundle file cannot be trusted (see bundle/)
+    └── ClassifierError      a watched classifier that is to be explained cannot be (see explain/)
 
 Every error has one shape: a `code` that programs may rely on, a message made for people that names what is wrong,
 where, and what to do, and `details`, a flat dictionary of the same facts.

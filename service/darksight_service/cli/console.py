@@ -47,6 +47,8 @@ _STAGES: Mapping[str, str] = {
     "calibrate": "calibrating",
     "score": "scoring",
     "read": "reading",
+    "explain": "explaining",
+    "attack": "attacking",
 }
 
 

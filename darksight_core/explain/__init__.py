@@ -1,0 +1,28 @@
+"""Why an input is where it is on the map, with torch: heat maps, and inputs that are made to move.
+
+Unlike everything else here this needs the watched classifier itself, as a torch module.
+"""
+
+from darksight_core.explain.attack import Attack, attack
+from darksight_core.explain.attribution import Attribution, gradient, integrated, smooth
+from darksight_core.explain.chain import PLACES, Chain, ClassifierError
+from darksight_core.explain.modules import load_classifier
+from darksight_core.explain.objectives import Objective, log_class, log_density, log_kde, nearness
+
+__all__ = [
+    "PLACES",
+    "Attack",
+    "Attribution",
+    "Chain",
+    "ClassifierError",
+    "Objective",
+    "attack",
+    "gradient",
+    "integrated",
+    "load_classifier",
+    "log_class",
+    "log_density",
+    "log_kde",
+    "nearness",
+    "smooth",
+]

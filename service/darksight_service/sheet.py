@@ -1,0 +1,117 @@
+"""Heat maps as a sheet of pictures: the input, its heat, one over the other; for rows of features, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+__all__ = ["MAX_ROWS", "draw_sheet"]
+
+MAX_ROWS = 12
+"""Inputs on a sheet; more would not be looked at."""
+
+_BARS = 12
+
+
+def draw_sheet(
+    inputs: NDArray[Any],
+    heat: NDArray[np.floating],
+    captions: Sequence[str],
+    *,
+    title: str,
+    changed: NDArray[Any] | None = None,
+) -> Figure:
+    """Draw the first `MAX_ROWS` inputs with their heat.
+
+    Parameters
+    ----------
+    inputs
+        (n, H, W), (n, 1 or 3, H, W) or (n, H, W, 1 or 3) are pictures; all else is features.
+    heat
+        As the inputs. Red raises what is explained, blue lowers it.
+    captions
+        A line for each input.
+    title
+        Heading.
+    changed
+        Inputs after an attack, drawn beside the others.
+    """
+    rows = min(len(inputs), MAX_ROWS)
+    pictures = _picture(inputs[0]) is not None
+    names = ["input", "heat", "heat over input"] if pictures else ["strongest features"]
+    names += [] if changed is None else ["after the attack", "what changed"]
+    width = 2.1 if pictures else 4.2
+    figure = Figure(figsize=(width * len(names) + 0.6, 2.3 * rows + 0.7), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    for line, axes in enumerate(figure.subplots(rows, len(names), squeeze=False)):
+        draw = _draw_pictures if pictures else _draw_bars
+        draw(axes, inputs[line], heat[line], None if changed is None else changed[line])
+        axes[0].set_ylabel(captions[line], fontsize=7)
+        for each, name in zip(axes, names, strict=True):
+            each.tick_params(labelsize=6)
+            if line == 0:
+                each.set_title(name, fontsize=8)
+    return figure
+
+
+def _picture(row: NDArray[Any]) -> NDArray[Any] | None:
+    """An input as (H, W) or (H, W, 3), or nothing if it is no picture."""
+    if row.ndim == 3 and row.shape[0] in (1, 3):
+        row = np.moveaxis(row, 0, -1)
+    if row.ndim == 3 and row.shape[-1] == 1:
+        row = row[..., 0]
+    return row if row.ndim == 2 or (row.ndim == 3 and row.shape[-1] == 3) else None
+
+
+def _draw_pictures(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], changed: NDArray[Any] | None) -> None:
+    picture, warmth = _picture(row), _picture(heat)
+    assert picture is not None
+    assert warmth is not None
+    warmth = warmth.sum(axis=-1) if warmth.ndim == 3 else warmth
+    for each in axes:
+        each.set(xticks=[], yticks=[])
+    _show(axes[0], picture)
+    _warm(axes[1], warmth)
+    axes[2].imshow(_grey(picture), cmap="gray_r", alpha=0.45)
+    _warm(axes[2], warmth, alpha=0.6)
+    if changed is not None:
+        after = _picture(changed)
+        assert after is not None
+        _show(axes[3], after)
+        difference = _grey(after) - _grey(picture)
+        _warm(axes[4], difference)
+
+
+def _draw_bars(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], changed: NDArray[Any] | None) -> None:
+    flat = heat.ravel()
+    first = np.argsort(-np.abs(flat))[:_BARS][::-1]
+    names = [f"{number} = {row.ravel()[number]:.3g}" for number in first]
+    _bars(axes[0], flat[first], names)
+    if changed is not None:
+        _bars(axes[1], changed.ravel()[first], [str(number) for number in first])
+        _bars(axes[2], (changed - row).ravel()[first], [str(number) for number in first])
+
+
+def _bars(axes: Axes, values: NDArray[Any], names: Sequence[str]) -> None:
+    axes.barh(range(len(values)), values, color=["#b2182b" if value > 0 else "#2166ac" for value in values])
+    axes.set_yticks(range(len(values)), names)
+
+
+def _show(axes: Axes, picture: NDArray[Any]) -> None:
+    low, high = float(picture.min()), float(picture.max())
+    axes.imshow((picture - low) / max(high - low, 1e-12), cmap="gray_r")
+
+
+def _warm(axes: Axes, values: NDArray[Any], alpha: float = 1.0) -> None:
+    """Zero is white; the hundredth largest values do not decide the colours of the others."""
+    most = max(float(np.quantile(np.abs(values), 0.99)), 1e-12)
+    axes.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most, alpha=alpha)
+
+
+def _grey(picture: NDArray[Any]) -> NDArray[Any]:
+    return picture.mean(axis=-1) if picture.ndim == 3 else picture

@@ -1,0 +1,57 @@
+"""The examples run, and what they print is what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+
+
+def run_example(name: str, *arguments: object) -> str:
+    """What an example prints."""
+    command = [sys.executable, str(ROOT / "examples" / name), *(str(argument) for argument in arguments)]
+    paths = os.pathsep.join(str(folder) for folder in (ROOT, ROOT / "service"))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=400, check=False, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_digits_from_end_to_end(tmp_path: Path) -> None:
+    """A map, a gate, an explanation that sums to what it explains, and two pictures."""
+    said = run_example("digits_end_to_end.py", "--out", tmp_path, "--epochs", 25)
+
+    assert re.search(r"accuracy on 1197 unseen digits: 9\d", said)
+    assert re.search(r"\d% of \d+ accepted", said)
+    assert "changed by at most 0.10" in said
+    for name in ("map.png", "why.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_monitoring_of_a_scikit_learn_classifier(tmp_path: Path) -> None:
+    """Clean traffic passes and noisy traffic is drift, by the service's own metrics."""
+    said = run_example("monitor_sklearn.py", "--out", tmp_path, "--calls", 150)
+
+    assert re.search(r"^digits: evidence .*: no drift$", said, re.M)
+    assert re.search(r"^digits-noisy: evidence .*: drift$", said, re.M)
+    assert re.search(r"^digits: \w*(?i:accept)\w* \w+ \d+$", said, re.M)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the predictions of ../shared/data")
+def test_the_paper_again(tmp_path: Path) -> None:
+    """On a few rows: every table, figure and claim is in the report."""
+    if not (ROOT / "examples" / "reproduce_paper.py").exists():
+        pytest.skip("not there")
+    run_example("reproduce_paper.py", "--data", DATA, "--out", tmp_path, "--rows", 600)
+
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"\| (?:reproduced|not reproduced|in part)", report)) >= 10
+    assert len(list(tmp_path.glob("*.png"))) >= 5
