@@ -6,7 +6,9 @@
 A bundle keeps places on the map, but not the probabilities of its fit rows. What remembers whole rows (class templates,
 a kernel density and a Dirichlet mixture of probabilities) is therefore made from a part of the given rows, drawn by
 seed, and all scores are measured on the others. The Gaussian mixture on the map is made from the bundle's own reference
-points. The learned score is cross-fitted to find errors, and learned from the first part to find foreign rows.
+points. Maps that other methods made of the known rows get a kernel density and a mixture from the remembered part too;
+they have no place for foreign rows. The learned score is cross-fitted to find errors, and learned from the first part
+to find foreign rows.
 
 The reject score is chosen among those that a gate can serve; the outlier score is the bundle's. Foreign rows choose
 nothing: those that will come are not those in the file.
@@ -20,11 +22,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.certify import ScoredRows, candidates
 from darksight_core.confidence import KlMatching, ScoreChoice, all_scores, choose_score
 from darksight_core.errors import ConfigError
+from darksight_core.kde import Kde
 from darksight_core.learned import MIN_ROWS, Learned
 from darksight_core.selective import FailureFigures, OodFigures, failure_figures, ood_figures
 from darksight_core.simplex import Floats
@@ -56,6 +60,10 @@ class Comparison:
         The score that the bundle's p-values are made from.
     memory, measured
         Rows that were remembered, and rows that were measured on.
+    scores
+        Of the measured rows, by name, (measured,); those that `failure` is of.
+    errors
+        Whether each measured row is wrong, (measured,); None without labels.
     notes
         What is missing, and why.
     """
@@ -66,6 +74,8 @@ class Comparison:
     outlier: str
     memory: int
     measured: int
+    scores: dict[str, Floats]
+    errors: NDArray[np.bool_] | None
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,6 +107,7 @@ def compare(
     known: ScoredRows,
     foreign: Mapping[str, ScoredRows] | None = None,
     *,
+    maps: Mapping[str, Floats] | None = None,
     fast: bool = False,
     resamples: int = 200,
     seed: int = 0,
@@ -111,6 +122,8 @@ def compare(
         Rows of the known kind, not among the fit rows; with labels, errors are looked for.
     foreign
         Rows of another kind, by name.
+    maps
+        Places of the known rows on other methods' maps of them, (n, 2), by name; scores `kde_NAME`, `gmm_NAME`.
     fast
         Leave out the densities that are slow to fit.
     resamples
@@ -122,17 +135,19 @@ def compare(
         raise ConfigError(f"{len(known)} rows are too few to compare scores on; it takes {_LEAST_ROWS}")
     order = np.random.default_rng(seed).permutation(len(known))
     kept = min(MEMORY_ROWS, math.floor(MEMORY_SHARE * len(known)))
-    memory, measured = known.take(np.sort(order[:kept])), known.take(np.sort(order[kept:]))
+    first, rest = np.sort(order[:kept]), np.sort(order[kept:])
+    memory, measured = known.take(first), known.take(rest)
     notes: list[str] = []
     models = _fit(bundle, memory, notes, fast=fast, seed=seed)
     scores = _scores(bundle, models, measured)
+    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
     failure, choice = None, None
     if measured.errors is None:
         notes.append("no labels, so nothing is known about errors and no reject score is chosen")
     else:
         servable = candidates(measured, seed=seed)
         choice = choose_score(servable, measured.errors)
-        merged = {**scores, **{name: servable[name] for name in servable if name == "learned"}}
+        merged |= {name: servable[name] for name in servable if name == "learned"}
         failure = {
             name: failure_figures(values, measured.errors, resamples=resamples, seed=seed)
             for name, values in merged.items()
@@ -146,7 +161,8 @@ def compare(
             if score in strange
         }
     outlier = bundle.calibration.outlier_score
-    return Comparison(failure, ood, choice, outlier, len(memory), len(measured), tuple(notes))
+    counts = (len(memory), len(measured))
+    return Comparison(failure, ood, choice, outlier, *counts, merged, measured.errors, tuple(notes))
 
 
 def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, seed: int) -> _Models:
@@ -174,6 +190,20 @@ def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, se
     dirichlet = DirichletMixture.fit(probs, seed=seed)
     models.others["dirichlet"] = lambda rows: dirichlet.log_density(np.exp(rows.log_pi))
     return models
+
+
+def _map_scores(
+    maps: Mapping[str, Floats], memory: NDArray[np.intp], measured: NDArray[np.intp], *, fast: bool, seed: int
+) -> dict[str, Floats]:
+    """Densities on other maps, made from the remembered rows and asked at the measured ones, (measured,) each."""
+    found: dict[str, Floats] = {}
+    for name, points in maps.items():
+        found[f"kde_{name}"] = Kde.fit(points[memory], seed=seed).log_density(points[measured])
+        if not fast:
+            from darksight_core.fit.densities import MapMixture
+
+            found[f"gmm_{name}"] = MapMixture.fit(points[memory], seed=seed).log_density(points[measured])
+    return found
 
 
 def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floats]:

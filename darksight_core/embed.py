@@ -228,11 +228,15 @@ class Embedder:
             points[part], losses[part] = self._place(rows)
         return points, losses
 
-    def prepare(self, log_pi: Floats) -> Floats:
-        """(π, log π, 1) of the student's classes side by side, (n, 2K + 1), for rows (n, n_inputs) that came in."""
+    def shown(self, log_pi: Floats) -> Floats:
+        """log π over the student's classes at the map's temperature, (n, K), for rows (n, n_inputs) that came in."""
         if self.columns is not None:
             log_pi = log_softmax(log_pi[:, self.columns])
-        log_pi = temper(log_pi, self.temperature)
+        return temper(log_pi, self.temperature)
+
+    def prepare(self, log_pi: Floats) -> Floats:
+        """(π, log π, 1) of the student's classes side by side, (n, 2K + 1), for rows (n, n_inputs) that came in."""
+        log_pi = self.shown(log_pi)
         classes = log_pi.shape[1]
         # Not a concatenation: choosing columns gives Fortran order, for which the kernel would be compiled once more.
         rows = np.empty((len(log_pi), 2 * classes + 1))

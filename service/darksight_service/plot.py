@@ -12,23 +12,11 @@ from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
 from darksight_core.student import Student
+from darksight_service.palette import class_colours, map_view
 
-__all__ = ["class_colours", "draw_map", "save_map"]
+__all__ = ["draw_map", "save_map"]
 
-# Okabe and Ito's palette, which people with colour blindness tell apart, then Paul Tol's muted colours.
-_COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#999933", "#332288", "#44AA99",
-    "#AA4499", "#117733", "#DDCC77", "#661100", "#6699CC", "#888888",
-)  # fmt: skip
 _LEGEND_CLASSES = 20
-
-
-def class_colours(classes: int) -> list[str]:
-    """A colour for each class; beyond sixteen they come from around the colour wheel."""
-    if classes <= len(_COLOURS):
-        return list(_COLOURS[:classes])
-    wheel = mpl.colormaps["turbo"](np.linspace(0.03, 0.97, classes))
-    return [mpl.colors.to_hex(colour) for colour in wheel[np.random.default_rng(0).permutation(classes)]]
 
 
 def draw_map(
@@ -62,7 +50,7 @@ def draw_map(
     axes = figure.subplots()
     colours = class_colours(len(class_names))
     centres = [colours[k] for k in (range(student.n_classes) if columns is None else columns)]
-    low, high = _view(student, points)
+    low, high = map_view(student, points)
     _draw_contours(axes, student, low, high)
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
     size = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0))
@@ -103,14 +91,6 @@ def draw_map(
 def save_map(figure: Figure, path: Path) -> None:
     """Write the picture; the ending of `path` (.png, .svg, .pdf) decides the format."""
     figure.savefig(path)
-
-
-def _view(student: Student, points: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """Corners that show all centres and all but a few far points."""
-    shown = np.concatenate([np.quantile(points, [0.002, 0.998], axis=0), student.means])
-    low, high = shown.min(axis=0), shown.max(axis=0)
-    margin = 0.06 * float((high - low).max()) + 1e-9
-    return low - margin, high + margin
 
 
 def _draw_contours(axes: mpl.axes.Axes, student: Student, low: Floats, high: Floats) -> None:

@@ -104,10 +104,8 @@ def run(args: argparse.Namespace) -> int:
 def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:
     """The map's own figures."""
     embedder = bundle.embedder
-    classes = embedder.student.n_classes
-    log_pi = np.ascontiguousarray(embedder.prepare(log_probs(predictions.probs))[:, classes : 2 * classes])
     return measure_map(
-        log_pi,
+        np.ascontiguousarray(embedder.shown(log_probs(predictions.probs))),
         embedder.student.log_posterior(points),
         points,
         embedder.student.means,

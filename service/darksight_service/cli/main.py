@@ -11,11 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from darksight_core import DarkSightError, __version__
-from darksight_service.cli import bundle, calibrate, db, demo, evaluate, explain, explore, fit, score, serve, token
+from darksight_service.cli import (
+    bundle,
+    calibrate,
+    db,
+    demo,
+    evaluate,
+    explain,
+    explore,
+    fit,
+    report,
+    score,
+    serve,
+    token,
+)
 
 __all__ = ["build_parser", "main"]
 
-_COMMANDS = (fit, evaluate, calibrate, score, explain, serve, explore, token, db, bundle, demo)
+_COMMANDS = (fit, evaluate, calibrate, report, score, explain, serve, explore, token, db, bundle, demo)
 
 
 def build_parser() -> argparse.ArgumentParser:

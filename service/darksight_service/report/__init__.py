@@ -1,0 +1,18 @@
+"""One page about a bundle on labelled rows: every figure of the method's paper, for any classifier, in one file.
+
+findings    all numbers, computed once
+figures     a picture of each, as plotly reads it; map_figures has those of the map itself
+images      thumbnails, and the arrays that belong to rows
+page        figures, tables, cases and numbers in one HTML file that asks nobody for anything
+pictures    the same figures as PNG and SVG files
+"""
+
+from __future__ import annotations
+
+from darksight_service.report.charts import Figure
+from darksight_service.report.figures import all_figures
+from darksight_service.report.findings import Findings, Rival, find
+from darksight_service.report.page import build_page
+from darksight_service.report.pictures import write_pictures
+
+__all__ = ["Figure", "Findings", "Rival", "all_figures", "build_page", "find", "write_pictures"]

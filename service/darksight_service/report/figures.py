@@ -1,0 +1,245 @@
+"""Pictures of everything but the map itself, and the list of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from darksight_core.selective import risk_curve
+from darksight_service.report.charts import LINE_COLOURS, Figure, axis, layout, packed
+from darksight_service.report.findings import Findings, Rival
+from darksight_service.report.map_figures import class_groups, cluster_figure, map_figure, path_figure, small_multiples
+
+__all__ = [
+    "accuracy_figure",
+    "all_figures",
+    "confusion_figure",
+    "foreign_figure",
+    "local_figure",
+    "score_label",
+]
+
+_SCORES = {
+    "msp": "max-softmax",
+    "entropy": "entropy",
+    "learned": "learned",
+    "log_kde": "KDE (DarkSight)",
+    "gmm": "GMM (DarkSight)",
+    "log_density": "P(y; θ) (DarkSight)",
+    "kde_probs": "KDE (probabilities)",
+    "dirichlet": "Dirichlet mixture (probabilities)",
+    "combined": "combined (unusualness)",
+}
+_CURVE_POINTS = 250
+
+
+def all_figures(found: Findings) -> list[Figure]:
+    """Every figure that these findings have, in the order of the page."""
+    figures = [map_figure(found), small_multiples(found), cluster_figure(found), confusion_figure(found)]
+    figures += [accuracy_figure(found), *foreign_figure(found), local_figure(found)]
+    figures += [path_figure(found, number) for number in range(len(found.paths))]
+    return [figure for figure in figures if figure is not None]
+
+
+def score_label(name: str, rivals: tuple[Rival, ...]) -> str:
+    """A score's name for people."""
+    labels = {rival.key: rival.label for rival in rivals}
+    kind, _, rest = name.partition("_")
+    if kind in ("kde", "gmm") and rest in labels:
+        return f"{kind.upper()} ({labels[rest]})"
+    return _SCORES.get(name, name)
+
+
+def confusion_figure(found: Findings) -> Figure | None:
+    """Confusion matrix, and confusion of pairs against the distance of their centres; None without labels."""
+    counts = found.confusion()
+    if counts is None:
+        return None
+    order = [k for group in class_groups(found.log_pi) for k in group]
+    names = [found.class_names[k] for k in order]
+    table = counts[np.ix_(order, order)].astype(np.float64)
+    colour = np.log10(1.0 + table)
+    means = found.bundle.embedder.student.means
+    first, second = np.triu_indices(found.n_classes, k=1)
+    rows = np.maximum(counts.sum(axis=0), 1)
+    share = 0.5 * (counts[second, first] / rows[first] + counts[first, second] / rows[second])
+    distance = np.hypot(*(means[first] - means[second]).T)
+    pairs = [f"{found.class_names[a]} / {found.class_names[b]}" for a, b in zip(first, second, strict=True)]
+    few, never = found.n_classes <= 20, share <= 0.0
+    cells: dict[str, Any] = {
+        "type": "heatmap", "z": packed(colour), "x": names, "y": names, "customdata": packed(table),
+        "colorscale": [[0, "#ffffff"], [0.5, "#8fb8de"], [1, "#08306b"]], "showscale": False,
+        "xgap": int(few), "ygap": int(few),
+        "hovertemplate": "predicted %{y}, true %{x}: %{customdata} rows<extra></extra>",
+    }  # fmt: skip
+    if few:
+        cells |= {"text": table.astype(int).tolist(), "texttemplate": "%{text}", "textfont": {"size": 10}}
+    else:
+        cells.pop("customdata")
+        cells |= {
+            "text": table.astype(int).tolist(),
+            "hovertemplate": "predicted %{y}, true %{x}: %{text} rows<extra></extra>",
+        }
+    floor = float(share[~never].min()) / 2.0 if (~never).any() else 1e-4
+    dots = {
+        "type": "scatter", "mode": "markers", "x": packed(distance), "y": packed(np.where(never, floor, share)),
+        "text": pairs, "xaxis": "x2", "yaxis": "y2", "showlegend": False,
+        "marker": {"size": 7 if few else 4, "opacity": 0.7, "color": np.where(never, "#bbbbbb", "#0072B2").tolist()},
+        "hovertemplate": "%{text}: distance %{x:.1f}, confusion %{y:.4f}<extra></extra>",
+    }  # fmt: skip
+    rho = found.measures.global_fidelity.ground
+    ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 6}, "dtick": 1}
+    said = "cannot be given" if rho is None else f"is {rho:.2f}"
+    return Figure(
+        "global-fidelity",
+        "Global fidelity: are confused classes close to each other?",
+        "Left: how many rows of each true class (columns) were predicted as what (rows); colour is the "
+        "logarithm of the "
+        "count, and classes that are mixed up stand side by side. Right: each dot is a pair of classes, "
+        "by the distance "
+        "of their centres on the map and by how often one is taken for the other; grey dots are never confused. A good "
+        f"map slopes down. The rank correlation of closeness and confusion {said} (1 is best, 0 is chance).",
+        "Most pairs are never confused, and where those stand is arbitrary: two clusters may be neighbours without a "
+        "reason. Only clusters that touch tell of confusion.",
+        [cells, dots],
+        layout(
+            620 if not few else 520,
+            margin={"l": 110, "r": 20, "t": 20, "b": 110},
+            xaxis=axis("true class", domain=[0.0, 0.52], tickangle=-60, **ticks),
+            yaxis=axis("predicted class", autorange="reversed", **ticks),
+            xaxis2=axis("distance of centres", domain=[0.64, 1.0], anchor="y2"),
+            yaxis2=axis("share confused", type="log", anchor="x2", exponentformat="power"),
+        ),
+    )  # fmt: skip
+
+
+def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Places of at most `_CURVE_POINTS` of a curve's points, its ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, _CURVE_POINTS)).astype(np.intp))
+
+
+def accuracy_figure(found: Findings) -> Figure | None:
+    """Accuracy on the rows that are kept against the share kept, for every score; None without labels."""
+    compared = found.comparison
+    if compared is None or compared.errors is None or compared.failure is None or not compared.errors.any():
+        return None
+    order = sorted(compared.scores, key=lambda name: compared.failure[name].augrc if compared.failure else 0.0)
+    rivals = {f"{kind}_{rival.key}" for kind in ("kde", "gmm") for rival in found.rivals}
+    data: list[dict[str, Any]] = []
+    lowest = 1.0
+    for number, name in enumerate(order):
+        curve = risk_curve(compared.scores[name], compared.errors)
+        kept = np.flatnonzero(curve.coverage >= 0.02)
+        kept = kept[_thinned(len(kept))]
+        label = score_label(name, found.rivals)
+        shown = name in _SCORES or name in rivals
+        if shown:
+            lowest = min(lowest, float(curve.accuracy[kept].min()))
+        data.append({
+            "type": "scatter", "mode": "lines", "name": label, "visible": True if shown else "legendonly",
+            "x": packed(curve.coverage[kept]), "y": packed(curve.accuracy[kept]),
+            "line": {"color": LINE_COLOURS[number % len(LINE_COLOURS)], "width": 2,
+                     "dash": ("solid", "dash", "dot")[number // len(LINE_COLOURS) % 3]},
+            "hovertemplate": f"{label}: %{{x:.0%}} kept, %{{y:.2%}} right<extra></extra>",
+        })  # fmt: skip
+    accuracy = 1.0 - float(compared.errors.mean())
+    return Figure(
+        "accuracy-data",
+        "Outlier identification: what is left when the doubtful rows are rejected",
+        f"Rows are rejected from the lowest score up; the curve is the accuracy on those that are kept. All start at "
+        f"{accuracy:.2%} on the right, where everything is kept, and the best score is the highest curve. Scores that "
+        f"remember rows were made from {compared.memory:,} rows and all are measured on the other "
+        f"{compared.measured:,}. "
+        "In the legend the best is first, by AUGRC; click to show or hide.",
+        "This is about being wrong, not about being unusual. Densities on the map say how unusual a "
+        "prediction is and are "
+        "seldom the best score for this. A point read off a curve is no promise for new rows: darksight "
+        "calibrate makes "
+        "one.",
+        data,
+        layout(
+            480,
+            xaxis=axis("share of rows kept", range=[0.0, 1.0], tickformat=".0%"),
+            yaxis=axis("accuracy on rows kept", range=[lowest - 0.1 * (1.0 - lowest), 1.0 + 0.03 * (1.0 - lowest)],
+                       tickformat=".1%" if lowest > 0.9 else ".0%"),
+        ),
+    )  # fmt: skip
+
+
+def foreign_figure(found: Findings) -> list[Figure]:
+    """How well each score tells foreign rows from known ones; nothing without foreign files."""
+    compared = found.comparison
+    if compared is None or not compared.ood:
+        return []
+    files = list(compared.ood)
+    means = {
+        name: float(np.mean([compared.ood[file][name].auroc for file in files if name in compared.ood[file]]))
+        for name in {name for figures in compared.ood.values() for name in figures}
+    }
+    order = sorted(means, key=lambda name: (means[name], name))
+    labels = [score_label(name, found.rivals) for name in order]
+    data = [
+        {
+            "type": "scatter", "mode": "markers", "name": file.rpartition("/")[2],
+            "x": [round(compared.ood[file][name].auroc, 4) if name in compared.ood[file] else None for name in order],
+            "y": labels, "marker": {"size": 9, "color": LINE_COLOURS[number % len(LINE_COLOURS)]},
+        }
+        for number, file in enumerate(files)
+    ]  # fmt: skip
+    return [
+        Figure(
+            "foreign",
+            "Foreign rows: which score tells them from known ones?",
+            "AUROC of each score for each file of foreign rows: the chance that a known row scores higher "
+            "than a foreign "
+            "one. 0.5 is guessing, 1 is perfect. Scores are in the order of their mean, the best on top.",
+            "Foreign rows of another kind may rank the scores otherwise; those that will come are not those "
+            "in the file.",
+            data,
+            layout(
+                max(340, 24 * len(order) + 110),
+                margin={"l": 230, "r": 20, "t": 20, "b": 55},
+                xaxis=axis("AUROC, known against foreign"),
+                yaxis=axis("", type="category", automargin=True),
+                legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+            ),
+        )
+    ]
+
+
+def local_figure(found: Findings) -> Figure | None:
+    """M_k against k for every map; None for too few rows to have neighbours."""
+    ours = found.measures_compared.local_fidelity
+    if ours is None:
+        return None
+    lines = [("DarkSight", ours.neighbours, ours.teacher, "solid")]
+    for rival in found.rivals:
+        local = rival.measures.local_fidelity
+        if local is not None:
+            lines.append((rival.label, local.neighbours, local.teacher, "solid"))
+    if ours.student is not None:
+        lines.append(("DarkSight, rows as the map says", ours.neighbours, ours.student, "dot"))
+    data = [
+        {
+            "type": "scatter", "mode": "lines+markers", "name": name, "x": list(ks), "y": [round(m, 6) for m in values],
+            "line": {"color": LINE_COLOURS[number % len(LINE_COLOURS)], "width": 1.8 + (number == 0), "dash": dash},
+            "hovertemplate": f"{name}: M_%{{x}} = %{{y:.4f}}<extra></extra>",
+        }
+        for number, (name, ks, values, dash) in enumerate(lines)
+    ]  # fmt: skip
+    return Figure(
+        "local-fidelity",
+        "Local fidelity: do neighbours have similar predictions?",
+        "M_k is the mean Jensen-Shannon distance between a row's probabilities and those of its k "
+        "nearest neighbours on "
+        f"the map; lower is better. Averaged over {ours.queries:,} rows, neighbours searched among {ours.points:,}. "
+        "Dotted: the same with the probabilities that the map itself gives, as the paper writes the formula.",
+        "t-SNE is made to be good at this for few neighbours. A low M_k says nothing about where clusters stand.",
+        data,
+        layout(
+            430,
+            xaxis=axis("number of neighbours k", type="log", tickvals=list(ours.neighbours)),
+            yaxis=axis("M_k", rangemode="tozero"),
+        ),
+    )

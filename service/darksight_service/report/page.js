@@ -1,0 +1,88 @@
+"use strict";
+// Figures are drawn when they come into view: the page opens with the first one, however many follow.
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const figures = read("figures");
+const rows = read("rows");
+const drawn = {};
+
+function unpack(name) {
+  const bytes = Uint8Array.from(atob(rows[name].bdata), (c) => c.charCodeAt(0));
+  const kinds = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f4: Float32Array };
+  return new kinds[rows[name].dtype](bytes.buffer);
+}
+const columns = {};
+for (const name of ["predicted", "label", "top", "share", "p_value", "entropy"]) if (rows[name]) columns[name] = unpack(name);
+
+function element(kind, text, className) {
+  const made = document.createElement(kind);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function describe(row) {
+  const names = rows.class_names, box = document.createDocumentFragment();
+  box.append(element("b", rows.ids ? `row ${row}: ${rows.ids[row]}` : `row ${row}`));
+  const image = document.querySelector(`img[data-row="${row}"]`);
+  if (image) box.append(image.cloneNode());
+  box.append(element("div", `predicted ${names[columns.predicted[row]]}`));
+  if (columns.label) {
+    const wrong = columns.label[row] !== columns.predicted[row];
+    box.append(element("div", `true ${names[columns.label[row]]}`, wrong ? "wrong" : ""));
+  }
+  for (let i = 0; i < rows.ranks; i++) {
+    const line = element("div", undefined, "bar"), at = row * rows.ranks + i, share = columns.share[at] / 65535;
+    const bar = element("i");
+    bar.style.width = `${100 * share}%`;
+    line.append(element("span", `${names[columns.top[at]]} ${share.toFixed(3)}`), bar);
+    box.append(line);
+  }
+  box.append(element("div", `p-value ${columns.p_value[row].toPrecision(3)}, entropy ${columns.entropy[row].toFixed(3)}`));
+  return box;
+}
+
+function show(event) {
+  const row = event.points[0].customdata, panel = document.getElementById("row");
+  if (!Number.isInteger(row)) return;
+  panel.replaceChildren(describe(row));
+  panel.style.display = "block";
+}
+
+function settings(name) {
+  const svg = {
+    name: "svg", title: "Download as SVG", icon: Plotly.Icons.disk,
+    click: (plot) => Plotly.downloadImage(plot, { format: "svg", filename: name, width: plot.offsetWidth, height: plot.offsetHeight }),
+  };
+  return {
+    responsive: true, displaylogo: false, scrollZoom: false, modeBarButtonsToAdd: [svg],
+    toImageButtonOptions: { format: "png", scale: 2, filename: name },
+  };
+}
+
+function draw(name) {
+  if (drawn[name]) return drawn[name];
+  const place = document.getElementById(`plot-${name}`);
+  drawn[name] = Plotly.newPlot(place, figures[name].data, figures[name].layout, settings(name)).then((plot) => {
+    plot.on("plotly_hover", show);
+    place.dataset.drawn = "yes";
+    return plot;
+  });
+  return drawn[name];
+}
+
+const drawAll = () => Promise.all(Object.keys(figures).map(draw));
+window.darksight = { draw, drawAll };
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) draw(entry.target.dataset.figure);
+}, { rootMargin: "200px" });
+for (const place of document.querySelectorAll(".plot")) seen.observe(place);
+window.addEventListener("beforeprint", drawAll);
+
+document.getElementById("download").addEventListener("click", () => {
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([document.getElementById("numbers").textContent], { type: "application/json" }));
+  link.download = "numbers.json";
+  link.click();
+  URL.revokeObjectURL(link.href);
+});
