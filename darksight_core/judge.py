@@ -22,6 +22,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate import LOGIT_SCORES, Decisions, Gate, Reason
 from darksight_core.learned import FEATURES, Learned
 from darksight_core.scorer import Scorer, Scores, ShapeError
+from darksight_core.sheet import Sheet
 from darksight_core.simplex import FLOOR, Floats, log_probs
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class Judge:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
         self._rule = None if scorer.kernel is None or self._needs_logits else _rule(self.gate)
+        self._make_sheet = None
+        if scorer.kernel is not None and self._rule is not None:
+            self._make_sheet = scorer.kernel.sheets(self._rule)
 
     @classmethod
     def of(cls, bundle: Bundle, *, compiled: bool | None = None) -> Judge:
@@ -129,6 +133,24 @@ class Judge:
         if self.gate.regions:
             self.gate.refuse_inside(decisions, points)
         return Judged(scores, decisions, confidence, predicted, top)
+
+    def sheet(self, values: bytes, rows: int) -> Sheet:
+        """What `judge` says about rows of float32, one after the other, as a sheet.
+
+        Parameters
+        ----------
+        values
+            Little-endian float32, (rows, n_inputs).
+        rows
+            How many there are.
+        """
+        if len(values) != 4 * rows * self.scorer.n_inputs:
+            raise ShapeError(f"{len(values)} bytes are not {rows} rows of {self.scorer.n_inputs} float32 values")
+        if self._make_sheet is not None:
+            found = self._make_sheet(values, rows)
+            if found is not None:
+                return found
+        return Sheet.of(self.judge(np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs)))
 
     def unscored(self, n: int) -> Judged:
         """What is said about n rows that could not be scored though nothing is known to be wrong with them."""

@@ -8,7 +8,9 @@ matrix products from BLAS and only the rest from there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -33,7 +35,9 @@ from darksight_core.loops import (
     nearest_rows,
     prepare_rows,
     score_rows,
+    sheet_writer,
 )
+from darksight_core.sheet import ANSWERED, ROW_BYTES, STORED, Sheet
 from darksight_core.simplex import FLOOR, Floats
 
 __all__ = ["BATCH", "Kernel", "Rule", "Scored"]
@@ -47,8 +51,8 @@ _ROWS = 64
 # Further from every softened row than two of them can be from each other.
 _FAR = 9.0
 
-# Groups of classes by which anchors are screened.
-_GROUPS = 32
+# Groups of classes by which anchors are screened, and from how many classes on.
+_GROUPS, _GROUPED = 32, 96
 
 
 class Rule(NamedTuple):
@@ -94,6 +98,14 @@ class Scored(NamedTuple):
     close: int
 
 
+class _Room(threading.local):
+    """Where each thread has its sheets written, and its address."""
+
+    def __init__(self) -> None:
+        self.room = bytearray(ROW_BYTES * BATCH)
+        self.start = np.frombuffer(self.room, np.uint8).ctypes.data
+
+
 _NO_RULE = Rule.of(None, -math.inf, closeness=-1.0, level=-math.inf, table=np.zeros((2, 5), dtype=np.int8))
 
 
@@ -121,6 +133,27 @@ class Kernel:
         screen = np.zeros(outlier.rows.shape, dtype=np.float32)
         screen[: len(combined.neighbours.rows)] = combined.neighbours.rows
         self._screen: NDArray[np.float32] = screen.T.copy()
+
+    def sheets(self, rule: Rule) -> Callable[[bytes, int], Sheet | None]:
+        """What makes sheets of rows of float32, judged by a rule; nothing for many rows or one close to the threshold.
+
+        The results are those of `score`. Everything that the compiled code reads is found once, here.
+        """
+        kept = (*self._packed, rule.numbers, rule.table)
+        write = partial(sheet_writer(), *(array.ctypes.data for array in kept))
+        local = _Room()
+
+        def make(values: bytes, rows: int) -> Sheet | None:
+            if not 0 < rows < BATCH:
+                return None
+            start = local.start
+            stored = start + ANSWERED * rows
+            bad = write(values, start, stored, stored + 32 * rows, stored + STORED * rows, rows)
+            return None if bad < 0 else Sheet(bytes(local.room[: ROW_BYTES * rows]), rows, bad == 0)
+
+        # The addresses are good for as long as the arrays are there.
+        make.kept = kept  # type: ignore[attr-defined]  # for that alone
+        return make
 
     def score(self, probs: Floats, rule: Rule = _NO_RULE) -> Scored:
         """Score rows as they came in, (n, n_inputs) in C order, and judge them by a rule."""
@@ -182,9 +215,10 @@ def _pack(*arrays: NDArray[Any]) -> Packed:
     for place, array in zip(places, arrays, strict=True):
         place[: array.ndim + 1] = ends[array.dtype], *array.shape
         ends[array.dtype] += array.size
-    return cast(
-        Packed, (*(np.concatenate([*some, np.empty(0, kind)]) for some, kind in zip(flat, DTYPES, strict=True)), places)
-    )
+    lines = [np.concatenate([*some, np.empty(0, kind)]) for some, kind in zip(flat, DTYPES, strict=True)]
+    # Then how long each of them is, for those who have addresses only.
+    places = np.concatenate([places, [[len(line) for line in lines]]])
+    return cast(Packed, (*lines, places))
 
 
 def _start(embedder: Embedder) -> Start:
@@ -211,7 +245,7 @@ def _plane(embedder: Embedder) -> Plane:
     others[top, anchors] = rest.sum(axis=0)
     log_odds = log_q - np.log(np.maximum(others, 1e-300))
     order = np.argsort(log_odds, axis=1, kind="stable")
-    group = _groups(embedder.student.means) if classes >= WIDE else np.empty(0, dtype=np.int64)
+    group = _groups(embedder.student.means) if classes >= _GROUPED else np.empty(0, dtype=np.int64)
     return Plane(
         theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
         anchors=embedder.anchors,
@@ -221,7 +255,8 @@ def _plane(embedder: Embedder) -> Plane:
         log_odds=np.take_along_axis(log_odds, order, axis=1).astype(np.float32),
         others=np.take_along_axis(others, order, axis=1).astype(np.float32),
         group=group,
-        group_weights=_group_weights(q, group),
+        group_weights=_group_weights(q, group).astype(np.float32),
+        single_weights=weights.T.astype(np.float32) if len(group) else np.zeros((len(anchors), 0), dtype=np.float32),
         numbers=np.array([power, embedder.bound, MARGIN, SLACK, REST]),
         counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
     )

@@ -22,8 +22,10 @@ nothing is worked on several at a time.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,7 +34,7 @@ from numpy.typing import NDArray
 from darksight_core.simplex import Floats
 
 try:
-    from numba import njit
+    from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]  # numba does not list carray
 except ImportError:
     njit = None  # type: ignore[assignment]  # numba is optional
 
@@ -54,6 +56,7 @@ __all__ = [
     "nearest_rows",
     "prepare_rows",
     "score_rows",
+    "sheet_writer",
 ]
 
 COMPILED = njit is not None
@@ -63,7 +66,7 @@ BLOCK = 64
 """Stored rows that are looked at together."""
 
 WIDE = 256
-"""Classes from which on stored rows are looked at one by one, and anchors are screened by groups of classes."""
+"""Classes from which on stored rows are looked at one by one."""
 
 COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
 """Reject scores that are computed here, and may differ from numpy's by rounding."""
@@ -131,7 +134,7 @@ class Plane(NamedTuple):
     `theta` has μ_x, μ_y, b, v and exp(b) / 4c² of its scores, (5, K). `anchor_weights` are (M, 2K + 1). For each class
     `order` has the anchors by its log-odds there, which are `log_odds`, and `others` the probability of all other
     classes, (K, M) each. `group` is that of each class, (K,), and `group_weights` are as the anchors' for the groups,
-    (M, 2G + 1); without groups G = 0.
+    (M, 2G + 1); without groups G = 0. `single_weights` are those of the anchors once more, (M, 2K + 1), or (M, 0).
     """
 
     theta: Floats
@@ -142,7 +145,8 @@ class Plane(NamedTuple):
     log_odds: NDArray[np.float32]
     others: NDArray[np.float32]
     group: Ints
-    group_weights: Floats
+    group_weights: NDArray[np.float32]
+    single_weights: NDArray[np.float32]
     numbers: Floats
     counts: Ints
 
@@ -207,6 +211,9 @@ class _Results(NamedTuple):
     table: Bytes
 
 
+# How many arrays `_unpack` makes, and which of them has the stored rows.
+_ARRAYS, _STORED_ROWS = 38, 27
+
 # Below so many classes a loop with the C library's logarithm is faster than several loops with `_log`.
 _FEW = 32
 
@@ -267,6 +274,75 @@ def score_rows(
             _affinity(soft[i], outlier.screen, affinity)
             squares[i] = _square_distance(soft[i], affinity, outlier.rows, lanes, best)
     return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
+
+
+@lru_cache(maxsize=1)
+def sheet_writer() -> Callable[..., int]:
+    """`_write_sheet` for callers that have addresses: to check a dozen arrays takes numba as long as it takes a row.
+
+    It keeps the interpreter, as `score_rows` does. Made when it is first asked for, because it is compiled at once.
+    """
+    scorer = (types.float64, types.float32, types.int64, types.int32, types.int64, types.float64, types.int8)
+    sheet = (types.float64, types.float32, types.int32, types.int8)
+    pointers = map(types.CPointer, (*scorer, types.float32, *sheet))
+    signature = types.int64(*pointers, types.int64)
+    try:
+        compiled = cfunc(signature, cache=True, fastmath=_FASTMATH, error_model="numpy")(_write_sheet_at)
+    except RuntimeError:  # there is no place to keep compiled code
+        compiled = cfunc(signature, fastmath=_FASTMATH, error_model="numpy")(_write_sheet_at)
+    arguments = (*[ctypes.c_void_p] * 7, ctypes.c_char_p, *[ctypes.c_void_p] * 4, ctypes.c_int64)
+    address: Any = compiled.address
+    call: Callable[..., int] = ctypes.PYFUNCTYPE(ctypes.c_int64, *arguments)(address)
+    return call
+
+
+def _write_sheet_at(  # type: ignore[no-untyped-def]  # pointers, and the number of rows
+    doubles, singles, longs, words, places, rule, table, values, f8, f4, i4, i1, count
+):
+    where = carray(places, (_ARRAYS + 1, 4))
+    sizes, inputs = where[_ARRAYS], where[_STORED_ROWS, 2]
+    return _write_sheet(
+        carray(values, (count, inputs)),
+        (carray(f8, (5 * count,)), carray(f4, (8 * count,)), carray(i4, (count,)), carray(i1, (2, count))),
+        carray(rule, (_OFFSETS + inputs,)),
+        carray(table, (2, 5)),
+        carray(doubles, (sizes[0],)),
+        carray(singles, (sizes[1],)),
+        carray(longs, (sizes[2],)),
+        carray(words, (sizes[3],)),
+        where[:_ARRAYS],
+    )
+
+
+@_compiled_short
+def _write_sheet(
+    values: NDArray[np.float32],
+    sheet: tuple[Floats, NDArray[np.float32], Words, Bytes],
+    rule: Floats,
+    table: Bytes,
+    doubles: Floats,
+    singles: NDArray[np.float32],
+    longs: Ints,
+    words: Words,
+    places: Ints,
+) -> int:
+    """Write the parts of a `Sheet`; -1 if a row is close to the threshold, else the number of bad rows."""
+    count, inputs = values.shape
+    probs, points, columns, bad = np.empty((count, inputs)), np.empty((count, 2)), np.empty((7, count)), 0
+    f8, f4, predicted, verdicts = sheet
+    for i in range(count):
+        for k in range(inputs):
+            probs[i, k] = values[i, k]
+    close = score_rows(probs, points, columns, verdicts, predicted, rule, table, doubles, singles, longs, words, places)
+    for i in range(count):
+        bad += 1 if predicted[i] < 0 else 0
+        f8[i], f8[count + i], f8[2 * count + i] = columns[_P_VALUE, i], columns[_LOG_DENSITY, i], columns[_LOG_KDE, i]
+        for j in range(2):
+            f8[3 * count + 2 * i + j] = points[i, j]
+            f4[2 * i + j] = points[i, j]
+        for j, column in enumerate((_LOG_DENSITY, _LOG_KDE, _COMBINED, _P_VALUE, _CONFIDENCE, _TOP)):
+            f4[(2 + j) * count + i] = columns[column, i]
+    return -1 if close else bad
 
 
 @_compiled
@@ -376,33 +452,34 @@ def _unpack(
         _table(singles, places[10]),
         _table(singles, places[11]),
         _line(longs, places[12]),
-        _table(doubles, places[13]),
-        _line(doubles, places[14]),
-        _line(longs, places[15]),
+        _table(singles, places[13]),
+        _table(singles, places[14]),
+        _line(doubles, places[15]),
+        _line(longs, places[16]),
     )
     density = Density(
-        _line(doubles, places[16]),
         _line(doubles, places[17]),
-        _line(longs, places[18]),
+        _line(doubles, places[18]),
         _line(longs, places[19]),
-        _table(doubles, places[20]),
-        _line(words, places[21]),
+        _line(longs, places[20]),
+        _table(doubles, places[21]),
         _line(words, places[22]),
-        _cube(singles, places[23]),
-        _table(doubles, places[24]),
-        _line(longs, places[25]),
+        _line(words, places[23]),
+        _cube(singles, places[24]),
+        _table(doubles, places[25]),
+        _line(longs, places[26]),
     )
     outlier = Outlier(
-        _table(doubles, places[26]),
-        _cube(singles, places[27]),
-        _line(doubles, places[28]),
+        _table(doubles, places[27]),
+        _cube(singles, places[28]),
         _line(doubles, places[29]),
         _line(doubles, places[30]),
         _line(doubles, places[31]),
         _line(doubles, places[32]),
-        _line(longs, places[33]),
+        _line(doubles, places[33]),
+        _line(longs, places[34]),
     )
-    ranking = Ranking(_line(doubles, places[34]), _line(doubles, places[35]), _line(longs, places[36]))
+    ranking = Ranking(_line(doubles, places[35]), _line(doubles, places[36]), _line(longs, places[37]))
     return start, plane, density, outlier, ranking
 
 
@@ -696,16 +773,25 @@ def _cost(row: Floats, weights: Floats) -> float:
 
 
 @_compiled
-def _group(row: Floats, group: Ints, grouped: Floats) -> float:
+def _single_cost(row: NDArray[np.float32], weights: NDArray[np.float32]) -> float:
+    """The same in float32."""
+    cost = np.float32(0.0)
+    for k in range(len(row)):
+        cost += row[k] * weights[k]
+    return float(cost)
+
+
+@_compiled
+def _group(row: Floats, group: Ints, grouped: NDArray[np.float32]) -> float:
     """Write (Π, log Π, 1) of the groups of classes to `grouped`; Σ Π log Π."""
     groups, minus_entropy = len(grouped) // 2, 0.0
-    for g in range(groups):
-        grouped[g] = 0.0
+    sums = np.zeros(groups)
     for k in range(len(group)):
-        grouped[group[k]] += row[k]
+        sums[group[k]] += row[k]
     for g in range(groups):
-        grouped[groups + g] = math.log(max(grouped[g], 1e-300))
-        minus_entropy += grouped[g] * grouped[groups + g]
+        log_sum = math.log(max(sums[g], 1e-300))
+        minus_entropy += sums[g] * log_sum
+        grouped[g], grouped[groups + g] = sums[g], log_sum
     grouped[2 * groups] = 1.0
     return minus_entropy
 
@@ -743,7 +829,7 @@ def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) ->
     A function by itself, because the other is half as fast with this in it.
     """
     classes, minus_entropy, other = len(row) // 2, 0.0, 0.0
-    grouped = np.empty(plane.group_weights.shape[1])
+    grouped, single = np.empty(plane.group_weights.shape[1], dtype=np.float32), row.astype(np.float32)
     of_groups = _group(row, plane.group, grouped)
     for k in range(classes):
         minus_entropy += row[k] * row[classes + k]
@@ -752,6 +838,10 @@ def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) ->
     # Below the smallest probability by far, but a row of one class has no other.
     log_odds = row[classes + label] - math.log(max(other, 1e-300))
     order, known, others = plane.order[label], plane.log_odds[label], plane.others[label]
+    # All terms of a cost but Q·log Q are positive, so their sizes sum to at most cost + 2 log K. Both factors and each
+    # of the 2K + 1 sums are rounded to 24 bits.
+    share = (2 * classes + 9) * 2.0**-24
+    rounding = share * 2.0 * (math.log(classes) + 1.0)
     middle, best = _rank(log_odds, known), -1
     for side in range(2):
         j = middle if side == 0 else middle - 1
@@ -761,10 +851,12 @@ def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) ->
             if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > enough:
                 break
             m = order[j]
-            if 0.5 * (_cost(grouped, plane.group_weights[m]) + of_groups) <= enough:
-                loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
-                if loss < limit:
-                    best, limit = m, loss
+            if (1.0 - share) * _single_cost(grouped, plane.group_weights[m]) + of_groups <= 2.0 * enough + rounding:
+                least = (1.0 - share) * _single_cost(single, plane.single_weights[m]) + minus_entropy
+                if least <= 2.0 * enough + rounding:
+                    loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
+                    if loss < limit:
+                        best, limit = m, loss
             j += 1 if side == 0 else -1
     return best
 
@@ -857,15 +949,17 @@ def _look(x: float, y: float, pair: Floats, theta: Floats, power: float, work: F
 def _lead(x: float, y: float, label: int, theta: Floats, power: float, work: Floats) -> float:
     """Log-odds of a class against the best other one at a point."""
     if power == 2.0:
-        own, other = 0.0, 0.0
+        posterior = work[2]
         for k in range(theta.shape[1]):
             gap_x, gap_y = x - theta[0, k], y - theta[1, k]
             distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-            q = theta[4, k] / (distance * distance)
-            if k == label:
-                own = q
-            elif q > other:
-                other = q
+            posterior[k] = theta[4, k] / (distance * distance)
+        own, posterior[label] = posterior[label], 0.0
+        # Positive floats are in the order of their bits, whose largest is found several at a time.
+        bits, top = posterior.view(np.int64), np.int64(0)
+        for k in range(len(bits)):
+            top = max(top, bits[k])
+        other = posterior[_first(bits, top)]
         return math.log(own / other) if other > 0.0 else math.inf
     _scores(x, y, theta, power, work)
     own, work[1, label] = work[1, label], -np.inf
@@ -1381,6 +1475,15 @@ def _largest(values: Floats, start: int, end: int) -> int:
         if values[k] > values[best]:
             best = k
     return best - start
+
+
+@_compiled
+def _first(values: Ints, value: np.int64) -> int:
+    """Where a value is that is among some."""
+    k = 0
+    while values[k] != value:
+        k += 1
+    return k
 
 
 @_compiled

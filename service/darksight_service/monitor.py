@@ -12,28 +12,29 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.gate import LOGIT_SCORES
 from darksight_core.judge import Judged
+from darksight_core.sheet import Sheet
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.records import (
     MAX_ROWS,
     OutcomeBatch,
     encode,
-    encode_judged,
+    encode_sheet,
     make_batch_id,
     prediction_id,
     received_ms,
+    to_singles,
 )
 from darksight_service.registry import Registry, Serving
 
-__all__ = ["Monitor", "Recorder", "Scored"]
+__all__ = ["Monitor", "Recorder", "Scored", "Tensor"]
 
 _MAX_ID = 200
 # Rows judged between two looks whether anybody still waits: a few milliseconds.
@@ -53,24 +54,25 @@ class Recorder(Protocol):
         ...
 
 
-# Not frozen: that takes a microsecond more to make, in the request path.
-@dataclass(slots=True, eq=False)
-class Scored:
-    """The answer to one call, as columns of n rows."""
+class Tensor(NamedTuple):
+    """Rows as they came in: little-endian float32 of a shape (n, K), n >= 1; not an array before somebody needs one."""
+
+    data: bytes
+    shape: tuple[int, int]
+
+    def array(self) -> NDArray[np.float32]:
+        """The rows, (n, K)."""
+        return np.frombuffer(self.data, "<f4").reshape(self.shape)
+
+
+class Scored(NamedTuple):
+    """The answer to one call; `sheet` has the columns."""
 
     model: str
     version: str
     batch_id: bytes
-    decision: NDArray[np.int8]
-    reason: NDArray[np.int8]
-    p_value: Floats
-    log_density: Floats
-    log_kde: Floats
-    points: Floats
+    sheet: Sheet
     recorded: bool
-
-    def __len__(self) -> int:
-        return len(self.decision)
 
 
 class Monitor:
@@ -103,7 +105,7 @@ class Monitor:
         self,
         model: str,
         version: str,
-        values: NDArray[Any],
+        values: NDArray[Any] | Tensor,
         *,
         logits: bool = False,
         prediction_ids: Sequence[str] = (),
@@ -119,7 +121,7 @@ class Monitor:
         model, version
             Who is to judge; an empty version for the active one.
         values
-            Probabilities, or logits, (n, K), float32 or float64.
+            Probabilities, or logits, (n, K), float32 or float64, or a tensor of them.
         logits
             What `values` are.
         prediction_ids
@@ -135,28 +137,26 @@ class Monitor:
         """
         started = time.perf_counter()
         serving = self.registry.get(model, version)
-        if values.shape == (0, 0):
+        if values.shape == (0, 0) and not isinstance(values, Tensor):
             # A batch of no rows cannot say how many classes it has.
             values = values.reshape(0, serving.bundle.scorer.n_inputs)
-        self._check(serving, values, prediction_ids, batch_id)
+        self._check(serving, values.shape, prediction_ids, batch_id)
         if not batch_id:
             batch_id = make_batch_id(int(self._clock() * 1000.0))
-        probs, raw = (_softmax(values), values.astype(np.float64)) if logits else (values, None)
-        judged = self._judge(serving, probs, raw, is_wanted)
-        if not partial_ok and not judged.scores.valid.all():
-            _refuse_row(values, judged, logits)
+        raw, given = None, values
+        if logits:
+            given = _array(values)
+            given, raw = _softmax(given), given.astype(np.float64)
+        sheet = self._judge(serving, given, raw, is_wanted)
+        if not (partial_ok or sheet.are_valid):
+            _refuse_row(_array(values), sheet, logits)
         recorded = True
-        if len(probs):
-            record = _record(serving, batch_id, event_ms, prediction_ids, probs, judged, is_shadow=False)
-            recorded = self._recorder.append(record)
-            self._count(serving, judged, time.perf_counter() - started)
+        if sheet.rows:
+            recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, sheet))
+            _count(serving, sheet, time.perf_counter() - started)
             if serving.shadow is not None:
-                self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, probs, raw)
-        scores, decisions = judged.scores, judged.decisions
-        return Scored(
-            model, serving.version, batch_id, decisions.decision, decisions.reason, scores.p_value, scores.log_density,
-            scores.log_kde, scores.points, recorded,
-        )  # fmt: skip
+                self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, given, raw)
+        return Scored(model, serving.version, batch_id, sheet, recorded)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
@@ -194,20 +194,19 @@ class Monitor:
         batch = OutcomeBatch(model, now, tuple(prediction_ids), codes, observed)
         return len(codes) if self._recorder.append(encode(batch)) else 0
 
-    def _check(self, serving: Serving, values: NDArray[Any], ids: Sequence[str], batch_id: bytes) -> None:
+    def _check(self, serving: Serving, shape: tuple[int, ...], ids: Sequence[str], batch_id: bytes) -> None:
         """Refuse what is wrong with the request as a whole."""
         classes = serving.bundle.scorer.n_inputs
-        if values.ndim != 2 or values.shape[1] != classes:
-            shape = "x".join(map(str, values.shape))
+        if len(shape) != 2 or shape[1] != classes:
             raise RequestError(
                 f"predictions: model {serving.model!r} has {classes} classes, so rows of {classes} values are needed, "
-                f"not a tensor of {shape}",
+                f"not a tensor of {'x'.join(map(str, shape))}",
                 field="predictions",
             )
-        if len(values) > MAX_ROWS:
-            raise RequestError(f"predictions: {len(values):,} rows are more than {MAX_ROWS:,}", field="predictions")
+        if shape[0] > MAX_ROWS:
+            raise RequestError(f"predictions: {shape[0]:,} rows are more than {MAX_ROWS:,}", field="predictions")
         if ids:
-            self._check_ids(ids, len(values))
+            self._check_ids(ids, shape[0])
         if batch_id:
             self._check_batch_id(batch_id)
 
@@ -239,8 +238,12 @@ class Monitor:
             raise RequestError("batch_id: was made over an hour ahead of or seven days before now", field="batch_id")
 
     def _judge(
-        self, serving: Serving, probs: NDArray[Any], logits: Floats | None, is_wanted: Callable[[], bool]
-    ) -> Judged:
+        self,
+        serving: Serving,
+        values: NDArray[Any] | Tensor,
+        logits: Floats | None,
+        is_wanted: Callable[[], bool],
+    ) -> Sheet:
         if logits is None and serving.gate.reject_score in LOGIT_SCORES:
             raise RequestError(
                 f"is_logits: the gate of model {serving.model!r} cuts {serving.gate.reject_score}, so it needs logits",
@@ -248,28 +251,24 @@ class Monitor:
             )
         judge = serving.judge
         try:
-            if len(probs) <= _PIECE:
-                return judge.judge(probs, logits=logits)
+            if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
+                return judge.sheet(values.data, values.shape[0])
+            values = _array(values)
+            if len(values) <= _PIECE:
+                return Sheet.of(judge.judge(values, logits=logits))
             pieces = []
-            for start in range(0, len(probs), _PIECE):
+            for start in range(0, len(values), _PIECE):
                 if not is_wanted():
                     raise AbandonedError("nobody waits for the answer any more")
                 part = slice(start, start + _PIECE)
-                pieces.append(judge.judge(probs[part], logits=None if logits is None else logits[part]))
-            return Judged.joined(pieces)
+                pieces.append(judge.judge(values[part], logits=None if logits is None else logits[part]))
+            return Sheet.of(Judged.joined(pieces))
         except AbandonedError:
             raise
         except Exception:
             # Whatever it is, the caller gets the decision that was set for this case and not an error.
             _log.exception("scoring_failed", extra={"model": serving.model, "version": serving.version})
-            return serving.judge.unscored(len(probs))
-
-    def _count(self, serving: Serving, judged: Judged, seconds: float, *, is_shadow: bool = False) -> None:
-        scores, decisions = judged.scores, judged.decisions
-        serving.counts.observe(
-            decisions.decision, decisions.reason, scores.p_value, judged.predicted, scores.log_density, seconds,
-            is_shadow=is_shadow,
-        )  # fmt: skip
+            return Sheet.of(judge.unscored(values.shape[0]))
 
     def _score_shadow(
         self,
@@ -277,18 +276,18 @@ class Monitor:
         batch_id: bytes,
         event_ms: int,
         ids: Sequence[str],
-        probs: NDArray[Any],
+        values: NDArray[Any] | Tensor,
         logits: Floats | None,
     ) -> None:
         """Judge by the shadow version too; nothing of it reaches the caller, not even its failure."""
         started = time.perf_counter()
         try:
-            judged = self._judge(shadow, probs, logits, lambda: True)
+            sheet = self._judge(shadow, values, logits, lambda: True)
             shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
             # Named as the answer was, so that outcomes reach the shadow's points too.
-            ids = ids or [prediction_id(batch_id, row) for row in range(len(probs))]
-            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, probs, judged, is_shadow=True))
-            self._count(shadow, judged, time.perf_counter() - started, is_shadow=True)
+            ids = ids or [prediction_id(batch_id, row) for row in range(sheet.rows)]
+            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, sheet, is_shadow=True))
+            _count(shadow, sheet, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
 
@@ -298,17 +297,27 @@ def _record(
     batch_id: bytes,
     event_ms: int,
     ids: Sequence[str],
-    probs: NDArray[Any],
-    judged: Judged,
+    values: NDArray[Any] | Tensor,
+    sheet: Sheet,
     *,
-    is_shadow: bool,
+    is_shadow: bool = False,
 ) -> bytes:
-    scores, decisions = judged.scores, judged.decisions
-    return encode_judged(
-        batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), scores.points,
-        (scores.log_density, scores.log_kde, scores.combined, scores.p_value, judged.confidence, judged.top),
-        decisions.decision.view(np.uint8), decisions.reason.view(np.uint8), judged.predicted, probs,
-    )  # fmt: skip
+    probs = values.data if isinstance(values, Tensor) else to_singles(values)
+    return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), sheet, probs)
+
+
+def _count(serving: Serving, sheet: Sheet, seconds: float, *, is_shadow: bool = False) -> None:
+    if sheet.rows == 1 and not is_shadow:
+        serving.counts.observe_one(*sheet.one(), seconds)
+    else:
+        serving.counts.observe(
+            sheet.decision, sheet.reason, sheet.p_value, sheet.predicted, sheet.log_density, seconds,
+            is_shadow=is_shadow,
+        )  # fmt: skip
+
+
+def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
+    return values.array() if isinstance(values, Tensor) else values
 
 
 def _softmax(logits: NDArray[Any]) -> Floats:
@@ -323,9 +332,9 @@ def _check_id(name: str, row: int, field: str) -> None:
         )
 
 
-def _refuse_row(values: NDArray[Any], judged: Judged, logits: bool) -> NoReturn:
+def _refuse_row(values: NDArray[Any], sheet: Sheet, logits: bool) -> NoReturn:
     """Say what is wrong with the first bad row."""
-    row = int(np.flatnonzero(~judged.scores.valid)[0])
+    row = int(np.flatnonzero(sheet.predicted < 0)[0])
     what = "a value that is not finite"
     finite = np.isfinite(values[row])
     if not finite.all():

@@ -69,6 +69,9 @@ _NAME = re.compile(r"(\d{20})\.(open|log)")
 # the write itself takes one. A large record is written the other way, so that the others can go on meanwhile.
 _write = ctypes.PyDLL(None, use_errno=True).write
 _write.argtypes, _write.restype = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t), ctypes.c_ssize_t
+# And whether there is a file of a name, for the same reason.
+_access = ctypes.PyDLL(None).access
+_access.argtypes = ctypes.c_char_p, ctypes.c_int
 _SMALL = 1 << 16
 
 
@@ -116,10 +119,11 @@ class SegmentFile:
 class _Segment:
     """The segment that is being written."""
 
-    __slots__ = ("born", "fd", "is_broken", "path", "size", "sync_lock", "synced")
+    __slots__ = ("born", "fd", "is_broken", "name", "path", "size", "sync_lock", "synced")
 
     def __init__(self, path: Path, fd: int, born: float) -> None:
         self.path = path
+        self.name = os.fsencode(path)
         self.fd = fd
         self.born = born
         self.size = 0
@@ -264,7 +268,7 @@ class Spool:
                 or now - segment.born >= self._segment_seconds
                 or segment.is_broken
                 # Writing to a file that was deleted succeeds, and is lost.
-                or os.fstat(segment.fd).st_nlink == 0
+                or _access(segment.name, os.F_OK) != 0
             ):
                 self._close_segment()
                 segment = None

@@ -97,7 +97,7 @@ def make_target(monitor: Monitor) -> Any:
             )
         except _REFUSALS:
             return
-        answer = ScoreColumns.FromString(scoring._columns(scored).SerializeToString())
+        answer = ScoreColumns.FromString(scoring.write_response(scored))
         reason = np.frombuffer(answer.reason, np.int8)
         valid = reason != _INVALID
         for name in ("p_value", "log_density", "log_kde"):

@@ -14,6 +14,7 @@ from darksight_core.gate import LOGIT_SCORES, REJECT_SCORES, Gate, Reason
 from darksight_core.judge import Judge, Judged
 from darksight_core.learned import Learned
 from darksight_core.scorer import Scorer, Scores, ShapeError
+from darksight_core.sheet import Sheet
 from darksight_core.simplex import Floats, log_probs
 from tests.bundles import make_bundle
 from tests.maps import extreme_probs, map_probs, random_calibration, random_combined, random_embedder, random_kde
@@ -202,3 +203,37 @@ def test_rows_that_do_not_fit_fail_the_call(compiled: bool) -> None:
         judge.judge(probs)
     with pytest.raises(ConfigError, match="learned of 2 classes"):
         Judge(scorer, make_gate(make_scorer(2, compiled), "learned"))
+
+
+@engines
+@pytest.mark.parametrize("name", [None, "msp", "learned", "log_kde"])
+def test_a_sheet_has_the_bytes_of_what_judge_says(name: str | None, compiled: bool) -> None:
+    """Whether rows take the short way or the ordinary one."""
+    scorer = make_scorer(7, compiled)
+    judge = Judge(scorer, make_gate(scorer, name, outlier=cutoff(len(scorer.calibration), 0.2)))
+    # The threshold of the gate is the score of one of the last rows.
+    probs = np.concatenate([make_rows(scorer, 30), map_probs(scorer.embedder, 200, seed=5)]).astype(np.float32)
+    for rows in (1, 5, 40):
+        for start in range(0, len(probs), rows):
+            part = probs[start : start + rows]
+            found, expected = judge.sheet(part.tobytes(), len(part)), judge.judge(part)
+            assert found.data == Sheet.of(expected).data
+            assert found.are_valid == expected.scores.valid.all()
+
+
+@engines
+def test_columns_of_a_sheet(compiled: bool) -> None:
+    """They are those of the arrays."""
+    judge = Judge(make_scorer(7, compiled))
+    probs = make_rows(judge.scorer, 6).astype(np.float32)
+    found, expected = judge.sheet(probs.tobytes(), 6), judge.judge(probs)
+    assert len(found) == 6
+    for name in ("p_value", "log_density", "log_kde", "points"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected.scores, name))
+    for name in ("decision", "reason"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected.decisions, name))
+    np.testing.assert_array_equal(found.predicted, expected.predicted)
+    one, row = judge.sheet(probs[:1].tobytes(), 1), found
+    assert one.one() == (row.p_value[0], row.log_density[0], row.predicted[0], row.decision[0], row.reason[0])
+    with pytest.raises(ShapeError):
+        judge.sheet(probs.tobytes()[:-4], 6)

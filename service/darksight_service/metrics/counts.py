@@ -137,9 +137,23 @@ class ModelCounts:
         if len(decision) != 1 or is_shadow:
             self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
             return
-        # One row is the most frequent call: spelt out without loop or call, it takes half the time.
-        why, p, label, density = reason.item(), p_value.item(), predicted.item(), log_density.item()
-        cell = decision.item() * _REASONS + why
+        self.observe_one(p_value.item(), log_density.item(), predicted.item(), decision.item(), reason.item(), seconds)
+
+    def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> None:
+        """Count a call of one row.
+
+        It is the most frequent call: spelt out without loop or call, it takes half the time.
+
+        Parameters
+        ----------
+        p, density, label
+            p-value, log density and predicted class.
+        decision, why
+            Of the gate.
+        seconds
+            That the call took.
+        """
+        cell = decision * _REASONS + why
         p_values, rows, densities, classes, outliers, strange = self._row
         times, time_sum, sizes, size_sum = self._call
         cells = self._cells

@@ -1,33 +1,35 @@
 """MonitorService on the wire.
 
 Requests come as bytes: what is no message is the caller's mistake and gets INVALID_ARGUMENT, where gRPC's own decoding
-would answer INTERNAL. Responses are written with `ScoreColumns`, whose columns are bytes, so that no number becomes an
-object on its way.
+would answer INTERNAL. Columns of a response are bytes as the sheet has them, so that no number becomes an object on its
+way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import numpy as np
-from darksight_client.columns import ScoreColumns, ScoreStreamColumns
+from darksight_client.columns import COLUMNS, ScoreColumns, ScoreStreamColumns
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
+from darksight_core.sheet import ANSWERED, STORED
 from darksight_service.errors import RequestError
 from darksight_service.metrics.processes import ProcessCounts
-from darksight_service.monitor import Monitor, Scored
+from darksight_service.monitor import Monitor, Scored, Tensor
 from darksight_service.rpc.status import abort_code, status_of
 from darksight_service.times import milliseconds, timestamp
 
 if TYPE_CHECKING:
     from darksight_service.store import Store, StoredPoint
 
-__all__ = ["Scoring", "parse", "read_values"]
+__all__ = ["Scoring", "parse", "read_values", "write_response"]
 
 M = TypeVar("M", bound=Message)
 
@@ -37,8 +39,6 @@ _MAX_PAGE = 10_000
 _DEFAULT_PAGE = 100
 _MAX_CLASSES = 1 << 20
 _FOREVER = (1 << 48) - 1
-
-_F4 = np.dtype("<f4")
 
 
 class Scoring:
@@ -66,18 +66,17 @@ class Scoring:
 
     def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Score."""
-        answer: bytes = _columns(self._answer(parse(monitor_pb2.ScoreRequest, data), context)).SerializeToString()
-        return answer
+        return write_response(self._answer(parse(monitor_pb2.ScoreRequest, data), context))
 
     def score_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """ScoreStream: gRPC reads the next request when this one is answered, and so holds back a caller in a hurry."""
         for data in requests:
             try:
                 request = parse(monitor_pb2.ScoreStreamRequest, data).request
-                response = ScoreStreamColumns(response=_columns(self._answer(request, context)))
+                answer = write_response(self._answer(request, context))
+                yield _STREAM_RESPONSE + _varint(len(answer)) + answer
             except Exception as error:
-                response = ScoreStreamColumns(error=_stream_error(error))
-            yield response.SerializeToString()
+                yield ScoreStreamColumns(error=_stream_error(error)).SerializeToString()
 
     def report_outcomes(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ReportOutcomes."""
@@ -142,7 +141,7 @@ class Scoring:
                 is_wanted=context.is_active,
             )
 
-        return answer() if len(values) < _BULK_ROWS else self._bulk.submit(answer).result()
+        return answer() if values.shape[0] < _BULK_ROWS else self._bulk.submit(answer).result()
 
 
 def parse(kind: type[M], data: bytes) -> M:
@@ -153,7 +152,7 @@ def parse(kind: type[M], data: bytes) -> M:
         raise RequestError(f"the request is not a {kind.DESCRIPTOR.full_name}", field="request") from None
 
 
-def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32]:
+def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tensor:
     """The rows of a request, (n, K)."""
     kind = request.WhichOneof("predictions")
     if kind == "tensor":
@@ -163,7 +162,7 @@ def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32]:
     raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
 
 
-def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32]:
+def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32] | Tensor:
     shape, data = tuple(tensor.shape), tensor.data
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 0:
         raise RequestError(f"tensor.shape: must be rows and classes, not {list(shape)[:8]}", field="tensor.shape")
@@ -175,8 +174,10 @@ def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32]:
             f"{4 * shape[0] * shape[1]:,}",
             field="tensor.data",
         )
+    if shape[0]:
+        return Tensor(data, shape)
     # No rows may claim any number of classes, of which numpy could make no array.
-    return np.frombuffer(data, _F4).reshape(shape if data else (0, min(shape[1], _MAX_CLASSES)))
+    return np.empty((0, min(shape[1], _MAX_CLASSES)), dtype=np.float32)
 
 
 def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
@@ -191,19 +192,56 @@ def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
     return np.array([row.values for row in rows.rows], dtype=np.float32).reshape(len(rows.rows), classes)
 
 
-def _columns(scored: Scored) -> Any:
-    return ScoreColumns(
-        model=scored.model,
-        version=scored.version,
-        batch_id=scored.batch_id,
-        decision=scored.decision.tobytes(),
-        reason=scored.reason.tobytes(),
-        p_value=scored.p_value.tobytes(),
-        log_density=scored.log_density.tobytes(),
-        log_kde=scored.log_kde.tobytes(),
-        points=scored.points.tobytes(),
-        recorded=scored.recorded,
+def write_response(scored: Scored) -> bytes:
+    """The ScoreResponse to a call: pieces of its sheet behind the tags of their fields, in the order of the fields."""
+    sheet = scored.sheet
+    n, data = sheet.rows, sheet.data
+    decision, reason, p_value, log_density, log_kde, points = _tags(n)
+    verdicts = (ANSWERED + STORED) * n
+    return b"".join(
+        (
+            _served(scored.model, scored.version),
+            _BATCH_ID, scored.batch_id,
+            decision, data[verdicts : verdicts + n],
+            reason, data[verdicts + n :],
+            p_value, data[: 8 * n],
+            log_density, data[8 * n : 16 * n],
+            log_kde, data[16 * n : 24 * n],
+            points, data[24 * n : 40 * n],
+            _RECORDED if scored.recorded else b"",
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _served(model: str, version: str) -> bytes:
+    """The first fields of a response."""
+    fields: bytes = ScoreColumns(model=model, version=version).SerializeToString()
+    return fields
+
+
+@lru_cache(maxsize=256)
+def _tags(rows: int) -> tuple[bytes, ...]:
+    """What stands before each column; nothing if there are no rows, as an empty field is not written."""
+    return tuple(
+        _tag(name) + _varint(kind.itemsize * width * rows) if rows else b"" for name, (kind, width) in COLUMNS.items()
     )
+
+
+def _tag(field: str, wire_type: int = 2) -> bytes:
+    return _varint(ScoreColumns.DESCRIPTOR.fields_by_name[field].number << 3 | wire_type)
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*parts, value))
+
+
+_BATCH_ID, _RECORDED = _tag("batch_id") + b"\x10", _tag("recorded", 0) + b"\x01"
+_STREAM_RESPONSE = _varint(ScoreStreamColumns.DESCRIPTOR.fields_by_name["response"].number << 3 | 2)
 
 
 def _stream_error(error: Exception) -> Any:
