@@ -102,7 +102,8 @@ class Judge:
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
         self._rule = None if scorer.kernel is None or self._needs_logits else _rule(self.gate)
         self._make_sheet = None
-        if scorer.kernel is not None and self._rule is not None:
+        # The compiled code knows of no regions.
+        if scorer.kernel is not None and self._rule is not None and not self.gate.regions:
             self._make_sheet = scorer.kernel.sheets(self._rule)
 
     @classmethod

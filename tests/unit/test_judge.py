@@ -13,6 +13,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate import LOGIT_SCORES, REJECT_SCORES, Gate, Reason
 from darksight_core.judge import Judge, Judged
 from darksight_core.learned import Learned
+from darksight_core.regions import Region
 from darksight_core.scorer import Scorer, Scores, ShapeError
 from darksight_core.sheet import Sheet
 from darksight_core.simplex import Floats, log_probs
@@ -219,6 +220,16 @@ def test_a_sheet_has_the_bytes_of_what_judge_says(name: str | None, compiled: bo
             found, expected = judge.sheet(part.tobytes(), len(part)), judge.judge(part)
             assert found.data == Sheet.of(expected).data
             assert found.are_valid == expected.scores.valid.all()
+
+
+@engines
+def test_a_sheet_knows_of_regions(compiled: bool) -> None:
+    """Though the short way does not."""
+    scorer = make_scorer(7, compiled)
+    everywhere = Region("everywhere", ((-99.0, -99.0), (99.0, -99.0), (99.0, 99.0), (-99.0, 99.0)))
+    judge = Judge(scorer, Gate(regions=(everywhere,)))
+    row = map_probs(scorer.embedder, 1).astype(np.float32)
+    assert judge.sheet(row.tobytes(), 1).reason.tolist() == [Reason.REGION]
 
 
 @engines
