@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,10 +36,10 @@ from darksight_service.errors import (
     StoreUnavailableError,
     UnauthenticatedError,
 )
+from darksight_service.explorer import drift, gate, models, points, review
 from darksight_service.explorer import map as map_page
-from darksight_service.explorer import models
 from darksight_service.explorer.columns import Columns
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
+from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
 from darksight_service.rpc.auth import TokenFile
@@ -84,7 +84,9 @@ def make_app(sources: Sources) -> ASGIApp:
     settings = sources.settings
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     guard = Guard(tokens, is_secure=settings.tls_cert is not None)
-    endpoints = [*models.endpoints(sources), *map_page.endpoints(sources)]
+    endpoints = [
+        endpoint for module in (models, map_page, gate, drift, review, points) for endpoint in module.endpoints(sources)
+    ]
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
         # Where alerts and dashboards point to.
@@ -170,6 +172,9 @@ async def _read(request: Request) -> bytes:
 def _respond(answer: Answer, status: int = 200) -> Response:
     if isinstance(answer, Columns):
         return Response(answer.encode(), status, media_type="application/octet-stream")
+    if isinstance(answer, Download):
+        headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"}
+        return StreamingResponse(answer.parts, status, media_type=answer.media_type, headers=headers)
     text = json.dumps(answer, allow_nan=False, ensure_ascii=False)
     return Response(text.encode(), status, media_type="application/json")
 

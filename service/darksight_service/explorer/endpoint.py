@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,20 @@ from darksight_service.settings import Settings
 if TYPE_CHECKING:
     from darksight_service.store import Store
 
-__all__ = ["Answer", "Call", "Endpoint", "Sources"]
+__all__ = ["Answer", "Call", "Download", "Endpoint", "Sources"]
 
-Answer = Mapping[str, Any] | list[Any] | Columns
-"""JSON values, or columns of numbers."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Download:
+    """A file that is sent part by part while it is made."""
+
+    name: str
+    media_type: str
+    parts: Iterator[bytes]
+
+
+Answer = Mapping[str, Any] | list[Any] | Columns | Download
+"""JSON values, columns of numbers, or a file."""
 
 
 @dataclass(frozen=True, slots=True)

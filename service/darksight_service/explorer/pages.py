@@ -67,6 +67,12 @@ def _current(is_current: bool) -> str:
     return ' aria-current="page"' if is_current else ""
 
 
-PAGES = (Page("map", "Map", has_plots=True, has_webgl=True),)
+PAGES = (
+    Page("map", "Map", has_plots=True, has_webgl=True),
+    Page("gate", "Gate", has_plots=True),
+    Page("drift", "Drift", has_plots=True),
+    Page("review", "Review"),
+    Page("points", "Points"),
+)
 
 LOGIN = Page("login", "Log in")

@@ -1,6 +1,7 @@
 """Points, outcomes, counts and the audit trail in SQL, on SQLite or PostgreSQL; nothing else imports SQLAlchemy."""
 
 from darksight_service.store.engine import Timeouts
+from darksight_service.store.frames import Frame, joined
 from darksight_service.store.places import Places
 from darksight_service.store.retention import Limits, Pruned
 from darksight_service.store.rollups import ClassRate, Rates
@@ -13,6 +14,7 @@ __all__ = [
     "ClassRate",
     "Cutoffs",
     "DecisionCounts",
+    "Frame",
     "Inserted",
     "Labelled",
     "Limits",
@@ -25,4 +27,5 @@ __all__ = [
     "StoreStats",
     "StoredPoint",
     "Timeouts",
+    "joined",
 ]

@@ -29,7 +29,17 @@ from darksight_service.store.rollups import within
 from darksight_service.store.rows import LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
-__all__ = ["Page", "PointFilter", "StoredPoint", "list_points", "ranges_of", "read_point", "source_of", "span"]
+__all__ = [
+    "Page",
+    "PointFilter",
+    "StoredPoint",
+    "conditions",
+    "list_points",
+    "ranges_of",
+    "read_point",
+    "source_of",
+    "span",
+]
 
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 100
@@ -140,12 +150,12 @@ def ranges_of(
     bottom = max(received_ms(low), received_ms(first)) // MINUTE_MS
     top = min(received_ms(high), received_ms(last)) // MINUTE_MS
     look = _FIRST_LOOK_MINUTES
-    conditions = _conditions(rollup, wanted, OTHER_CLASSES)
+    allowed = conditions(rollup, wanted, OTHER_CLASSES)
     while top >= bottom:
         start = max(bottom, top - look + 1)
         query = (
             select(rollup.c.minute, func.sum(rollup.c.points))
-            .where(within(rollup, bundles, wanted.is_shadow, start * MINUTE_MS, (top + 1) * MINUTE_MS), *conditions)
+            .where(within(rollup, bundles, wanted.is_shadow, start * MINUTE_MS, (top + 1) * MINUTE_MS), *allowed)
             .group_by(rollup.c.minute)
             .order_by(rollup.c.minute.desc())
         )
@@ -198,10 +208,10 @@ def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[byte
         .where(span(ranges[-1][0], ranges[0][1]))
         .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
     )
-    return query.where(*_conditions(point, wanted, LAST_CLASS)).order_by(point.c.id.desc())
+    return query.where(*conditions(point, wanted, LAST_CLASS)).order_by(point.c.id.desc())
 
 
-def _conditions(table: Table, wanted: PointFilter, last_class: int) -> list[ColumnElement[bool]]:
+def conditions(table: Table, wanted: PointFilter, last_class: int) -> list[ColumnElement[bool]]:
     """What a filter says about points or their counts; classes from `last_class` on are one."""
     columns: list[tuple[str, tuple[int, ...], list[Any]]] = [
         (

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, exists, func, select
 from darksight_core.regions import Region
 from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
 from darksight_service.state import Change
-from darksight_service.store import changes, places, rollups, schema, search, verdicts
+from darksight_service.store import changes, frames, places, rollups, schema, search, verdicts
 from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
 from darksight_service.store.insert import Inserter
 from darksight_service.store.names import Names
@@ -227,6 +227,29 @@ class Store:
     def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> list[search.StoredPoint]:
         """The points with these ids, in their order, as far as they are stored."""
         return places.points_by_id(self._engine, self._names.known(model, version), model, ids)
+
+    def find_points(self, model: str, name: str) -> list[search.StoredPoint]:
+        """The points whose prediction has this name."""
+        return frames.points_by_name(self._engine, self._names.known(model, None), model, name)
+
+    def frame(self, wanted: search.PointFilter, *, limit: int) -> frames.Frame:
+        """The newest points of a filter as columns."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        return frames.newest_frame(self._engine, bundles, wanted, limit=limit)
+
+    def labelled_frame(
+        self, model: str, version: str | None = None, *, since_ms: int = 0, until_ms: int = _FOREVER, limit: int
+    ) -> frames.Frame:
+        """The newest points whose right class is known, as columns."""
+        bundles = self._names.known(model, version)
+        return frames.labelled_frame(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, limit=limit)
+
+    def filled_since(
+        self, model: str, version: str | None, *, since_ms: int = 0, until_ms: int, points: int
+    ) -> tuple[int, int]:
+        """When the newest `points` points of a span of time begin, and how many there are since."""
+        bundles = self._names.known(model, version)
+        return frames.filled_since(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, points=points)
 
     def dry_run(
         self, model: str, version: str | None, cutoffs: verdicts.Cutoffs, *, since_ms: int, until_ms: int

@@ -20,7 +20,17 @@ from darksight_service.store.rows import decode_probs
 from darksight_service.store.search import span
 from darksight_service.store.tables import outcome, outcome_point, point
 
-__all__ = ["Accuracy", "Cutoffs", "DecisionCounts", "Labelled", "accuracy", "dry_run", "labelled"]
+__all__ = [
+    "Accuracy",
+    "Cutoffs",
+    "DecisionCounts",
+    "Labelled",
+    "accuracy",
+    "dry_run",
+    "known_within",
+    "labelled",
+    "prefer_index",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +125,14 @@ def dry_run(
     where = _where(bundles, since_ms, until_ms)
     counted = select(*key, func.count()).where(where).group_by(*key)
     known = select(*key, func.count(), _CORRECT).select_from(_LABELLED).where(where).group_by(*key)
-    known = known.where(_known(since_ms, until_ms))
+    known = known.where(known_within(since_ms, until_ms))
     results = DecisionCounts(), DecisionCounts()
     accepting = {Reason.NONE, Reason.UNSCORED} if cutoffs.fail_open else {Reason.NONE}
     with reading(engine) as connection:
         for is_accepted, reason, new_reason, points in connection.execute(counted):
             _count(results[0], is_accepted, reason, points)
             _count(results[1], new_reason in accepting, new_reason, points)
-        _prefer_index(connection, since_ms, until_ms)
+        prefer_index(connection, since_ms, until_ms)
         for is_accepted, _, new_reason, points, correct in connection.execute(known):
             _count_labelled(results[0], is_accepted, points, correct)
             _count_labelled(results[1], new_reason in accepting, points, correct)
@@ -166,12 +176,12 @@ def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms:
         select(point.c.is_accepted, func.count(), _CORRECT)
         .select_from(_LABELLED)
         .where(_where(bundles, since_ms, until_ms))
-        .where(_known(since_ms, until_ms))
+        .where(known_within(since_ms, until_ms))
         .group_by(point.c.is_accepted)
     )
     counts = DecisionCounts()
     with reading(engine) as connection:
-        _prefer_index(connection, since_ms, until_ms)
+        prefer_index(connection, since_ms, until_ms)
         for is_accepted, points, correct in connection.execute(query):
             _count_labelled(counts, is_accepted, points, correct)
     return Accuracy(
@@ -186,12 +196,12 @@ def labelled(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms:
         select(*(point.c[name] for name in columns), outcome.c.label, point.c.probs)
         .select_from(_LABELLED)
         .where(_where(bundles, since_ms, until_ms))
-        .where(_known(since_ms, until_ms))
+        .where(known_within(since_ms, until_ms))
         .order_by(outcome_point.c.point_id.desc())
         .limit(limit)
     )
     with reading(engine) as connection:
-        _prefer_index(connection, since_ms, until_ms)
+        prefer_index(connection, since_ms, until_ms)
         found: list[Any] = list(connection.execute(query))
     numbers = np.array(
         [[math.nan if cell is None else cell for cell in row[:6]] for row in found], dtype=np.float64
@@ -214,17 +224,18 @@ def _where(bundles: Iterable[int], since_ms: int, until_ms: int) -> ColumnElemen
     )
 
 
-def _known(since_ms: int, until_ms: int) -> ColumnElement[bool]:
+def known_within(since_ms: int, until_ms: int) -> ColumnElement[bool]:
+    """Points of a span of time that have an outcome."""
     return and_(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
 
 
-def _prefer_index(connection: Connection, since_ms: int, until_ms: int) -> None:
+def prefer_index(connection: Connection, since_ms: int, until_ms: int) -> None:
     """Look labelled points up one by one if they are few.
 
     Before PostgreSQL has counted new outcomes it takes them for many, and reads all points of the time instead.
     """
     if connection.dialect.name == "postgresql":
-        some = select(outcome_point.c.point_id).where(_known(since_ms, until_ms)).limit(_FEW + 1).subquery()
+        some = select(outcome_point.c.point_id).where(known_within(since_ms, until_ms)).limit(_FEW + 1).subquery()
         if (connection.scalar(select(func.count()).select_from(some)) or 0) <= _FEW:
             for way in ("seqscan", "hashjoin", "mergejoin"):
                 connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")

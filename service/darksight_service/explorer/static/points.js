@@ -1,0 +1,127 @@
+// Stored points: filters, pages, one point, and a CSV file. Every view has an address.
+
+import { address, getJson } from "./api.js";
+import { count, fixed, percent, spanOf, spanOptions, table, when } from "./figures.js";
+import { element, showEmpty } from "./notice.js";
+import { classColour } from "./palette.js";
+import { openPage } from "./shell.js";
+import { readState, writeState } from "./state.js";
+
+const DEFAULTS = { span: "7d", since: 0, until: 0, decisions: "", reasons: "", classes: "", name: "", token: "" };
+const at = (id) => document.getElementById(id);
+const page = await openPage();
+const state = readState(DEFAULTS);
+let names = [];
+
+/** A page token belongs to its exact request, so a named span is fixed when the second page is asked for. */
+let span = spanOf(state);
+const asked = () => ({ model: page.model, version: page.version, ...span, decisions: state.decisions, reasons: state.reasons, classes: state.classes });
+const className = (number) => (number < 0 ? "–" : names[number] ?? String(number));
+const badge = (point) => element("span", { class: `badge ${point.decision.toLowerCase()}` }, point.decision === "ACCEPT" ? "accept" : point.reason.toLowerCase().replace("_", " "));
+
+function link(point) {
+  const query = new URLSearchParams({ model: page.model, name: point.prediction_id });
+  return element("a", { class: "mono", href: `/points?${query}` }, point.prediction_id);
+}
+
+function classCell(number) {
+  return element("span", {}, element("span", { class: "swatch", style: `background:${classColour(number)}` }), className(number));
+}
+
+function right(point) {
+  if (point.label < 0) return "–";
+  return element("span", { class: `badge ${point.label === point.predicted ? "accept" : "reject"}` }, className(point.label));
+}
+
+function showTable(found) {
+  names = found.class_names;
+  if (!found.points.length) {
+    const hasFilter = state.decisions || state.reasons || state.classes || state.name;
+    showEmpty(at("table"), state.name ? "No point has this id" : "No points match",
+      hasFilter ? "Clear the filters, or choose a longer time." : "Send predictions with client.score(model, probs), or choose a longer time; points show here a second later.");
+  } else {
+    const rows = found.points.map((point) => ({
+      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), right(point)],
+    }));
+    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "right class"], rows, { numbers: [3, 5, 6, 7, 8] }));
+  }
+}
+
+function showDetail(point) {
+  const place = at("detail");
+  place.hidden = false;
+  const order = point.probs.map((value, number) => [value, number]).sort((a, b) => b[0] - a[0]).slice(0, 15);
+  const bars = order.flatMap(([value, number]) => [
+    element("span", { class: "swatch", style: `background:${classColour(number)}` }), element("span", {}, className(number)),
+    element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
+  ]);
+  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["place on the map", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["combined", fixed(point.combined, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
+  place.replaceChildren(
+    element("h2", {}, `Prediction ${point.prediction_id}`),
+    element("div", { class: "grid" },
+      element("div", { class: "half" }, table(["", ""], facts.map((cells) => ({ cells })))),
+      element("div", { class: "half" }, order.length ? element("div", { class: "bars" }, ...bars) : "The store keeps no probabilities (keep_probabilities = none).")),
+  );
+}
+
+const load = () =>
+  page.guard(async () => {
+    at("detail").hidden = true;
+    if (state.name) {
+      const found = await getJson("/api/points/find", { model: page.model, name: state.name });
+      showTable(found);
+      at("used").textContent = `${count(found.points.length)} point${found.points.length === 1 ? "" : "s"} of this id.`;
+      if (found.points.length) showDetail(found.points[0]);
+      at("next").disabled = at("first").disabled = true;
+      return;
+    }
+    const found = await getJson("/api/points", { ...asked(), page_token: state.token });
+    showTable(found);
+    at("used").textContent = `${count(found.points.length)} points of this page, newest first, received ${when(found.since_ms)} to ${when(found.until_ms)}. CSV has up to 100,000 of them.`;
+    at("first").disabled = !state.token;
+    at("next").disabled = !found.next_token;
+    at("next").onclick = () => {
+      Object.assign(state, { token: found.next_token, since: found.since_ms, until: found.until_ms });
+      span = spanOf(state);
+      writeState(state, DEFAULTS);
+      load();
+    };
+    at("csv").href = address("/api/points.csv", asked());
+    fillClasses();
+  });
+
+function fillClasses() {
+  if (at("classes").options.length) return;
+  at("classes").replaceChildren(element("option", { value: "" }, "any"), ...names.map((name, number) => element("option", { value: number, selected: state.classes === String(number) }, name)));
+}
+
+function show() {
+  spanOptions(at("span"), state, ["1h", "24h", "7d", "30d"]);
+  for (const id of ["decisions", "reasons", "name"]) at(id).value = state[id];
+}
+
+at("filters").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const keeps = at("span").value === "";
+  Object.assign(state, { token: "", name: at("name").value.trim() }, keeps ? {} : { span: at("span").value, since: 0, until: 0 });
+  for (const id of ["decisions", "reasons", "classes"]) state[id] = at(id).value;
+  span = spanOf(state);
+  writeState(state, DEFAULTS);
+  load();
+});
+at("clear").addEventListener("click", () => {
+  Object.assign(state, DEFAULTS);
+  span = spanOf(state);
+  writeState(state, DEFAULTS);
+  show();
+  at("classes").value = "";
+  load();
+});
+at("first").addEventListener("click", () => {
+  state.token = "";
+  writeState(state, DEFAULTS);
+  load();
+});
+addEventListener("popstate", () => location.reload());
+show();
+await load();
