@@ -7,6 +7,7 @@ and the page keeps it and tries again. A label that is sent twice is stored once
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
         )
         found = waiting(frame, drawn, lesson or _EMPTY, stream, limit=call.integer("limit", 20, low=1, high=200))
         ids = frame.take(np.array([place.row for place in found.places], dtype=np.int64)).id_bytes()
+        places = {str(uuid.UUID(bytes=each)): place for each, place in zip(ids, found.places, strict=True)}
         points = sources.store().points_by_id(serving.model, serving.version, ids)
         return {
             "class_names": list(serving.bundle.class_names),
@@ -76,7 +78,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
             "looked_at": len(frame),
             "most": AUDIT_ROWS,
             "oldest_ms": int(frame.received_ms[-1]) if len(frame) else None,
-            "items": [_item(point, place) for point, place in zip(points, found.places, strict=False)],
+            "items": [_item(point, places[point.id]) for point in points],
             "audit": _audit(frame, drawn),
             "lesson": _lesson(lesson, is_learning),
         }

@@ -1,0 +1,337 @@
+"""The gate, drift, review and points pages over HTTP: a real explorer on a real store."""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from darksight_service.control import deploy_at_start
+from darksight_service.explorer.process import serve
+from darksight_service.explorer.sockets import explorer_url, listen
+from darksight_service.records import OutcomeBatch, PointBatch, make_batch_id, prediction_id
+from darksight_service.settings import Settings
+from darksight_service.statefile import StateFile
+from darksight_service.store import PointFilter, Store
+
+from darksight_core.bundle import write_bundle
+from darksight_core.conformal import cutoff
+from darksight_core.gate import Gate
+from darksight_core.judge import Judge
+from tests.bundles import make_bundle
+
+ROWS = 1_200
+CLASSES = 5
+LABELLED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """An explorer, its store, and the right classes by name of the prediction."""
+
+    client: httpx.Client
+    store: Store
+    truth: dict[str, int]
+    until_ms: int
+
+    def get(self, path: str, **params: Any) -> Any:
+        """JSON of an endpoint about the model."""
+        response = self.client.get(f"/api/{path}", params={"model": "digits", **params})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        """Answer to something that changes."""
+        csrf = self.client.get("/api/session").json()["csrf"]
+        headers = {"x-csrf-token": csrf, "origin": str(self.client.base_url).rstrip("/")}
+        return self.client.post(f"/api/{path}", json={"model": "digits", **body}, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
+    """A model with a gate, two hours of traffic whose second one is half noise, and some labels."""
+    folder = tmp_path_factory.mktemp("explored")
+    settings = Settings(data_dir=folder / "data", explorer_port=0)
+    settings.bundles.mkdir(parents=True)
+    bundle = make_bundle(2_000, CLASSES)
+    gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=-1.0)
+    path = folder / "gated.safetensors"
+    write_bundle(path, bundle.with_gate(gate, {"promise": "for the test"}))
+    store = Store.open(settings.store_url, auto_upgrade=True)
+    deploy_at_start(StateFile(settings.data_dir / "registry.json"), store, settings.bundles, [("digits", path)])
+    until = time.time_ns() // 1_000_000
+    truth = _fill(store, path, until)
+    bound = listen(settings)
+    stop, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
+    thread.start()
+    assert ready.wait(60)
+    with httpx.Client(base_url=explorer_url(settings, bound), timeout=60.0) as client:
+        yield Explored(client, store, truth, until)
+    stop.set()
+    thread.join()
+    store.close()
+
+
+def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
+    from darksight_core.bundle import read_bundle
+
+    bundle = read_bundle(path)
+    judge = Judge.of(bundle)
+    rng = np.random.default_rng(5)
+    truth: dict[str, int] = {}
+    minutes = 120
+    for minute in range(minutes):
+        n = ROWS // minutes
+        sharp = np.full((n, 1), 0.4)
+        sharp[(np.arange(n) % 2 == 0) & (minute >= minutes // 2)] = 5.0
+        probs = np.array([rng.dirichlet(np.full(CLASSES, each)) for each in sharp[:, 0]]).astype(np.float32)
+        judged = judge.judge(probs)
+        batch_id = make_batch_id(until - (minutes - minute) * 60_000, rng.bytes(7))
+        scores = {
+            name: np.asarray(getattr(judged.scores, name), dtype=np.float32)
+            for name in ("points", "log_density", "log_kde", "combined", "p_value")
+        }
+        batch = PointBatch(
+            batch_id=batch_id,
+            model="digits",
+            version=bundle.version,
+            is_shadow=False,
+            event_ms=0,
+            prediction_ids=(),
+            confidence=judged.confidence.astype(np.float32),
+            top=judged.top.astype(np.float32),
+            decision=judged.decisions.decision.astype(np.uint8),
+            reason=judged.decisions.reason.astype(np.uint8),
+            predicted=judged.predicted,
+            probs=probs,
+            **scores,
+        )
+        store.insert([batch])
+        for row, each in enumerate(probs.astype(np.float64)):
+            truth[prediction_id(batch_id, row)] = int(rng.choice(CLASSES, p=each / each.sum()))
+    some = list(truth)[:LABELLED]
+    labels = np.array([truth[name] for name in some], dtype=np.int32)
+    store.insert([OutcomeBatch("digits", until, tuple(some), labels, np.full(LABELLED, until))])
+    return truth
+
+
+def wait_for(explored: Explored, path: str, key: str, **params: Any) -> Any:
+    """An answer after its background work is done."""
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        found = explored.get(path, **params)
+        if not (found["lesson"] if key == "is_learning" else found)[key]:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never finished")
+
+
+def test_scores_are_compared_on_stored_labels(explored: Explored) -> None:
+    """Every score has a curve that ends at the accuracy of all, and the slider's stops agree with the store."""
+    found = wait_for(explored, "gate", "is_computing")
+
+    assert found["used"]["labels"] >= LABELLED
+    names = {line["name"] for line in found["lines"]}
+    assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "combined", "learned"}
+    for line in found["lines"]:
+        assert line["accuracy"][-1] == pytest.approx(1.0 - found["used"]["errors"] / found["used"]["labels"])
+    steps = found["steps"]
+    assert steps["threshold"][0] == "-inf"
+    assert steps["accepted"] == sorted(steps["accepted"], reverse=True)
+
+
+def test_a_certificate_or_the_number_of_labels_it_takes(explored: Explored) -> None:
+    """40% accuracy can be certified on these labels; 99.9% cannot, and the answer says so."""
+    easy = explored.get("gate/certificate", accuracy=0.4)["certificate"]
+    hard = explored.get("gate/certificate", accuracy=0.999)["certificate"]
+
+    assert easy["threshold"]["feasible"]
+    assert 0.0 < easy["coverage"] <= 1.0
+    assert not hard["threshold"]["feasible"]
+    assert hard["threshold"]["labels_needed"] is None or hard["threshold"]["labels_needed"] > LABELLED
+
+
+def test_a_policy_is_tried_applied_and_in_the_audit_trail(explored: Explored) -> None:
+    """What the dry run counts is what the gate then does; without a reason nothing changes."""
+    tried = explored.get("gate/dry-run", alpha=0.05, threshold=1.0)
+    assert tried["before"]["points"] == ROWS
+    assert tried["after"]["accepted"] < tried["before"]["accepted"]
+
+    refused = explored.post("gate/policy", alpha=0.05, threshold="1.0")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["field"] == "comment"
+
+    done = explored.post("gate/policy", alpha=0.05, threshold="1.0", comment="too many errors", author="ada")
+    assert done.status_code == 200
+    assert done.json()["gate"]["reject"]["threshold"] == 1.0
+    assert explored.get("gate")["gate"]["reject"]["threshold"] == 1.0
+    change = explored.get("gate/history")["changes"][0]
+    assert (change["author"], change["comment"], change["threshold"]) == ("ada", "too many errors", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "field"),
+    [
+        ("gate", {"labels": "some"}, "labels"),
+        ("gate", {"alpha": "many"}, "alpha"),
+        ("gate/dry-run", {"threshold": "high"}, "threshold"),
+        ("drift", {"since_ms": 5, "until_ms": 5}, "since_ms"),
+        ("drift", {"since_ms": 0}, "since_ms"),
+        ("review", {"stream": "all"}, "stream"),
+        ("review", {"rate": 0}, "rate"),
+        ("points", {"decisions": "maybe"}, "decisions"),
+        ("points", {"classes": "one"}, "classes"),
+        ("points", {"page_token": "AAAA"}, "page_token"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(explored: Explored, path: str, params: dict[str, Any], field: str) -> None:
+    """A bad parameter is an error of 400 that names it."""
+    response = explored.client.get(f"/api/{path}", params={"model": "digits", **params})
+
+    assert response.status_code == 400
+    assert response.json()["error"]["field"] == field
+
+
+def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
+    """Half of the second hour is noise: more outliers, p-values that are not uniform, other places on the map."""
+    hour = 3_600_000
+    since, middle, until = explored.until_ms - 2 * hour - 60_000, explored.until_ms - hour, explored.until_ms
+    found = explored.get("drift", since_ms=since, until_ms=until)
+
+    series = found["over_time"]
+    assert sum(series["rows"]) == found["points"] == ROWS
+    assert len(series["start_ms"]) <= 122
+    half = len(series["rows"]) // 2
+    assert sum(series["outliers"][half:]) > 2 * sum(series["outliers"][:half])
+    assert series["evidence"][-1] is None or series["evidence"][-1] < 1e6
+    assert found["histogram"]["verdict"]["psi"] > found["histogram"]["verdict"]["critical"]
+
+    spans = {"before_since_ms": since, "before_until_ms": middle, "now_since_ms": middle, "now_until_ms": until}
+    response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
+    header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
+    meta = httpx.Response(200, content=header).json()["meta"]
+    assert sum(cell["before"] for cell in meta["classes"]["cells"]) + sum(
+        cell["now"] for cell in meta["classes"]["cells"]
+    ) == pytest.approx(ROWS, abs=20)
+    assert meta["clouds"]["p_value"] == 0.005
+    assert meta["regions"] is None
+
+
+def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
+    """The share of a marked part of the map, before and now, and of everything else."""
+    hour = 3_600_000
+    change = {
+        "version": explored.get("map")["version"],
+        "region": "middle",
+        "action": "save",
+        "polygon": [[-4.0, -4.0], [4.0, -4.0], [4.0, 4.0], [-4.0, 4.0]],
+        "expires_ms": 0,
+    }
+    explored.store.append_change("region", "digits", change, author="ada")
+    done = explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="folds the trail", author="ada")
+    assert done.status_code == 200
+    spans = {
+        "before_since_ms": explored.until_ms - 2 * hour - 60_000,
+        "before_until_ms": explored.until_ms - hour,
+        "now_since_ms": explored.until_ms - hour,
+        "now_until_ms": explored.until_ms,
+    }
+
+    response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
+
+    header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
+    cells = {cell["name"]: cell for cell in httpx.Response(200, content=header).json()["meta"]["regions"]["cells"]}
+    assert set(cells) == {"middle", "elsewhere"}
+    assert cells["middle"]["share_now"] > cells["middle"]["share_before"]
+
+
+@pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit"])
+def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) -> None:
+    """Each with its classes from the most probable down."""
+    found = explored.get("review", stream=stream, rate=0.5)
+
+    assert found["items"]
+    assert found["counts"][stream] >= len(found["items"])
+    for item in found["items"]:
+        assert item["probs"] == sorted(item["probs"], reverse=True)
+        assert item["classes"][0] == item["predicted"]
+
+
+def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None:
+    """Working through the audit in its order gives an accuracy with an interval that contains the true one."""
+    before = explored.get("review/lesson")["used"]["labels"]
+    items = explored.get("review", stream="audit", rate=0.3, limit=200)["items"]
+    labels = [
+        {"prediction_id": item["prediction_id"], "label": explored.truth[item["prediction_id"]]} for item in items
+    ]
+
+    for _ in range(2):
+        response = explored.post("labels", labels=labels)
+        assert response.status_code == 200
+        assert response.json() == {"recorded": len(labels)}
+
+    assert explored.get("review/lesson")["used"]["labels"] == before + len(labels)
+    audit = explored.get("review", stream="audit", rate=0.3)["audit"]
+    assert audit["done"] >= len(labels)
+    stored = explored.store.frame(PointFilter("digits"), limit=ROWS)
+    # The frame has the newest point first, the truth the oldest.
+    right = np.mean(np.array(list(explored.truth.values())) == stored.predicted[::-1])
+    assert audit["all"]["low"] <= right <= audit["all"]["high"]
+    lesson = wait_for(explored, "review/lesson", "is_learning")["lesson"]
+    assert lesson["labels"] == before + len(labels)
+    assert lesson["learned"]["auroc"] == pytest.approx(lesson["softmax"]["auroc"], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [{"prediction_id": "a", "label": 99}, {"prediction_id": "a", "label": None}, {"prediction_id": "", "label": 1}],
+)
+def test_a_label_that_cannot_be_is_refused(explored: Explored, label: dict[str, Any]) -> None:
+    """As ReportOutcomes refuses it."""
+    assert explored.post("labels", labels=[label]).status_code == 400
+
+
+def test_pages_of_points_follow_each_other(explored: Explored) -> None:
+    """All outliers, each once, newest first; and one by its name, with its probabilities."""
+    seen: list[str] = []
+    token = ""
+    until = explored.until_ms + 1
+    while True:
+        found = explored.get("points", reasons="outlier", page_size=40, page_token=token, since_ms=1, until_ms=until)
+        seen += [point["prediction_id"] for point in found["points"]]
+        token = found["next_token"]
+        if not token:
+            break
+
+    assert len(seen) == len(set(seen)) == explored.get("gate/dry-run")["before"]["outliers"]
+    one = explored.get("points/find", name=seen[0])["points"]
+    assert [point["prediction_id"] for point in one] == [seen[0]]
+    assert sum(one[0]["probs"]) == pytest.approx(1.0, abs=0.01)
+    assert explored.get("points/find", name="nobody")["points"] == []
+
+
+def test_a_csv_file_has_what_the_table_has(explored: Explored) -> None:
+    """As many rows as asked for, under a header, as a file to save."""
+    response = explored.client.get("/api/points.csv", params={"model": "digits", "limit": 1_000})
+
+    assert response.headers["content-disposition"].startswith("attachment; filename*=UTF-8''digits-points.csv")
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert len(rows) == 1_000
+    assert {row["decision"] for row in rows} == {"ACCEPT", "REJECT"}
+    assert float(rows[0]["p_value"]) > 0.0
+
+
+def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
+    """A request of another site changes nothing."""
+    response = explored.client.post("/api/labels", json={"model": "digits", "labels": []})
+
+    assert response.status_code == 403
