@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
 from darksight_core.bundle import write_bundle
+from darksight_core.conformal import cutoff
+from darksight_core.gate import Gate
 from tests.bundles import make_bundle
 from tests.e2e.browser import running_browser, watched_page
 from tests.integration.servers import Server, running_server, wait_until
@@ -52,7 +54,9 @@ class Explored:
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     """A service with an explorer, a model `digits` and stored points."""
     folder = tmp_path_factory.mktemp("explored")
-    write_bundle(folder / "digits.safetensors", make_bundle(600, CLASSES))
+    bundle = make_bundle(600, CLASSES)
+    gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=-1.0)
+    write_bundle(folder / "digits.safetensors", bundle.with_gate(gate, {"promise": "for the test"}))
     rng = np.random.default_rng(1)
     probs = rng.dirichlet(np.full(CLASSES, 0.4), ROWS).astype(np.float32)
     labels = np.array([rng.choice(CLASSES, p=row / row.sum()) for row in probs.astype(np.float64)])

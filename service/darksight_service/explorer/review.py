@@ -17,7 +17,7 @@ from darksight_core.gate import Decision, Reason
 from darksight_service.errors import RequestError
 from darksight_service.explorer.audit import Audit, audit, audited_accuracy
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.gate import AUDIT_ROWS, labelled_rows
+from darksight_service.explorer.gate import AUDIT_ROWS, MOST_LABELS, labelled_rows
 from darksight_service.explorer.learning import Latest, Lesson, learn
 from darksight_service.explorer.queue import Place, Stream, waiting
 from darksight_service.explorer.spans import DAY_MS, plain, read_span
@@ -34,7 +34,7 @@ DEFAULT_RATE = 0.05
 """Odds of a point to be audited."""
 
 _SPAN_MS = 30 * DAY_MS
-_MOST_LABELS = 1_000
+_AT_A_TIME = 1_000
 _TOP_CLASSES = 10
 _EMPTY = Lesson(0, 0, 1)
 
@@ -77,6 +77,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
             "counts": {each.value: count for each, count in found.counts.items()},
             "looked_at": len(frame),
             "most": AUDIT_ROWS,
+            "most_labels": MOST_LABELS,
             "oldest_ms": int(frame.received_ms[-1]) if len(frame) else None,
             "items": [_item(point, places[point.id]) for point in points],
             "audit": _audit(frame, drawn),
@@ -96,8 +97,8 @@ def endpoints(sources: Sources) -> list[Endpoint]:
             raise RequestError(
                 "labels: must be a list of objects with prediction_id, label, observed_ms", field="labels"
             )
-        if len(given) > _MOST_LABELS:
-            raise RequestError(f"labels: {len(given):,} at a time are more than {_MOST_LABELS:,}", field="labels")
+        if len(given) > _AT_A_TIME:
+            raise RequestError(f"labels: {len(given):,} at a time are more than {_AT_A_TIME:,}", field="labels")
         recorded = monitor.report(
             str(body.get("model", "")),
             [str(each.get("prediction_id", "")) for each in given],

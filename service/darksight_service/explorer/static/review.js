@@ -110,10 +110,10 @@ function showQueue() {
 
 function showAudit() {
   const { audit } = found;
-  const line = (word, part) => ({ cells: [word, part.value === null ? "–" : percent(part.value, 1), part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`, `${count(part.right)} of ${count(part.labelled)}`] });
+  const line = (word, part) => ({ cells: [word, part.value === null ? "–" : percent(part.value, 1), element("span", { class: "whole" }, part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`), element("span", { class: "whole" }, `${count(part.right)} of ${count(part.labelled)}`)] });
   const powered = audit.all.powered;
   at("audit").replaceChildren(
-    table(["", "accuracy", "95% interval", "right"], [line("all points", audit.all), line("accepted points", audit.accepted)], { numbers: [1, 2, 3] }),
+    table(["", "accuracy", "95% interval", "right"], [line("all", audit.all), line("accepted", audit.accepted)], { numbers: [1, 2, 3] }),
     element("p", { class: "hint" },
       `${count(audit.done)} of ${count(audit.drawn)} drawn points are worked through; each point had odds of ${percent(audit.rate, 0)}. ` +
       (audit.all.skipped ? `${count(audit.all.skipped)} were skipped: the interval counts them as wrong and as right. ` : "") +
@@ -133,7 +133,7 @@ function showLesson() {
     element("div", { class: "stats" }, stat(element("span", { id: "label-count", class: "figure" }, count(lesson.labels)), "labels learned from"), stat(count(lesson.errors), "of them errors")),
     element("p", { class: "verdict" }, lesson.verdict + (lesson.is_learning ? " (learning from new labels…)" : "")),
     table(["", "AUROC", "95%", "AUGRC"], [{ cells: ["max-softmax", ...figure(lesson.softmax)] }, { cells: ["learned", ...figure(lesson.learned)] }], { numbers: [1, 2, 3] }),
-    element("p", { class: "hint" }, `By cross-validation, on rows the fit has not seen.${gain} With 100 to 300 labels hardly anything beats max-softmax reliably, so the learned score leaves its order only if that pays beyond noise. Labels picked where errors are likely make P(correct) too low for ordinary traffic; the order is what counts.`),
+    element("p", { class: "hint" }, `By cross-validation on the newest ${count(found.most_labels)} labels at most, on rows the fit has not seen.${gain} With 100 to 300 labels hardly anything beats max-softmax reliably, so the learned score leaves its order only if that pays beyond noise. Labels picked where errors are likely make P(correct) too low for ordinary traffic; the order is what counts.`),
   );
 }
 

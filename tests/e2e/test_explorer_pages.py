@@ -1,0 +1,98 @@
+"""The gate, drift, review and points pages as people use them."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import Explored
+
+
+@pytest.mark.parametrize("name", ["gate", "drift", "review", "points"])
+def test_a_page_names_what_it_shows(page: Page, name: str) -> None:
+    """With its figures, how many points they are made from, and a place in the navigation."""
+    page.goto(f"/{name}?model=digits")
+
+    expect(page).to_have_title(re.compile("DarkSight"))
+    expect(page.locator("#used")).to_contain_text(re.compile(r"\d+ "))
+    expect(page.locator("nav a[aria-current]")).to_have_attribute("data-page", name)
+
+
+def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) -> None:
+    """The slider changes what is kept at once and stands in the address; applied, it is the gate's and in the trail."""
+    page.goto("/gate?model=digits")
+    expect(page.locator("#scores table")).to_be_visible()
+    kept = page.locator("#reading .stat b").first
+    before = kept.inner_text()
+
+    slider = page.locator("#threshold")
+    slider.focus()
+    for _ in range(8):
+        slider.press("PageUp")
+    expect(kept).not_to_have_text(before)
+    expect(page).to_have_url(re.compile("threshold="))
+    threshold = page.locator("#threshold-value").inner_text()
+    page.fill("#author", "ada")
+    page.fill("#comment", "fewer errors, please")
+    page.click("#apply-button")
+
+    expect(page.locator("#history tbody tr").first).to_contain_text("fewer errors, please")
+    expect(page.locator("#history tbody tr").first).to_contain_text("ada")
+    expect(page.locator("#score-line")).to_contain_text(threshold)
+    gate = httpx.get(f"{explored.url}/api/gate", params={"model": "digits"}, timeout=30.0).json()["gate"]
+    assert gate["reject"]["threshold"] == pytest.approx(float(threshold), abs=1e-3)
+
+
+def test_points_are_labelled_by_keys_and_taught(page: Page, explored: Explored) -> None:
+    """One key a point; `u` takes the last one back; the labels reach the store and the learned confidence."""
+
+    def labels() -> int:
+        found = httpx.get(f"{explored.url}/api/review/lesson", params={"model": "digits"}, timeout=30.0).json()
+        return int(found["used"]["labels"])
+
+    before = labels()
+    page.goto("/review?model=digits&stream=doubtful")
+    shown = page.locator("#item a.mono")
+    expect(page.locator("#label-count")).to_have_text(str(before))
+    first = shown.inner_text()
+    page.keyboard.press("1")
+    expect(shown).not_to_have_text(first)
+    page.keyboard.press("u")
+    expect(shown).to_have_text(first)
+
+    for key in ("1", "2", "s", "1"):
+        last = shown.inner_text()
+        page.keyboard.press(key)
+        expect(shown).not_to_have_text(last)
+
+    expect(page.locator("#label-count")).to_have_text(str(before + 3))
+    assert labels() == before + 3
+
+
+def test_a_view_of_points_has_an_address(page: Page) -> None:
+    """Filters go into the address, pages follow each other, and a point opens by its name."""
+    page.goto("/points?model=digits")
+    page.select_option("#decisions", "reject")
+    page.click("#filters button.primary")
+    expect(page).to_have_url(re.compile("decisions=reject"))
+    page.reload()
+    expect(page.locator("#decisions")).to_have_value("reject")
+    expect(page.locator("#table .badge.accept")).to_have_count(0)
+
+    page.goto("/points?model=digits")
+    first = page.locator("#table a.mono").first.inner_text()
+    page.click("#next")
+    expect(page.locator("#table a.mono").first).not_to_have_text(first)
+    page.locator("#table a.mono").first.click()
+    expect(page.locator("#detail .bar-fill")).to_have_count(5)
+
+
+def test_two_windows_are_compared(page: Page) -> None:
+    """By class, and with a hint where no region is marked."""
+    page.goto("/drift?model=digits")
+
+    expect(page.locator("#classes tbody tr")).to_have_count(5)
+    expect(page.locator("#compared")).to_contain_text("points")
