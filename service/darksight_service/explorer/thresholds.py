@@ -135,7 +135,7 @@ def score_lines(scores: dict[str, Floats], errors: Bools, *, seed: int = 0) -> l
     has_errors = bool(errors.any()) and "msp" in scores and len(errors) > 1
     gains = {row.name: row for row in choose_score(scores, errors).rows} if has_errors else {}
     for name, values in scores.items():
-        coverage, accuracy = thinned(risk_curve(values, errors))
+        coverage, accuracy = _thinned(risk_curve(values, errors))
         figures = failure_figures(values, errors, resamples=_RESAMPLES if has_errors else 0, seed=seed)
         row = gains.get(name)
         lines.append(
@@ -147,7 +147,7 @@ def score_lines(scores: dict[str, Floats], errors: Bools, *, seed: int = 0) -> l
     return sorted(lines, key=lambda line: line.figures.augrc)
 
 
-def thinned(curve: RiskCurve) -> tuple[Floats, Floats]:
+def _thinned(curve: RiskCurve) -> tuple[Floats, Floats]:
     """Coverage and accuracy at so many places as a plot can show."""
     if len(curve.coverage) <= _CURVE_POINTS:
         return curve.coverage, curve.accuracy
