@@ -36,6 +36,7 @@ __all__ = [
     "deployed_path",
     "effective_gate",
     "find_version",
+    "gate_of",
     "keep_at_hand",
     "take_in",
 ]
@@ -65,13 +66,10 @@ class Version:
     @classmethod
     def of(cls, bundle: Bundle) -> Version:
         """What serving needs of a bundle."""
-        gate = bundle.gate
-        if gate is None:
-            gate = _with_alpha(Gate(), len(bundle.calibration), DEFAULT_ALPHA)
         return cls(
             version=bundle.version,
             scorer=Scorer.of(bundle),
-            gate=gate,
+            gate=gate_of(bundle),
             has_certificate=bundle.manifest.get("certificate") is not None,
             class_names=bundle.class_names,
             numbers={name: number for number, name in enumerate(bundle.class_names)},
@@ -251,6 +249,11 @@ def find_version(name: str, model: ModelState, version: str) -> str:
     if len(found) != 1:
         raise NotFoundError(f"model {name!r} has no version {version[:64]!r}; deploy it first", field="version")
     return found[0]
+
+
+def gate_of(bundle: Bundle) -> Gate:
+    """The gate of a bundle; one without has an outlier rule at `DEFAULT_ALPHA`."""
+    return _with_alpha(Gate(), len(bundle.calibration), DEFAULT_ALPHA) if bundle.gate is None else bundle.gate
 
 
 def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, bool]:

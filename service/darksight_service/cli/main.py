@@ -20,6 +20,7 @@ from darksight_service.cli import (
     explain,
     explore,
     fit,
+    region,
     report,
     score,
     serve,
@@ -28,7 +29,7 @@ from darksight_service.cli import (
 
 __all__ = ["build_parser", "main"]
 
-_COMMANDS = (fit, evaluate, calibrate, report, score, explain, serve, explore, token, db, bundle, demo)
+_COMMANDS = (fit, evaluate, calibrate, report, score, explain, serve, explore, token, region, db, bundle, demo)
 
 
 def build_parser() -> argparse.ArgumentParser:

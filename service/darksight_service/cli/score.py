@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -20,7 +21,7 @@ from darksight_core.bundle import read_bundle
 from darksight_core.gate import LOGIT_SCORES, Decision, Gate, Reason
 from darksight_core.judge import Judge
 from darksight_core.predictions import Predictions, iter_predictions
-from darksight_core.scorer import Scores
+from darksight_core.scorer import Scorer, Scores
 from darksight_service.cli.console import print_json
 from darksight_service.errors import RemoteError
 from darksight_service.tables import open_scores
@@ -105,9 +106,10 @@ def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predict
     """Whether logits are needed where there are any, and what makes columns of a chunk."""
     if args.server is None:
         bundle = read_bundle(args.bundle)
+        gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
         yield (
-            bundle.gate is not None and bundle.gate.reject_score in LOGIT_SCORES,
-            partial(_by_bundle, Judge.of(bundle), bundle.gate),
+            gate is not None and gate.reject_score in LOGIT_SCORES,
+            partial(_by_bundle, Judge(Scorer.of(bundle), gate), gate),
         )
         return
     try:
