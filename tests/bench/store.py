@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 import psycopg
 from darksight_service.records import PointBatch, decode_all, encode, make_batch_id
+from darksight_service.regions import MAX_LOOKED_AT
 from darksight_service.store import Cutoffs, Limits, PointFilter, Store
 from darksight_service.store.copy import COLUMNS, HEADER, TRAILER, binary_rows
 from darksight_service.store.insert import _tuples
 from darksight_service.store.rows import gather, parse_keeper
 
+from darksight_core.regions import Region
 from tests.bench import results
-from tests.points import make_batch, make_outcomes
+from tests.points import VERSION, make_batch, make_outcomes
 from tests.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
@@ -162,6 +164,10 @@ def history(server: Postgres, rows: int) -> str:
         wanted = rng.integers(0, done, size=100)
         return store.insert([make_outcomes({f"{number:016x}": 1 for number in wanted}, ms=NOW_MS)])
 
+    def preview(size: float) -> object:
+        region = Region("drawn", ((0.0, -size), (size, -size), (size, size), (0.0, size)))
+        return store.newest_inside("digits", VERSION, region, since_ms=0, until_ms=NOW_MS, limit=MAX_LOOKED_AT)
+
     queries: dict[str, Callable[[], object]] = {
         "points of the last hour, 100": lambda: store.list_points(PointFilter("digits", **hour)),  # type: ignore[arg-type]
         "points of the last hour, 1,000": lambda: store.list_points(PointFilter("digits", **hour), page_size=1000),  # type: ignore[arg-type]
@@ -175,6 +181,8 @@ def history(server: Postgres, rows: int) -> str:
         "classes of the last hour": lambda: store.class_rates("digits", **hour),
         "classes of ten days": lambda: store.class_rates("digits", since_ms=begun, until_ms=NOW_MS),
         "dry run on the last hour": lambda: store.dry_run("digits", None, Cutoffs(0.02, 0.6), **hour),
+        "preview of a small region": lambda: preview(0.3),
+        "preview of half the map": lambda: preview(10.0),
         "100 outcomes for any points": labels,
         "live accuracy of ten days": lambda: store.accuracy("digits", since_ms=begun, until_ms=NOW_MS),
     }
