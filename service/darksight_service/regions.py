@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LOOKED_AT", "CarryOver", "ListedRegion", "Preview", "Regions"]
 
-MAX_LOOKED_AT = 100_000
+MAX_LOOKED_AT = 50_000
 """Newest stored points that a preview looks at."""
 
 _EXAMPLES = 100

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Engine, and_, case, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, select
 
 from darksight_core.regions import Region
 from darksight_service.records import received_ms
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
-from darksight_service.store.search import PointFilter, StoredPoint, ranges_of, read_point, source_of, span
+from darksight_service.store.search import PointFilter, StoredPoint, ranges_of, read_point, span
 from darksight_service.store.tables import outcome, outcome_point, point
 
 __all__ = ["Places", "newest_inside", "points_by_id", "within_box"]
@@ -62,28 +64,34 @@ def newest_inside(
     engine: Engine, bundles: dict[int, str], wanted: PointFilter, region: Region, *, limit: int
 ) -> Places:
     """Of the newest `limit` points that pass a filter those inside a region; see `search.list_points`."""
-    looked_at, accepted, oldest = 0, 0, b""
+    looked_at = accepted = oldest_ms = 0
     rows: list[Any] = []
     low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
     if bundles and low < high:
+        mine = and_(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
         with reading(engine) as connection:
-            for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
-                some = _newest(bundles, wanted, ranges, limit - looked_at)
-                counts = select(func.count(), func.sum(case((some.c.is_accepted, 1), else_=0)))
-                found, found_accepted = connection.execute(counts).one()
-                last = connection.scalar(select(some.c.id).order_by(some.c.id).limit(1))
+            # One after the other: a join with all ranges compares every point with every range.
+            for start, end in chain.from_iterable(ranges_of(connection, bundles, wanted, low, high, limit)):
+                within = and_(span(start, end), mine)
+                found, found_accepted = _count(connection, within)
+                excess = looked_at + found - limit
+                if excess > 0:
+                    within = and_(span(connection.scalar(_oldest(within, excess)), end), mine)
+                    found, found_accepted = _count(connection, within)
                 if found:
-                    looked_at, accepted, oldest = looked_at + found, accepted + int(found_accepted), last or b""
-                    rows += connection.execute(_inside_box(some, region)).all()
+                    looked_at, accepted = looked_at + found, accepted + found_accepted
+                    oldest_ms = received_ms(connection.scalar(_oldest(within)) or start)
+                    rows += connection.execute(_inside_box(within, region)).all()
                 if looked_at >= limit:
                     break
+    rows.sort(key=itemgetter(0), reverse=True)
     points = np.array([(row[1], row[2]) for row in rows], dtype=np.float64).reshape(-1, 2)
     rows = [rows[number] for number in np.flatnonzero(region.inside(points)).tolist()]
     numbers = np.array([row[3:] for row in rows], dtype=np.int64).reshape(-1, 4).T
     return Places(
         looked_at=looked_at,
         accepted_in_all=accepted,
-        oldest_ms=received_ms(oldest) if oldest else 0,
+        oldest_ms=oldest_ms,
         ids=[row[0] for row in rows],
         received_ms=np.array([received_ms(row[0]) for row in rows], dtype=np.int64),
         is_accepted=numbers[0].astype(np.bool_),
@@ -115,23 +123,26 @@ def within_box(x: ColumnElement[Any], y: ColumnElement[Any], region: Region) -> 
     return and_(x >= left, x < right, y >= bottom, y < top)
 
 
-def _newest(bundles: dict[int, str], wanted: PointFilter, ranges: Sequence[tuple[bytes, bytes]], limit: int) -> Any:
-    query = (
-        select(*(point.c[name] for name in _COLUMNS))
-        .select_from(source_of(ranges))
-        .where(span(ranges[-1][0], ranges[0][1]))
-        .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
-    )
-    return query.order_by(point.c.id.desc()).limit(limit).subquery("newest")
+def _count(connection: Connection, within: ColumnElement[bool]) -> tuple[int, int]:
+    """Points, and those of them that were accepted."""
+    is_accepted = case((point.c.is_accepted, 1), else_=0)
+    points, accepted = connection.execute(select(func.count(), func.sum(is_accepted)).where(within)).one()
+    return int(points), int(accepted or 0)
 
 
-def _inside_box(some: Any, region: Region) -> Any:
-    joined = some.outerjoin(outcome_point, outcome_point.c.point_id == some.c.id).outerjoin(
-        outcome, outcome.c.id == outcome_point.c.outcome_id
-    )
+def _oldest(within: ColumnElement[bool], skipped: int = 0) -> Any:
+    """The id of the oldest point, or of the one after so many."""
+    return select(point.c.id).where(within).order_by(point.c.id).offset(skipped).limit(1)
+
+
+def _inside_box(within: ColumnElement[bool], region: Region) -> Any:
+    # Not sorted by the database: that would take longer than to read them.
     return (
-        select(*(some.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1))
-        .select_from(joined)
-        .where(within_box(some.c.x, some.c.y, region))
-        .order_by(some.c.id.desc())
+        select(*(point.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1))
+        .select_from(
+            point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+                outcome, outcome.c.id == outcome_point.c.outcome_id
+            )
+        )
+        .where(within, within_box(point.c.x, point.c.y, region))
     )
