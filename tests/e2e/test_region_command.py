@@ -27,7 +27,7 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
     options = ("--workers", "1", "--bundle-dir", str(tmp_path))
     with (
         running_server({"digits": bundles[0]}, tmp_path / "data", *options) as server,
-        Client(server.grpc_target) as client,
+        Client(server.grpc_target, timeout_seconds=60.0) as client,
     ):
 
         def run(*arguments: str) -> Any:

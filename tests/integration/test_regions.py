@@ -49,7 +49,7 @@ def server(bundles: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A service of two workers on SQLite, with all three versions."""
     options = ("--workers", "2", "--bundle-dir", str(bundles[0].parent))
     with running_server({"digits": bundles[0]}, tmp_path_factory.mktemp("data"), *options) as running:
-        with Client(running.grpc_target) as client:
+        with Client(running.grpc_target, timeout_seconds=60.0) as client:
             client.deploy("digits", bundles[1].name)
             client.deploy("digits", bundles[2].name)
         yield running
@@ -58,7 +58,7 @@ def server(bundles: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     """Its client; no region is left behind."""
-    with Client([server.grpc_target] * 4, timeout_seconds=30.0) as client:
+    with Client([server.grpc_target] * 4, timeout_seconds=60.0) as client:
         yield client
         for region in client.regions("digits"):
             if not region.is_from_bundle:
@@ -307,7 +307,10 @@ def test_a_second_replica_refuses_too(bundles: list[Path], postgres_url: str, tm
     first = start_server(tmp_path / "a", {"digits": bundles[0]}, *options)
     second = start_server(tmp_path / "b", {"digits": bundles[0]}, *options)
     try:
-        with Client(first.grpc_target) as one, Client(second.grpc_target) as two:
+        with (
+            Client(first.grpc_target, timeout_seconds=60.0) as one,
+            Client(second.grpc_target, timeout_seconds=60.0) as two,
+        ):
             plain = one.score("digits", ROWS)
             polygon = target_of(plain)
             region: Region = one.save_region("digits", "gap", polygon, author="ann")
@@ -318,7 +321,7 @@ def test_a_second_replica_refuses_too(bundles: list[Path], postgres_url: str, tm
             assert two.preview_region("digits", name="gap").inside_refused > 0
         second.stop()
         second = start_server(tmp_path / "b", {"digits": bundles[0]}, *options)
-        with Client(second.grpc_target) as two:
+        with Client(second.grpc_target, timeout_seconds=60.0) as two:
             np.testing.assert_array_equal(two.score("digits", ROWS).reason, reasons_inside(plain, polygon))
     finally:
         first.stop()
