@@ -222,7 +222,7 @@ class Drain:
     max_bytes
         Bytes of one insert, likewise.
     poll_seconds
-        Wait of `run` when there is nothing to do.
+        Wait of `run` when nothing, or nothing more, is there to move.
     backoff_seconds
         First and largest wait of `run` after a failure.
     quarantine_bytes
@@ -256,6 +256,7 @@ class Drain:
         self._haul: _Haul | None = None
         self._data = _NO_DATA
         self._reach = 1
+        self._is_behind = False
         self._inserted = self._duplicates = self._quarantined = 0
         self._damaged = self._lost_bytes = self._errors = 0
         self._last_error = ""
@@ -296,7 +297,8 @@ class Drain:
         while not stop.is_set():
             progress = self._guarded_step()
             failures = failures + 1 if progress is Progress.FAILED else 0
-            if progress is not Progress.MOVED:
+            # A commit for every few records would keep the database busy for nothing: let some gather.
+            if progress is not Progress.MOVED or not self._is_behind:
                 stop.wait(self._pause(failures))
         give_up = time.monotonic() + stop_seconds
         while self._guarded_step() is Progress.MOVED and time.monotonic() < give_up:
@@ -365,8 +367,10 @@ class Drain:
         haul = _Haul(self._position)
         items: list[_Item] = []
         try:
+            self._is_behind = False
             for segment in self._segments():
                 if not self._collect_from(segment, haul, items):
+                    self._is_behind = True
                     break
         except FileNotFoundError:
             # A segment was renamed since it was listed: it and what follows come with the next step.

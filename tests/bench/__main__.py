@@ -1,6 +1,7 @@
-"""Runs one benchmark of this folder: python -m tests.bench NAME [ARGUMENTS].
+"""Runs one benchmark of this folder: python -m tests.bench NAME [--quick] [ARGUMENTS].
 
-A benchmark is a module here with a function `main(argv)`; the first line of its docstring is its entry in the list.
+A benchmark is a module here with a function `main(argv)`; the first line of its docstring is its entry in the list. It
+gives its tables to `results.save`. A quick run is a short one whose tables are printed and not saved.
 """
 
 from __future__ import annotations
@@ -9,6 +10,22 @@ import ast
 import importlib
 import sys
 from pathlib import Path
+
+from tests.bench import results
+
+QUICK = {
+    "capacity": ["--seconds", "8"],
+    "confidence": ["--seeds", "1"],
+    "drift": ["--seeds", "1", "--streams", "10"],
+    "faults": ["--minutes", "0.5", "--seconds", "8"],
+    "fit": ["paper", "--epochs", "100", "--seeds", "1"],
+    "metrics": ["--rounds", "3"],
+    "score": ["--rounds", "3", "--altered", "500"],
+    "serve": ["--quick"],
+    "spool": ["--rounds", "2"],
+    "store": ["--rows", "100000", "--pace-rows", "60000"],
+}
+"""Arguments of a short look, where a benchmark is not short anyway."""
 
 
 def benches() -> dict[str, str]:
@@ -25,12 +42,17 @@ def main(argv: list[str]) -> int:
     """Run the benchmark named first, or list all of them."""
     found = benches()
     if argv and argv[0] in found:
-        return importlib.import_module(f"tests.bench.{argv[0]}").main(argv[1:]) or 0
+        name, arguments = argv[0], argv[1:]
+        if "--quick" in arguments and name != "all":
+            results.is_quick = True
+            arguments.remove("--quick")
+            arguments = [*QUICK.get(name, []), *arguments]
+        return importlib.import_module(f"tests.bench.{name}").main(arguments) or 0
     asks_help = not argv or argv[0] in ("-h", "--help")
     out = sys.stdout if asks_help else sys.stderr
     if not asks_help:
         print(f"no benchmark {argv[0]!r}", file=out)
-    print("usage: ./dev bench NAME [ARGUMENTS]", file=out)
+    print("usage: ./dev bench NAME [--quick] [ARGUMENTS]", file=out)
     for name, summary in found.items():
         print(f"  {name:<10}{summary}", file=out)
     return 0 if asks_help else 2

@@ -304,6 +304,20 @@ def test_a_policy_set_at_one_replica_is_in_force_at_all(story: World) -> None:
     wait_until(lambda: story.all.rows()["quiet"] == BATCH, PATIENCE, "the new rule's rows")
 
 
+def test_a_region_enforced_at_one_replica_is_in_force_at_all(story: World) -> None:
+    """A polygon around the whole map, drawn at the last replica: soon every replica refuses every row."""
+    rows = usual(np.random.default_rng(1))
+    corners = [(-90.0, -90.0), (90.0, -90.0), (90.0, 90.0), (-90.0, 90.0)]
+    with ExitStack() as stack:
+        each = [stack.enter_context(Client(service.target, timeout_seconds=60.0)) for service in story.replicas]
+        assert all(client.score("quiet", rows).accepted.any() for client in each)
+        each[-1].save_region("quiet", "everything", corners, author="test")
+        each[-1].enforce_region("quiet", "everything", author="test")
+
+        for client in each:
+            wait_until(lambda client=client: not client.score("quiet", rows).accepted.any(), what="the region")
+
+
 @pytest.fixture(scope="module")
 def survived(story: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, int]:
     """Clients call all the while one replica is killed and comes back; and rows that were in its spool alone."""
