@@ -177,7 +177,10 @@ class Measured:
         after, elapsed = self.totals(), time.monotonic() - started
         for generator in some:
             demand_ok(generator.result(), str(load))  # type: ignore[attr-defined]
-        return {name: (after[name] - before[name]) / elapsed for name in FIGURES}
+        found = {name: (after[name] - before[name]) / elapsed for name in FIGURES}
+        if load.rows > 1_000 and not found["stored, bytes/s"]:
+            raise RuntimeError(f"{load}: no point reached the database")
+        return found
 
 
 _SIZES_QUERY = "SELECT pg_database_size(current_database()), pg_current_wal_lsn() - '0/0'"
