@@ -79,7 +79,7 @@ print(
 # follows the place that serves.
 odd = unseen[[judged.scores.p_value.argmin()]]
 chain, smooth = (Chain(classifier, judge.scorer.embedder, place=place) for place in ("refined", "network"))
-heat = integrated(smooth, log_density(smooth), images[odd], steps=128)
+heat = integrated(smooth, log_density(smooth), images[odd], steps=512)
 moved = attack(chain, log_density(chain), judge, images[odd], budget=0.1)
 before, after = moved.before.scores, moved.after.scores
 seen = f"a {labels[odd][0]}, seen as {moved.before.predicted[0]}"

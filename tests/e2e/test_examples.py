@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,11 @@ def test_monitoring_of_a_scikit_learn_classifier(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the predictions of ../shared/data")
+@pytest.mark.skipif(find_spec("openTSNE") is None, reason="needs the extra compare")
 def test_the_paper_again(tmp_path: Path) -> None:
     """On a few rows: every table, figure and claim is in the report."""
-    if not (ROOT / "examples" / "reproduce_paper.py").exists():
-        pytest.skip("not there")
-    run_example("reproduce_paper.py", "--data", DATA, "--out", tmp_path, "--rows", 600)
+    small = ("--rows", 600, "--compared", 600, "--no-umap")
+    run_example("reproduce_paper.py", "--data", DATA, "--out", tmp_path, "--cache", tmp_path / "cache", *small)
 
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert len(re.findall(r"\| (?:reproduced|not reproduced|in part)", report)) >= 10
