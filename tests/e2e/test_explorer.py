@@ -2,13 +2,152 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
+from tests.e2e.conftest import CLASSES, ROWS, Explored
 
-def test_the_map_of_the_first_model_is_shown(page: Page) -> None:
-    """Whoever opens the explorer sees a map."""
+
+def columns_of(data: bytes) -> dict[str, Any]:
+    """Header of an answer in columns."""
+    length = int.from_bytes(data[:4], "little")
+    header: dict[str, Any] = json.loads(data[4 : 4 + length])
+    return header
+
+
+def open_map(page: Page, query: str = "") -> None:
+    """Open the map and wait until it has its points."""
+    page.goto(f"/map{query}")
+    expect(page.locator("#count")).to_contain_text("stored points,")
+
+
+def test_the_map_shows_reference_and_stored_points(page: Page) -> None:
+    """Whoever opens the explorer sees the map of the first model with all points."""
     page.goto("/")
 
     expect(page).to_have_title("Map · DarkSight")
     expect(page.locator("#model-picker")).to_have_value("digits")
+    expect(page.locator("#count")).to_contain_text(f"{ROWS} of {ROWS} stored points, ")
     expect(page.locator("#plot canvas").first).to_be_attached()
+    expect(page.locator("#plot")).to_have_attribute(
+        "aria-label", re.compile(f"{ROWS} stored points.*{CLASSES} classes")
+    )
+
+
+def test_every_view_has_an_address(page: Page) -> None:
+    """What is chosen is in the address, and the address brings it back."""
+    open_map(page)
+    page.locator("#colour").select_option("decision")
+    page.locator("#contours").select_option("kde")
+    page.locator("#decision").select_option("reject")
+    expect(page).to_have_url(re.compile("decision=reject"))
+    expect(page.locator("#count")).to_contain_text(re.compile(r"^(?!300)\d+ of \d+ stored points"))
+    told = page.locator("#count").inner_text()
+
+    page.goto(page.url)
+
+    expect(page.locator("#colour")).to_have_value("decision")
+    expect(page.locator("#contours")).to_have_value("kde")
+    expect(page.locator("#count")).to_have_text(told)
+    page.go_back()
+    expect(page.locator("#decision")).to_have_value("")
+
+
+def test_a_subset_of_classes_is_renormalised(page: Page) -> None:
+    """Two classes chosen: only their points, and probabilities that sum to one over the two."""
+    open_map(page)
+    for number in range(2, CLASSES):
+        page.locator(f'#legend input[value="{number}"]').uncheck()
+    page.get_by_role("button", name="Only these").click()
+    expect(page.locator("#legend label")).to_have_count(2)
+    expect(page.locator("#count")).to_contain_text("stored points,")
+    page.locator("#plot").focus()
+
+    page.keyboard.press("n")
+
+    values = page.locator(".bars .value")
+    expect(values).to_have_count(2)
+    assert sum(float(text.rstrip("%")) for text in values.all_inner_texts()) == pytest.approx(100.0, abs=0.2)
+
+
+def test_points_can_be_walked_by_keyboard(page: Page) -> None:
+    """Without a pointer the newest points are told one after the other, with their probabilities."""
+    open_map(page)
+    page.locator("#plot").focus()
+    page.keyboard.press("n")
+    expect(page.locator("#detail")).to_contain_text("Stored prediction")
+    first = page.locator("#detail .facts").inner_text()
+
+    page.keyboard.press("n")
+
+    expect(page.locator("#detail .facts")).not_to_have_text(first)
+    expect(page.locator(".bars .value")).to_have_count(CLASSES)
+    expect(page).to_have_url(re.compile("point=[0-9a-f]{32}"))
+
+
+def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
+    """No inline script, no frame, nothing from elsewhere, no sniffing, no referrer; and no name that is not ours."""
+    with httpx.Client(base_url=explored.url) as client:
+        answers = [client.get(path) for path in ("/map", "/login", "/api/models", "/static/map.js", "/nowhere")]
+        rebound = client.get("/api/models", headers={"host": "rebound.example"})
+        forged = client.post("/api/logout", headers={"origin": "http://elsewhere.example"})
+
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert "default-src 'none'" in policy
+        assert "script-src 'self' 'unsafe-inline'" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "unsafe-eval" not in answers[1].headers["content-security-policy"]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 404]
+    assert rebound.status_code == forged.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("/api/map?model=letters", 404, "model"),
+        ("/api/map", 400, "model"),
+        ("/api/map/points?model=digits&limit=20001", 400, "limit"),
+        ("/api/map/points?model=digits&before=xyz", 400, "before"),
+        ("/api/map/points?model=digits&classes=a", 400, "classes"),
+        ("/api/map/density?model=digits&layer=none", 400, "layer"),
+        ("/api/map/density?model=digits&classes=99", 400, "classes"),
+        ("/api/map/point?model=digits&id=" + "0" * 32, 404, "id"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong(explored: Explored, path: str, status: int, field: str) -> None:
+    """Status, sentence and the name of the parameter."""
+    answer = httpx.get(explored.url + path)
+
+    assert answer.status_code == status
+    assert answer.json()["error"]["field"] == field
+    assert answer.json()["error"]["message"]
+
+
+def test_columns_come_as_bytes(explored: Explored) -> None:
+    """A call for points is answered in arrays, as many as the header says."""
+    answer = httpx.get(f"{explored.url}/api/map/points?model=digits&limit=50&count=1&entropy=1")
+    header = columns_of(answer.content)
+
+    assert header["meta"] == {"total": ROWS}
+    assert header["columns"]["x"] == {**header["columns"]["x"], "type": "float32", "length": 50}
+    assert header["columns"]["id"]["length"] == 800
+    assert header["columns"]["entropy"]["length"] == 50
+
+
+def test_the_first_page_names_the_explorer(explored: Explored) -> None:
+    """The parent's own page says where the explorer is, and alerts lead to the map of a model."""
+    status, text = explored.server.get("/")
+    moved = httpx.get(f"{explored.url}/models/digits")
+
+    assert status == 200
+    assert urlsplit(json.loads(text)["explorer"]).netloc == urlsplit(explored.url).netloc
+    assert moved.headers["location"] == "/map?model=digits"

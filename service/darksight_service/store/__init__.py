@@ -2,6 +2,7 @@
 
 from darksight_service.store.engine import Timeouts
 from darksight_service.store.frames import Frame, joined
+from darksight_service.store.mapped import MAX_MAPPED, MapPoints
 from darksight_service.store.places import Places
 from darksight_service.store.retention import Limits, Pruned
 from darksight_service.store.rollups import ClassRate, Rates
@@ -10,6 +11,7 @@ from darksight_service.store.store import Inserted, Store, StoreStats
 from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts, Labelled
 
 __all__ = [
+    "MAX_MAPPED",
     "Accuracy",
     "ClassRate",
     "Cutoffs",
@@ -18,6 +20,7 @@ __all__ = [
     "Inserted",
     "Labelled",
     "Limits",
+    "MapPoints",
     "Page",
     "Places",
     "PointFilter",

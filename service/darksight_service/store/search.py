@@ -37,6 +37,7 @@ __all__ = [
     "list_points",
     "ranges_of",
     "read_point",
+    "select_points",
     "source_of",
     "span",
 ]
@@ -125,7 +126,7 @@ def list_points(
     if bundles and low < high:
         with reading(engine) as connection:
             for ranges in ranges_of(connection, bundles, wanted, low, high, size + 1):
-                found += connection.execute(_query(bundles, wanted, ranges).limit(size + 1 - len(found))).all()
+                found += connection.execute(select_points(bundles, wanted, ranges).limit(size + 1 - len(found))).all()
                 if len(found) > size:
                     break
     points = [read_point(row, wanted.model, bundles) for row in found[:size]]
@@ -197,9 +198,15 @@ def source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
     return spans.join(point, span(spans.c.low, spans.c.high))
 
 
-def _query(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]]) -> Any:
+def select_points(
+    bundles: dict[int, str],
+    wanted: PointFilter,
+    ranges: list[tuple[bytes, bytes]],
+    columns: Sequence[Any] = (point, outcome.c.label),
+) -> Any:
+    """The query for columns of points in ranges of ids, newest first."""
     query = (
-        select(point, outcome.c.label)
+        select(*columns)
         .select_from(
             source_of(ranges)
             .outerjoin(outcome_point, outcome_point.c.point_id == point.c.id)

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, exists, func, select
 from darksight_core.regions import Region
 from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
 from darksight_service.state import Change
-from darksight_service.store import changes, frames, places, rollups, schema, search, verdicts
+from darksight_service.store import changes, frames, mapped, places, rollups, schema, search, verdicts
 from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
 from darksight_service.store.insert import Inserter
 from darksight_service.store.names import Names
@@ -250,6 +250,29 @@ class Store:
         """When the newest `points` points of a span of time begin, and how many there are since."""
         bundles = self._names.known(model, version)
         return frames.filled_since(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, points=points)
+
+    def map_points(
+        self,
+        wanted: search.PointFilter,
+        *,
+        limit: int = mapped.MAX_MAPPED,
+        before: bytes = b"",
+        after: bytes = b"",
+        with_probs: bool = False,
+    ) -> mapped.MapPoints:
+        """The newest points that were placed, as columns; `before` and `after` are ids of points."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        return mapped.newest_points(
+            self._engine, bundles, wanted, limit=limit, before=before, after=after, with_probs=with_probs
+        )
+
+    def sample_map_points(self, wanted: search.PointFilter, *, limit: int = mapped.MAX_MAPPED) -> mapped.MapPoints:
+        """Points spread over a whole window, as columns."""
+        return mapped.sample_points(self._engine, self._names.known(wanted.model, wanted.version), wanted, limit=limit)
+
+    def count_points(self, wanted: search.PointFilter) -> int:
+        """How many points there are, by the minute."""
+        return mapped.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
 
     def dry_run(
         self, model: str, version: str | None, cutoffs: verdicts.Cutoffs, *, since_ms: int, until_ms: int

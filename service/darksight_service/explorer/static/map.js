@@ -1,9 +1,244 @@
-import { getJson } from "./api.js";
-import { draw } from "./plot.js";
+// The map: what is shown stands in the address, what is drawn in map-figure.js, regions in map-regions.js.
+
+import { getColumns, getJson } from "./api.js";
+import { clearDetail, showDetail } from "./map-detail.js";
+import { drawMap, filterRows, lookAt, viewOf } from "./map-figure.js";
+import { showLegend } from "./map-legend.js";
+import { openRegions } from "./map-regions.js";
+import { notify } from "./notice.js";
 import { openPage } from "./shell.js";
+import { readState, writeState } from "./state.js";
+
+const DEFAULTS = {
+  colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "20000",
+  reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
+};
+const CALL = 20_000;
+const MOST = 100_000;
+const FOLLOW_MS = 2_000;
+const SPANS = { "1h": 3_600_000, "24h": 86_400_000, "7d": 604_800_000 };
 
 const page = await openPage();
-const map = await getJson("/api/map", { model: page.model, version: page.version });
-await draw(document.getElementById("plot"), [
-  { type: "scattergl", mode: "markers", x: map.means.map((mean) => mean[0]), y: map.means.map((mean) => mean[1]) },
-]);
+const at = { model: page.model, version: page.version };
+const plot = document.getElementById("plot");
+const field = (id) => document.getElementById(id);
+let state = readState(DEFAULTS);
+let loading = new AbortController();
+
+const scene = { map: null, reference: null, live: null, total: 0, contours: null, regions: [], draft: null, state };
+
+/** Load what the state asks for and draw it; the reference first, which is there at once. */
+async function refresh() {
+  loading.abort();
+  loading = new AbortController();
+  Object.assign(scene, { live: null, state });
+  const { signal } = loading;
+  fillControls();
+  showLegend(scene, { toggle: setHidden, only: setClasses });
+  const classes = state.classes.join(",");
+  const [reference, contours] = await Promise.all([
+    getColumns("/api/map/reference", { ...at, classes }, signal),
+    state.contours === "none" ? null : getColumns("/api/map/density", { ...at, layer: state.contours, classes }, signal),
+  ]);
+  Object.assign(scene, { reference, contours });
+  await redraw();
+  await loadLive(signal);
+}
+
+function query() {
+  const now = Date.now();
+  const since = state.window === "custom" ? state.since : SPANS[state.window] ? now - SPANS[state.window] : 0;
+  return {
+    ...at, classes: state.classes.join(","), decision: state.decision, since_ms: since,
+    until_ms: state.window === "custom" ? state.until : 0, entropy: state.colour === "entropy" ? 1 : "",
+  };
+}
+
+async function loadLive(signal) {
+  const isDensity = state.amount === "density";
+  if (!state.live) {
+    Object.assign(scene, { live: null, total: 0 });
+    return tell();
+  }
+  const wanted = isDensity ? CALL : Math.min(Number(state.amount) || CALL, MOST);
+  const first = await getColumns("/api/map/points", { ...query(), count: 1, sample: isDensity ? 1 : "" }, signal);
+  scene.total = Math.max(first.meta.total, first.x.length);
+  scene.live = first;
+  await redraw();
+  while (!isDensity && scene.live.x.length < wanted && scene.live.x.length % CALL === 0 && scene.live.x.length > 0) {
+    const limit = Math.min(CALL, wanted - scene.live.x.length);
+    const more = await getColumns("/api/map/points", { ...query(), limit, before: idOf(scene.live, scene.live.x.length - 1) }, signal);
+    if (more.x.length === 0) break;
+    scene.live = joined(scene.live, more);
+    await redraw();
+  }
+}
+
+async function followLive() {
+  if (!state.follow || !state.live || document.hidden || scene.live === null || state.amount === "density") return;
+  const after = scene.live.x.length ? idOf(scene.live, 0) : "";
+  const { signal } = loading;
+  const found = await getColumns("/api/map/points", { ...query(), after, count: 1 }, signal);
+  if (signal.aborted || found.x.length === 0) return;
+  scene.total = found.meta.total;
+  scene.live = joined(found, scene.live, Math.min(Number(state.amount), MOST));
+  await redraw();
+}
+
+async function redraw() {
+  scene.state = state;
+  await drawMap(plot, scene);
+  tell();
+}
+
+function tell() {
+  if (state.live && scene.live === null) {
+    field("count").textContent = "Loading stored points …";
+    return;
+  }
+  const shown = scene.live ? scene.live.x.length : 0;
+  const stored = state.live
+    ? state.amount === "density" && shown < scene.total
+      ? `density of a sample: ${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
+      : `${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
+    : "stored points hidden";
+  const reference = state.reference ? `${scene.reference.x.length.toLocaleString()} reference points` : "reference hidden";
+  let hint = "";
+  if (state.live && shown === 0) {
+    hint = state.window !== "all" || state.decision || state.classes.length
+      ? " Nothing stored matches: widen time, decision or classes."
+      : ` Nothing is stored yet: send predictions with Client.score("${page.model}", probs).`;
+  }
+  field("count").textContent = `${stored}, ${reference}.${hint}`;
+}
+
+function change(values, options = {}) {
+  state = { ...state, ...values };
+  writeState(state, DEFAULTS, options);
+  return page.guard(options.isLight ? async () => { fillControls(); await redraw(); } : refresh);
+}
+
+const setHidden = (hidden) => change({ hidden }, { isLight: true, replace: true });
+const setClasses = (classes) => change({ classes, hidden: [], view: "" });
+
+function fillControls() {
+  for (const name of ["colour", "contours", "window", "decision", "amount"]) field(name).value = state[name];
+  field("custom-window").hidden = state.window !== "custom";
+  field("since").value = localTime(state.since);
+  field("until").value = localTime(state.until);
+  field("show-reference").checked = state.reference;
+  field("show-live").checked = state.live;
+  field("follow").setAttribute("aria-pressed", String(state.follow));
+}
+
+function bind() {
+  const isLight = (name) => name === "colour" && state.colour !== "entropy" && field("colour").value !== "entropy";
+  for (const name of ["colour", "contours", "decision", "amount"]) {
+    field(name).addEventListener("change", () => change({ [name]: field(name).value }, { isLight: isLight(name) }));
+  }
+  field("window").addEventListener("change", () => {
+    const window = field("window").value;
+    change(window === "custom" ? { window, since: state.since || Date.now() - SPANS["24h"], until: state.until || Date.now() } : { window, since: 0, until: 0 });
+  });
+  for (const name of ["since", "until"]) {
+    field(name).addEventListener("change", () => change({ [name]: new Date(field(name).value).getTime() || 0 }));
+  }
+  field("show-reference").addEventListener("change", () => change({ reference: field("show-reference").checked }, { isLight: true }));
+  field("show-live").addEventListener("change", () => change({ live: field("show-live").checked }));
+  field("follow").addEventListener("click", () => change({ follow: !state.follow }, { isLight: true }));
+  window.addEventListener("popstate", () => {
+    state = readState(DEFAULTS);
+    page.guard(refresh);
+  });
+  plot.addEventListener("keydown", onKey);
+  clearDetail();
+  drawMap(plot, scene).then(() => {
+    plot.on("plotly_relayout", (changed) => {
+      const view = viewOf(plot, changed);
+      if (view === null) return;
+      state = { ...state, view };
+      writeState(state, DEFAULTS, { replace: true });
+    });
+    plot.on("plotly_hover", (event) => select(event.points[0], false));
+    plot.on("plotly_click", (event) => select(event.points[0], true));
+  });
+}
+
+let waiting = 0;
+
+function select(found, isPinned) {
+  const rows = found.data.meta && found.data.meta.rows;
+  if (!rows) return;
+  clearTimeout(waiting);
+  const { source } = found.data.meta;
+  const row = rows[found.pointNumber];
+  // A pointer on its way crosses many points; only where it rests something is fetched.
+  waiting = setTimeout(() => showRow(source, row, isPinned), isPinned ? 0 : 60);
+}
+
+function showRow(source, row, isPinned) {
+  page.guard(() => showDetail(scene, at, source, row));
+  if (isPinned && source === "live") {
+    state = { ...state, point: idOf(scene.live, row) };
+    writeState(state, DEFAULTS, { replace: true });
+  }
+}
+
+async function selectById(id) {
+  await page.guard(() => showDetail(scene, at, "stored", id));
+}
+
+let walked = -1;
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const moves = { ArrowLeft: [-0.15, 0], ArrowRight: [0.15, 0], ArrowUp: [0, 0.15], ArrowDown: [0, -0.15] };
+  if (moves[event.key]) lookAt(plot, { by: moves[event.key] });
+  else if (event.key === "+" || event.key === "=") lookAt(plot, { zoom: 0.8 });
+  else if (event.key === "-") lookAt(plot, { zoom: 1.25 });
+  else if (event.key === "0") change({ view: "" }, { isLight: true });
+  else if ((event.key === "n" || event.key === "p") && scene.live) {
+    const rows = filterRows(scene, "live");
+    if (rows.length === 0) return notify("There is no stored point to go to.");
+    walked = Math.max(0, Math.min(rows.length - 1, walked + (event.key === "n" ? 1 : -1)));
+    showRow("live", rows[walked], true);
+  } else return undefined;
+  event.preventDefault();
+  return undefined;
+}
+
+function idOf(columns, row) {
+  return Array.from(columns.id.subarray(16 * row, 16 * row + 16), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function joined(first, second, most = Infinity) {
+  const made = { meta: first.meta };
+  for (const [name, array] of Object.entries(first)) {
+    if (name === "meta" || !second[name]) continue;
+    const whole = new array.constructor(array.length + second[name].length);
+    whole.set(array);
+    whole.set(second[name], array.length);
+    made[name] = whole.subarray(0, Math.min(whole.length, most * (name === "id" ? 16 : 1)));
+  }
+  return made;
+}
+
+function localTime(ms) {
+  return ms ? new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
+}
+
+await page.guard(async () => {
+  scene.map = await getJson("/api/map", at);
+  const regions = openRegions(page, scene, plot, redraw);
+  bind();
+  await Promise.all([refresh(), regions.load()]);
+  if (state.point) selectById(state.point);
+});
+
+// One after the other: a slow answer does not pile up requests.
+(async function follow() {
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));
+    await page.guard(followLive);
+  }
+})();

@@ -1,0 +1,257 @@
+// What the map draws: density, points, centres, regions.
+
+import { ACCEPT, REJECT, SCALE, UNKNOWN, classColour, classSymbol } from "./palette.js";
+import { draw } from "./plot.js";
+
+const BINS = 110;
+const NAMED = 24;
+const WRONG = "#1C2430";
+
+/** Rows of `source` (`live` or `reference`) whose class is not hidden, newest first. */
+export function filterRows(scene, source) {
+  const columns = scene[source];
+  const hidden = new Set(scene.state.hidden.map(Number));
+  const rows = [];
+  const classes = classColumn(scene, columns);
+  for (let row = 0; row < columns.x.length; row += 1) if (!hidden.has(classes[row])) rows.push(row);
+  return rows;
+}
+
+function classColumn(scene, columns) {
+  return scene.state.colour === "label" ? columns.label : columns.predicted;
+}
+
+export async function drawMap(plot, scene) {
+  const { state, map } = scene;
+  const traces = [];
+  const isDensity = state.amount === "density" && scene.live;
+  if (isDensity) traces.push(heatmap(scene));
+  if (scene.contours) traces.push(contours(scene.contours));
+  if (scene.reference && state.reference) traces.push(...points(scene, "reference"));
+  if (scene.live && state.live && !isDensity) traces.push(...points(scene, "live"));
+  if (map) traces.push(centres(scene));
+  const range = state.view ? state.view.split(",").map(Number) : first(scene);
+  const axis = { showgrid: false, zeroline: false, showticklabels: false, fixedrange: false };
+  await draw(plot, traces, {
+    margin: { l: 4, r: 4, t: 4, b: 4 },
+    showlegend: false,
+    hovermode: "closest",
+    hoverdistance: 12,
+    dragmode: scene.isDrawing ? "drawclosedpath" : "pan",
+    newshape: { line: { color: REJECT, width: 2 }, fillcolor: "rgba(213,94,0,0.12)", drawdirection: "diagonal" },
+    uirevision: `${state.view}|${state.classes}`,
+    shapes: shapes(scene),
+    annotations: annotations(scene),
+    xaxis: { ...axis, range: [range[0], range[1]] },
+    yaxis: { ...axis, range: [range[2], range[3]], scaleanchor: "x" },
+  }, { config: { modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"] } });
+  plot.setAttribute("aria-label", describe(scene));
+}
+
+function describe(scene) {
+  const { map, state } = scene;
+  if (!map) return "Map of predictions";
+  const live = scene.live && state.live ? `${scene.live.x.length} stored points, ` : "";
+  return `Map of ${map.model}: ${live}${scene.reference && state.reference ? `${scene.reference.x.length} reference points, ` : ""}` +
+    `${map.means.length} classes, coloured by ${state.colour.replace("_", "-")}, ${scene.regions.length} regions.`;
+}
+
+function whole(map) {
+  return map ? [map.view[0][0], map.view[1][0], map.view[0][1], map.view[1][1]] : [0, 1, 0, 1];
+}
+
+/** The first view: all of the map, or the part where the chosen classes are. */
+function first({ map, state, reference }) {
+  if (!map || !state.classes.length || !reference || !reference.x.length) return whole(map);
+  const ends = [reference.x, reference.y].flatMap((column) => {
+    const sorted = Float32Array.from(column).sort();
+    return [sorted[Math.floor(0.01 * sorted.length)], sorted[Math.ceil(0.99 * sorted.length) - 1]];
+  });
+  const margin = 0.1 * Math.max(ends[1] - ends[0], ends[3] - ends[2], 1e-6);
+  return ends.map((end, i) => end + (i % 2 ? margin : -margin));
+}
+
+/** The view after a change of it, as text for the address; null if the change was of something else. */
+export function viewOf(plot, changed) {
+  if (!Object.keys(changed).some((name) => name.startsWith("xaxis.") || name.startsWith("yaxis."))) return null;
+  const { xaxis, yaxis } = plot._fullLayout;
+  return [...xaxis.range, ...yaxis.range].map((value) => Number(value).toPrecision(6)).join(",");
+}
+
+/** Move or zoom by parts of what is seen. */
+export function lookAt(plot, { by = [0, 0], zoom = 1 }) {
+  const next = {};
+  ["xaxis", "yaxis"].forEach((name, i) => {
+    const [low, high] = plot._fullLayout[name].range;
+    const middle = (low + high) / 2 + by[i] * (high - low);
+    const half = (zoom * (high - low)) / 2;
+    next[`${name}.range`] = [middle - half, middle + half];
+  });
+  window.Plotly.relayout(plot, next);
+}
+
+/** Show a part of the map. */
+export function zoomTo(plot, polygon) {
+  const ends = [0, 1].map((i) => [Math.min(...polygon.map((corner) => corner[i])), Math.max(...polygon.map((corner) => corner[i]))]);
+  const margin = 0.6 * Math.max(...ends.map(([low, high]) => high - low));
+  window.Plotly.relayout(plot, {
+    "xaxis.range": [ends[0][0] - margin, ends[0][1] + margin],
+    "yaxis.range": [ends[1][0] - margin, ends[1][1] + margin],
+  });
+}
+
+function contours({ x, y, z, meta }) {
+  const grid = Array.from({ length: meta.rows }, (_, row) => z.subarray(row * meta.columns, (row + 1) * meta.columns));
+  const top = z.reduce((most, value) => Math.max(most, value), -Infinity);
+  return {
+    type: "contour", x, y, z: grid, showscale: false, hoverinfo: "skip", autocontour: false,
+    contours: { coloring: "none", start: Math.ceil(top) - 8, end: Math.ceil(top), size: 0.5 },
+    line: { width: 0.7, color: "#C2C9D3", smoothing: 0.6 },
+  };
+}
+
+function heatmap(scene) {
+  const [x0, x1, y0, y1] = whole(scene.map);
+  const counts = Array.from({ length: BINS }, () => new Float32Array(BINS));
+  const { x, y } = scene.live;
+  for (const row of filterRows(scene, "live")) {
+    const i = Math.floor(((x[row] - x0) / (x1 - x0)) * BINS);
+    const j = Math.floor(((y[row] - y0) / (y1 - y0)) * BINS);
+    if (i >= 0 && i < BINS && j >= 0 && j < BINS) counts[j][i] += 1;
+  }
+  return {
+    type: "heatmap", x0: x0 + (x1 - x0) / BINS / 2, dx: (x1 - x0) / BINS, y0: y0 + (y1 - y0) / BINS / 2, dy: (y1 - y0) / BINS,
+    z: counts.map((line) => Array.from(line, (count) => (count ? Math.log1p(count) : null))), hoverinfo: "skip", showscale: false,
+    colorscale: [[0, "#DCE9F5"], [0.5, "#5A9BD0"], [1, "#08306B"]], zsmooth: false,
+  };
+}
+
+/** Points of one source: those of one colour are one trace, wrong ones are crosses. */
+function points(scene, source) {
+  const { colour } = scene.state;
+  if (["entropy", "confidence", "p_value", "time"].includes(colour)) return graded(scene, source, colour);
+  const groups = new Map();
+  const columns = scene[source];
+  const shade = colour === "decision" ? decisionShade : classShade(classColumn(scene, columns));
+  for (const row of filterRows(scene, source)) {
+    const isWrong = columns.label[row] >= 0 && columns.label[row] !== columns.predicted[row];
+    const [fill, symbol, name] = shade(columns, row);
+    const key = `${fill}|${symbol}|${isWrong}`;
+    if (!groups.has(key)) groups.set(key, { fill, symbol, name, isWrong, rows: [] });
+    groups.get(key).rows.push(row);
+  }
+  // Crosses last, so that they lie on top.
+  const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong);
+  return ordered.map((group) => trace(scene, source, group.rows, group.isWrong, { color: group.fill, symbol: group.symbol }));
+}
+
+function classShade(classes) {
+  return (columns, row) => [classColour(classes[row]), classSymbol(classes[row])];
+}
+
+function decisionShade(columns, row) {
+  if (!columns.accepted) return [UNKNOWN, "circle"];
+  return columns.accepted[row] ? [ACCEPT, "circle"] : [REJECT, "diamond"];
+}
+
+function graded(scene, source, colour) {
+  const columns = scene[source];
+  const values = { entropy: columns.entropy, confidence: columns.top, p_value: columns.p_value, time: columns.time }[colour];
+  const rows = filterRows(scene, source);
+  if (!values) return [trace(scene, source, rows, false, { color: UNKNOWN })];
+  const isWrong = (row) => columns.label[row] >= 0 && columns.label[row] !== columns.predicted[row];
+  const ends = limits(scene, colour, values);
+  return [false, true].flatMap((wanted) => {
+    const some = rows.filter((row) => isWrong(row) === wanted);
+    if (some.length === 0) return [];
+    const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: SCALE, cmin: ends.low, cmax: ends.high };
+    const hasScale = !wanted && (source === "live" || !scene.live || !scene.state.live || colour === "time" || colour === "p_value");
+    if (hasScale) marker.colorbar = { title: { text: colour.replace("_", "-"), side: "right" }, thickness: 12, len: 0.5, y: 0.25, outlinewidth: 0, ...ends.ticks };
+    return [trace(scene, source, some, wanted, { ...marker, showscale: hasScale })];
+  });
+}
+
+function limits(scene, colour, values) {
+  const chosen = scene.state.classes.length || scene.map.class_names.length;
+  if (colour === "entropy") return { low: 0, high: Math.log(Math.max(chosen, 2)), shift: 0, ticks: {} };
+  if (colour !== "time") return { low: 0, high: 1, shift: 0, ticks: {} };
+  // Seconds since 1970 do not fit into 32 bits: count from the oldest point.
+  const oldest = values.reduce((least, value) => Math.min(least, value), Infinity);
+  const newest = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const places = [0, 0.5, 1].map((part) => part * (newest - oldest));
+  const texts = places.map((place) => new Date(oldest + place).toLocaleString([], { dateStyle: "short", timeStyle: "short" }));
+  return { low: 0, high: newest - oldest || 1, shift: oldest, ticks: { tickvals: places, ticktext: texts } };
+}
+
+function trace(scene, source, rows, isWrong, marker) {
+  const { x, y } = scene[source];
+  const isLive = source === "live";
+  const isMany = rows.length > 20_000;
+  return {
+    type: "scattergl", mode: "markers", hoverinfo: "none", meta: { source, rows },
+    x: Float32Array.from(rows, (row) => x[row]),
+    y: Float32Array.from(rows, (row) => y[row]),
+    marker: {
+      size: isWrong ? 8 : isLive ? (isMany ? 4 : 6) : 4,
+      opacity: isWrong ? (isLive || !scene.state.live ? 0.95 : 0.55) : isLive ? 0.85 : scene.live && scene.live.x.length && scene.state.live ? 0.28 : 0.6,
+      ...marker,
+      ...(isWrong ? { symbol: "x", line: { width: isLive ? 0.8 : 0, color: WRONG } } : {}),
+    },
+  };
+}
+
+/** Classes that are shown, with their centres. */
+function shown({ map, state }) {
+  const hidden = new Set(state.hidden.map(Number));
+  return map.classes.map((number, i) => ({ number, mean: map.means[i] }))
+    .filter(({ number }) => !hidden.has(number) && (state.classes.length === 0 || state.classes.includes(String(number))));
+}
+
+// WebGL too: what is SVG lies below it.
+function centres(scene) {
+  const chosen = shown(scene);
+  return {
+    type: "scattergl", mode: "markers", hoverinfo: "text",
+    x: chosen.map(({ mean }) => mean[0]),
+    y: chosen.map(({ mean }) => mean[1]),
+    text: chosen.map(({ number }) => scene.map.class_names[number]),
+    marker: {
+      symbol: "star", size: chosen.length <= NAMED ? 17 : 10, color: chosen.map(({ number }) => classColour(number)),
+      line: { width: 1.5, color: "#FFFFFF" },
+    },
+  };
+}
+
+function names(scene) {
+  const chosen = scene.map ? shown(scene) : [];
+  if (chosen.length > NAMED) return [];
+  return chosen.map(({ number, mean }) => ({
+    x: mean[0], y: mean[1], text: escaped(scene.map.class_names[number]), showarrow: false, yshift: 17,
+    bgcolor: "rgba(255,255,255,0.72)", borderpad: 1, font: { size: 12, color: "#1C2430" }, captureevents: false,
+  }));
+}
+
+function shapes(scene) {
+  const all = scene.regions.map((region) => ({ ...region, isDraft: false }));
+  if (scene.draft) all.push({ ...scene.draft, isDraft: true });
+  return all.map(({ polygon, is_enforced: isEnforced, isDraft }) => ({
+    type: "path", path: `M${polygon.map((corner) => corner.join(",")).join("L")}Z`, layer: "above",
+    line: { color: isDraft ? "#0B5CAD" : REJECT, width: 2, dash: isEnforced ? "solid" : "dash" },
+    fillcolor: isDraft ? "rgba(11,92,173,0.10)" : isEnforced ? "rgba(213,94,0,0.16)" : "rgba(213,94,0,0.05)",
+  }));
+}
+
+function annotations(scene) {
+  return names(scene).concat(scene.regions.map(({ name, polygon, is_enforced: isEnforced }) => {
+    const top = polygon.reduce((best, corner) => (corner[1] > best[1] ? corner : best));
+    return {
+      x: top[0], y: top[1], text: `${escaped(name)} · ${isEnforced ? "refused" : "shadow"}`, showarrow: false, yshift: 9,
+      bgcolor: "rgba(255,255,255,0.85)", font: { size: 11, color: "#8A3B00" },
+    };
+  }));
+}
+
+// plotly.js reads a little markup in texts.
+function escaped(text) {
+  return text.replace(/[<>&]/g, (sign) => ({ "<": "‹", ">": "›", "&": "+" })[sign]);
+}
