@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 __all__ = ["running_browser", "watched_page"]
 
@@ -16,6 +16,11 @@ FLAGS = (
     *("--headless=new", "--no-sandbox", "--no-first-run", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
     *("--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+
+
+# On a machine that does other things too, a software WebGL takes its time.
+PATIENCE_MS = 60_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @contextmanager
@@ -30,11 +35,16 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched_page(browser: Browser, url: str, *, width: int = 1280, height: int = 800) -> Iterator[Page]:
-    """A page for the explorer at `url`, with cookies of its own; what it must not do fails the test at the end."""
+def watched_page(
+    browser: Browser, url: str, *, width: int = 1280, height: int = 800, may_fail: bool = False
+) -> Iterator[Page]:
+    """A page for the explorer at `url`, with cookies of its own; what it must not do fails the test at the end.
+
+    With `may_fail` requests may be refused, which Chromium notes in the console.
+    """
     context = browser.new_context(base_url=url, viewport={"width": width, "height": height})
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(PATIENCE_MS)
     said: list[str] = []
     hosts: set[str] = set()
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -43,6 +53,7 @@ def watched_page(browser: Browser, url: str, *, width: int = 1280, height: int =
     yield page
     context.close()
 
-    assert said == []
+    unexpected = [line for line in said if not (may_fail and "Failed to load resource" in line)]
+    assert unexpected == [], unexpected
     # Pictures that a page makes itself have an address without a host.
     assert hosts <= {urlsplit(url).netloc, ""}

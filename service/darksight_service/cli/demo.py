@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
         "gate lets\nthem pass. PSI on p-values sees that something moved; that answers are wrong, only outcomes show."
     )
     say(f"wrote {bundle}, {args.out / 'map.png'}, and every point to {args.out / 'data' / 'darksight.db'}")
-    say(f"go on: darksight serve --model digits={bundle} --data-dir {args.out / 'data'}")
+    say(f"go on: darksight serve --data-dir {args.out / 'data'}, and look at the map on http://127.0.0.1:8082")
     return 0
 
 
@@ -216,7 +216,7 @@ def _service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, 
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
-                *("--grpc-port", "0", "--http-port", "0"),
+                *("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0"),
                 *(f"--model={name}={bundle}" for name, bundle in models.items()),
             ],
             stderr=file,
@@ -227,7 +227,9 @@ def _service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, 
             if process.poll() is not None:
                 raise RefusedError(f"the service did not start; see {log}")
             time.sleep(0.1)
-            found = re.search(r"gRPC (\S+), metrics and health on (\S+)", log.read_text(encoding="utf-8"))
+            text = log.read_text(encoding="utf-8")
+            found = re.search(r"gRPC (\S+), metrics and health on (\S+), explorer on (\S+)", text)
+        say(f"while it serves, its maps are on {found[3]}")
         yield found[1], found[2]
     finally:
         process.send_signal(signal.SIGTERM)

@@ -36,7 +36,7 @@ from darksight_service.errors import (
     StoreUnavailableError,
     UnauthenticatedError,
 )
-from darksight_service.explorer import drift, gate, models, points, review
+from darksight_service.explorer import drift, gate, models, points, regions, review
 from darksight_service.explorer import map as map_page
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
@@ -84,9 +84,8 @@ def make_app(sources: Sources) -> ASGIApp:
     settings = sources.settings
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     guard = Guard(tokens, is_secure=settings.tls_cert is not None)
-    endpoints = [
-        endpoint for module in (models, map_page, gate, drift, review, points) for endpoint in module.endpoints(sources)
-    ]
+    modules = (models, map_page, regions, gate, drift, review, points)
+    endpoints = [endpoint for module in modules for endpoint in module.endpoints(sources)]
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
         # Where alerts and dashboards point to.

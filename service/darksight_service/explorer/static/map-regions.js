@@ -1,1 +1,194 @@
-export function openRegions() { return { load: async () => {} }; }
+// Regions: draw one, see what it holds, save it as a shadow, enforce it, remove it, carry it over from another version.
+
+import { getJson, postJson } from "./api.js";
+import { zoomTo } from "./map-figure.js";
+import { element, notify } from "./notice.js";
+
+// Corners that are closer to the line than this part of what is seen are left out of a polygon drawn by hand.
+const COARSE = 0.003;
+const DAY_MS = 86_400_000;
+
+/** The panel; `load()` fetches regions and draws them. */
+export function openRegions(page, scene, plot, redraw) {
+  const place = document.getElementById("regions");
+  const at = { model: page.model, version: page.version };
+  const mayChange = page.may("admin");
+  let others = [];
+  let isListening = false;
+
+  async function load() {
+    const { regions } = await getJson("/api/regions", { model: page.model });
+    scene.regions = regions.filter((each) => each.version === page.version);
+    const names = new Set(scene.regions.map((each) => each.name));
+    others = regions.filter((each) => each.version !== page.version && !each.is_from_bundle && !names.has(each.name));
+    show();
+    await redraw();
+  }
+
+  function act(work) {
+    return page.guard(async () => {
+      await work();
+      await load();
+    });
+  }
+
+  function startDrawing() {
+    if (!isListening) plot.on("plotly_relayout", onDrawn);
+    isListening = true;
+    scene.isDrawing = true;
+    scene.draft = null;
+    notify("Draw around the region on the map: press, follow its border, let go.");
+    show();
+    redraw();
+  }
+
+  function stop() {
+    Object.assign(scene, { isDrawing: false, draft: null });
+    show();
+    redraw();
+  }
+
+  function onDrawn(changed) {
+    const drawn = (changed.shapes || []).at(-1);
+    if (!scene.isDrawing || !drawn || !drawn.path) return;
+    scene.isDrawing = false;
+    const width = plot._fullLayout.xaxis.range[1] - plot._fullLayout.xaxis.range[0];
+    setDraft({ polygon: simplified(corners(drawn.path), COARSE * width), name: "", expires_ms: 0 });
+  }
+
+  function setDraft(draft) {
+    scene.draft = draft;
+    show();
+    redraw();
+    const told = document.getElementById("draft-preview");
+    if (draft.polygon.length >= 3) page.guard(async () => showPreview(told, await preview({ polygon: draft.polygon })));
+    else told.textContent = "A region has three corners or more.";
+  }
+
+  const preview = (what) => postJson("/api/regions/preview", { ...at, ...what });
+
+  function show() {
+    const parts = [];
+    if (scene.draft) parts.push(form());
+    else if (scene.isDrawing) parts.push(element("div", { class: "row" }, "Drawing …", element("button", { onclick: stop }, "Cancel")));
+    else {
+      parts.push(element("div", { class: "row" },
+        element("button", { id: "draw-region", onclick: startDrawing }, "Draw a region"),
+        element("button", { class: "quiet", onclick: () => setDraft({ polygon: middle(), name: "", expires_ms: 0 }) }, "Type corners")));
+    }
+    if (!scene.regions.length && !scene.draft) {
+      parts.push(element("p", { class: "hint" }, "A region is a part of the map where the gate refuses. Draw one where mistakes gather, look at its preview, and save it: as a shadow first, which changes no decision."));
+    }
+    parts.push(...scene.regions.map(item));
+    if (others.length && mayChange) parts.push(element("h3", {}, "On other versions' maps"), ...others.map(other));
+    place.replaceChildren(...parts);
+  }
+
+  function middle() {
+    const [x, y] = ["xaxis", "yaxis"].map((name) => plot._fullLayout[name].range.map(Number));
+    const part = (range, share) => Number((range[0] + share * (range[1] - range[0])).toPrecision(5));
+    return [[0.4, 0.4], [0.6, 0.4], [0.6, 0.6], [0.4, 0.6]].map(([u, v]) => [part(x, u), part(y, v)]);
+  }
+
+  function form() {
+    const { draft } = scene;
+    const name = element("input", { id: "region-name", type: "text", maxlength: 100, value: draft.name, placeholder: "for example: blurred 3s" });
+    const until = element("select", { id: "region-expires" },
+      ...[["never", 0], ["in a day", 1], ["in 7 days", 7], ["in 30 days", 30]].map(([text, days]) => element("option", { value: days }, text)));
+    const box = element("textarea", { id: "region-corners", spellcheck: "false" });
+    box.value = draft.polygon.map((corner) => corner.map((value) => Number(value.toPrecision(6))).join(", ")).join("\n");
+    box.addEventListener("change", () => setDraft({ ...scene.draft, name: name.value, polygon: typed(box.value) }));
+    const save = () => act(async () => {
+      const days = Number(until.value);
+      const expires = days ? Date.now() + days * DAY_MS : scene.draft.expires_ms;
+      await postJson("/api/regions/save", { ...at, name: name.value.trim(), polygon: scene.draft.polygon, expires_ms: Math.round(expires) });
+      scene.draft = null;
+      notify(`Saved ${name.value.trim()} as a shadow: it changes no decision yet.`, "done");
+    });
+    return element("div", { class: "draft" },
+      element("div", { class: "field" }, element("label", { for: "region-name" }, "Name"), name),
+      element("div", { class: "field" }, element("label", { for: "region-expires" }, "Ends"), until),
+      element("details", {}, element("summary", {}, `${draft.polygon.length} corners`), box),
+      element("div", { id: "draft-preview", role: "status" }, draft.note || "Looking …"),
+      element("div", { class: "row" },
+        element("button", { class: "primary", id: "save-region", onclick: save, disabled: !mayChange, title: mayChange ? null : "Needs a token with the scope admin" }, "Save as shadow"),
+        element("button", { onclick: stop }, "Discard")));
+  }
+
+  function item(region) {
+    const named = { ...at, name: region.name };
+    const told = element("div", { role: "status" });
+    const ends = region.expires_ms ? `, ends ${new Date(region.expires_ms).toLocaleString()}` : "";
+    const buttons = [
+      element("button", { onclick: () => page.guard(async () => { zoomTo(plot, region.polygon); showPreview(told, await preview({ name: region.name })); }) }, "Look"),
+    ];
+    if (mayChange && !region.is_from_bundle) {
+      buttons.push(
+        element("button", { onclick: () => act(() => postJson("/api/regions/mode", { ...named, enforce: !region.is_enforced })) }, region.is_enforced ? "Back to shadow" : "Enforce"),
+        element("button", { class: "danger", onclick: () => act(() => postJson("/api/regions/remove", named)) }, "Remove"));
+    }
+    const who = region.is_from_bundle ? "from the bundle" : region.author ? `by ${region.author}` : "";
+    return element("div", { class: "region" },
+      element("div", { class: "row" }, element("strong", {}, region.name),
+        element("span", { class: `badge ${region.is_enforced ? "enforce" : ""}` }, region.is_enforced ? "enforced" : "shadow")),
+      element("div", { class: "hint" }, `${who}${ends}`),
+      element("div", { class: "row" }, ...buttons), told);
+  }
+
+  function other(region) {
+    const carry = () => page.guard(async () => {
+      const found = await postJson("/api/regions/carry", { model: page.model, name: region.name, version: region.version, to_version: page.version });
+      setDraft({ polygon: found.polygon, name: region.name, expires_ms: found.expires_ms });
+      zoomTo(plot, found.polygon);
+      notify(found.is_same_map ? "Both versions have the same map: the region is the same." :
+        `Found again by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon holds ${found.held} of them, and takes in ${found.taken_in} of ${found.others} others. Save it if that is right.`);
+    });
+    return element("div", { class: "region" }, element("div", { class: "row" },
+      element("span", {}, `${region.name} on ${region.version.slice(0, 12)}`), element("button", { onclick: carry }, "Carry over")));
+  }
+
+  return { load };
+}
+
+function showPreview(place, found) {
+  const share = ({ rows, right, share: value, low, high }) =>
+    value === null ? "no labels" : `${(100 * value).toFixed(1)}% (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)}%), ${right} of ${rows}`;
+  const refused = found.accepted_share === null ? "" : ` = ${(100 * found.accepted_share).toFixed(2)}% of accepted traffic`;
+  const facts = [
+    ["stored points inside", `${found.inside.toLocaleString()} of ${found.looked_at.toLocaleString()}`],
+    ["would be refused", `${found.inside_accepted.toLocaleString()}${refused}`],
+    ["accuracy inside", share(found.accuracy)],
+    ["of those since it was saved", share(found.fresh_accuracy)],
+    ["reference points inside", `${found.reference_inside.toLocaleString()} of ${found.reference_points.toLocaleString()}`],
+    ["their accuracy", share(found.reference_accuracy)],
+  ];
+  place.replaceChildren(element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])));
+}
+
+function corners(path) {
+  return [...path.matchAll(/[ML]([^MLZ]+)/g)].map((found) => found[1].split(",").map(Number));
+}
+
+function typed(text) {
+  return text.split("\n").map((line) => line.split(/[,;\s]+/).filter(Boolean).map(Number))
+    .filter((corner) => corner.length === 2 && corner.every(Number.isFinite));
+}
+
+/** Douglas and Peucker's: the fewest corners with which no corner left out is farther away than `reach`. */
+function simplified(polygon, reach) {
+  if (polygon.length <= 4) return polygon;
+  const between = (start, end) => {
+    const [ax, ay] = polygon[start];
+    const [bx, by] = polygon[end];
+    const length = Math.hypot(bx - ax, by - ay);
+    let far = 0;
+    let which = -1;
+    for (let i = start + 1; i < end; i += 1) {
+      const [x, y] = polygon[i];
+      const away = length ? Math.abs((bx - ax) * (ay - y) - (ax - x) * (by - ay)) / length : Math.hypot(x - ax, y - ay);
+      if (away > far) [far, which] = [away, i];
+    }
+    return far > reach ? [...between(start, which), ...between(which, end)] : [polygon[start]];
+  };
+  return between(0, polygon.length - 1).concat([polygon.at(-1)]);
+}

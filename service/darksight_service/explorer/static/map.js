@@ -65,13 +65,18 @@ async function loadLive(signal) {
   scene.total = Math.max(first.meta.total, first.x.length);
   scene.live = first;
   await redraw();
-  while (!isDensity && scene.live.x.length < wanted && scene.live.x.length % CALL === 0 && scene.live.x.length > 0) {
+  performance.mark("darksight:first");
+  let isMore = !isDensity && first.x.length === CALL;
+  while (isMore && scene.live.x.length < wanted) {
     const limit = Math.min(CALL, wanted - scene.live.x.length);
-    const more = await getColumns("/api/map/points", { ...query(), limit, before: idOf(scene.live, scene.live.x.length - 1) }, signal);
-    if (more.x.length === 0) break;
+    const before = idOf(scene.live, scene.live.x.length - 1);
+    const more = await getColumns("/api/map/points", { ...query(), limit, before }, signal);
     scene.live = joined(scene.live, more);
-    await redraw();
+    isMore = more.x.length === limit;
   }
+  // To draw costs more than to fetch: the first ones at once, then all.
+  if (scene.live !== first) await redraw();
+  performance.mark("darksight:all");
 }
 
 async function followLive() {
@@ -92,7 +97,7 @@ async function redraw() {
 }
 
 function tell() {
-  if (state.live && scene.live === null) {
+  if (!scene.reference || (state.live && scene.live === null)) {
     field("count").textContent = "Loading stored points …";
     return;
   }
