@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -126,21 +126,18 @@ class Scoring:
 
     def _answer(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> Scored:
         values = read_values(request)
-        event_ms = milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0
-
-        def answer() -> Scored:
-            return self._monitor.score(
-                request.model,
-                request.version,
-                values,
-                logits=request.is_logits,
-                prediction_ids=tuple(request.prediction_ids),
-                event_ms=event_ms,
-                partial_ok=request.partial_ok,
-                batch_id=request.batch_id,
-                is_wanted=context.is_active,
-            )
-
+        answer = partial(
+            self._monitor.score,
+            request.model,
+            request.version,
+            values,
+            logits=request.is_logits,
+            prediction_ids=tuple(request.prediction_ids),
+            event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
+            partial_ok=request.partial_ok,
+            batch_id=request.batch_id,
+            is_wanted=context.is_active,
+        )
         return answer() if values.shape[0] < _BULK_ROWS else self._bulk.submit(answer).result()
 
 
