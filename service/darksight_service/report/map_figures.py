@@ -92,6 +92,12 @@ def _size(rows: int) -> float:
     return float(np.clip(90.0 / math.sqrt(max(rows, 1)), 3.0, 7.0)) + 0.5
 
 
+def _cross(rows: int, colour: dict[str, Any]) -> dict[str, Any]:
+    """The look of mistakes: thousands of them must not bury the rest."""
+    many = rows > 1_000
+    return {"symbol": "x-thin", "size": 4.5 if many else 8, "line": {"width": 1.0 if many else 1.6, **colour}}
+
+
 def _by_class(
     found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_], classes: NDArray[np.integer]
 ) -> list[dict[str, Any]]:
@@ -113,7 +119,7 @@ def _by_class(
             look = {"color": colours[k], "size": size, "opacity": 0.7}
             traces.append(points_trace(found.points, some, name=_short(name), marker=look))
     if len(bad):
-        look = marker(bad, symbol="x-thin", size=8, line={"width": 1.6, **marker(bad)})
+        look = marker(bad) | _cross(len(bad), marker(bad))
         traces.append(points_trace(found.points, bad, name="mistakes", marker=look))
     return traces
 
@@ -123,11 +129,11 @@ def _by_entropy(found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_
     # The sure rows first, so that the few unsure ones are not buried under them.
     right = right[np.argsort(found.unsure[right], kind="stable")]
     look = {"color": packed(found.unsure[right]), "coloraxis": "coloraxis", "size": _size(len(rows)), "opacity": 0.8}
-    traces = [points_trace(found.points, right, name="right", marker=look)]
+    traces = [points_trace(found.points, right, name="right", marker=look, showlegend=False)]
     if len(bad):
         colour = {"color": packed(found.unsure[bad]), "coloraxis": "coloraxis"}
-        look = {**colour, "symbol": "x-thin", "size": 8, "line": {"width": 1.6, **colour}}
-        traces.append(points_trace(found.points, bad, name="mistakes", marker=look))
+        look = colour | _cross(len(bad), colour)
+        traces.append(points_trace(found.points, bad, name="mistakes", marker=look, showlegend=False))
     return traces
 
 
@@ -239,9 +245,8 @@ def small_multiples(found: Findings) -> Figure | None:
     groups, student = class_groups(found.log_pi), found.bundle.embedder.student
     columns = 3 if len(groups) > 2 else len(groups)
     lines = -(-len(groups) // columns)
-    low, high = map_view(student, found.points)
     rng = np.random.default_rng(0)
-    back = rng.permutation(len(found))[:700]
+    back = rng.permutation(len(found))[:1_500]
     data: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
     for number, group in enumerate(groups):
@@ -262,17 +267,28 @@ def small_multiples(found: Findings) -> Figure | None:
             "marker": {"symbol": "star", "size": 9, "color": class_colours(_GROUP)[: len(group)],
                        "line": {"color": "black", "width": 0.8}},
         })  # fmt: skip
-        axes |= _panel(number, columns, lines, low, high)
+        axes |= _panel(number, columns, lines, *_close_view(found, group))
     return Figure(
         "small-multiples",
         "Ten classes at a time",
-        "The same map in every panel. Each panel colours ten classes, put together because the "
-        "classifier mixes them up; "
-        "grey dots are some of all rows, stars the centres. At most 120 rows of a class are drawn.",
-        "Which classes share a panel is a matter of drawing: a class may be confused with one of another panel too.",
+        "Parts of the one map. Each panel shows ten classes, put together because the classifier mixes them up, and "
+        "zooms to where they are; grey dots are some of all rows, stars the centres. At most 120 rows of a class are "
+        "drawn.",
+        "Panels differ in scale. Which classes share one is a matter of drawing: a class may be confused with more.",
         data,
         layout(330 * lines + 30, margin={"l": 10, "r": 10, "t": 20, "b": 10}, **axes),
     )
+
+
+def _close_view(found: Findings, group: list[int]) -> tuple[Floats, Floats]:
+    """Corners around the rows of some classes and their centres, but for the outer rows."""
+    rows = np.isin(found.predicted, group)
+    means = found.bundle.embedder.student.means[group]
+    near = np.quantile(found.points[rows], [0.03, 0.97], axis=0) if rows.any() else means
+    shown = np.concatenate([near, means])
+    low, high = shown.min(axis=0), shown.max(axis=0)
+    margin = 0.12 * (high - low) + 1e-3
+    return low - margin, high + margin
 
 
 def _panel(number: int, columns: int, lines: int, low: Floats, high: Floats) -> dict[str, Any]:
@@ -281,7 +297,7 @@ def _panel(number: int, columns: int, lines: int, low: Floats, high: Floats) -> 
     column, line, gap = number % columns, number // columns, 0.02
     width, height = 1.0 / columns, 1.0 / lines
     x = [column * width + gap / 2, (column + 1) * width - gap / 2]
-    y = [1.0 - (line + 1) * height + gap, 1.0 - line * height - gap * 2]
+    y = [1.0 - (line + 0.98) * height, 1.0 - (line + 0.09) * height]
     frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
     return {
         f"xaxis{tail}": axis(domain=x, anchor=f"y{tail}", range=[float(low[0]), float(high[0])], **frame),

@@ -54,6 +54,8 @@ function settings(name) {
     click: (plot) => Plotly.downloadImage(plot, { format: "svg", filename: name, width: plot.offsetWidth, height: plot.offsetHeight }),
   };
   return {
+    // plotly offers to upload a figure to its makers unless told not to.
+    showSendToCloud: false, plotlyServerURL: "",
     responsive: true, displaylogo: false, scrollZoom: false, modeBarButtonsToAdd: [svg],
     toImageButtonOptions: { format: "png", scale: 2, filename: name },
   };
