@@ -177,7 +177,8 @@ def _library(method: Method) -> str:
 
 
 def _tsne(recipe: Recipe, rows: Floats, seed: int, report: Report) -> Floats:
-    jobs = os.cpu_count() or 1
+    # Few rows are done before threads have found each other, and on a busy machine they wait for each other.
+    jobs = 1 if len(rows) < 2_000 else os.cpu_count() or 1
     if importlib.util.find_spec("openTSNE") is None:
         from sklearn.manifold import TSNE as SlowTSNE
 
