@@ -27,6 +27,7 @@ from darksight_core.conformal import cutoff
 from darksight_core.gate import Gate
 from darksight_core.judge import Judge
 from tests.bundles import make_bundle
+from tests.points import make_batch
 
 ROWS = 1_200
 CLASSES = 5
@@ -328,6 +329,21 @@ def test_a_csv_file_has_what_the_table_has(explored: Explored) -> None:
     assert len(rows) == 1_000
     assert {row["decision"] for row in rows} == {"ACCEPT", "REJECT"}
     assert float(rows[0]["p_value"]) > 0.0
+
+
+def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
+    """A caller's name that a spreadsheet would run is marked as text."""
+    long_ago = explored.until_ms - 60 * 86_400_000
+    version = explored.get("map")["version"]
+    batch = make_batch(
+        1, ms=long_ago, names=("=1+1",), classes=CLASSES, version=version, with_invalid=False, reason=[1]
+    )
+    explored.store.insert([batch])
+
+    span = {"since_ms": long_ago, "until_ms": long_ago + 1_000}
+    response = explored.client.get("/api/points.csv", params={"model": "digits", **span})
+
+    assert [row["prediction_id"] for row in csv.DictReader(io.StringIO(response.text))] == ["'=1+1"]
 
 
 def test_labels_need_the_session_and_its_token(explored: Explored) -> None:

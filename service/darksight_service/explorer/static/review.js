@@ -25,18 +25,30 @@ let items = [];
 /** Points that are not shown again on this page: labelled here, or skipped. */
 const seen = new Set();
 /** Labels that the server has not confirmed, the oldest first. */
-let pending = JSON.parse(localStorage.getItem(key) || "[]");
+let pending = readPending();
+/** Those of them that are on their way, and can no longer be taken back. */
+let underway = [];
 let timer = 0;
-let sending = false;
 
 const asked = () => ({ model: page.model, version: page.version, stream: state.stream, rate: state.rate });
 const current = () => items[0] || null;
 const className = (number) => found.class_names[number] ?? String(number);
 
+function readPending() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(key) || "[]");
+    return Array.isArray(kept) ? kept : [];
+  } catch {
+    return [];
+  }
+}
+
+const mayUndo = () => pending.length > 0 && !underway.includes(pending.at(-1));
+
 function keep() {
   if (pending.length) localStorage.setItem(key, JSON.stringify(pending));
   else localStorage.removeItem(key);
-  at("undo").disabled = !pending.length || sending;
+  at("undo").disabled = !mayUndo();
   const last = pending.at(-1);
   at("pending").textContent = last ? `“${last.text}” for ${last.prediction_id} is sent in a few seconds; u takes it back.` : "";
 }
@@ -162,7 +174,7 @@ function skip() {
 }
 
 function undo() {
-  if (!pending.length || sending) return;
+  if (!mayUndo()) return;
   const taken = pending.pop();
   seen.delete(taken.prediction_id);
   keep();
@@ -172,13 +184,11 @@ function undo() {
 /** Send everything that waits; what is not confirmed stays, and is sent again: the same label twice is stored once. */
 async function send() {
   clearTimeout(timer);
-  if (sending || !pending.length) return;
-  sending = true;
-  const batch = pending.slice(0, 1000);
+  if (underway.length || !pending.length) return;
+  const batch = (underway = pending.slice(0, 1000));
   try {
     await postJson("/api/labels", { model: page.model, labels: batch.map(({ prediction_id, label: number, observed_ms }) => ({ prediction_id, label: number, observed_ms })) });
-    const done = new Set(batch);
-    pending = pending.filter((each) => !done.has(each));
+    pending = pending.filter((each) => !batch.includes(each));
     if (!pending.length || items.length < 5) setTimeout(load, 0);
   } catch (error) {
     if (error.status === 400 || error.status === 404) {
@@ -189,7 +199,7 @@ async function send() {
       timer = setTimeout(send, WAIT_MS);
     }
   } finally {
-    sending = false;
+    underway = [];
     keep();
   }
 }
