@@ -37,7 +37,7 @@ MAP_POINTS = 1_200
 _STEPS = 120
 _SLICES = 8
 _MINUTE_MS = 60_000
-_MOST_MS = 14 * DAY_MS
+_MOST_MS = 7 * DAY_MS
 # The store counts this class and all above as one.
 _MOST_CLASSES = 101
 
@@ -48,7 +48,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
     def describe(call: Call) -> Answer:
         serving = sources.registry.get(call.text("model"), call.text("version", ""))
         since, until = read_span(call, most_ms=_MOST_MS)
-        step = max(1, -(-(until - since) // _STEPS // _MINUTE_MS)) * _MINUTE_MS
+        step = _step(since, until)
         rates = _rates(sources, serving, since, until, step)
         rule_since = _rule_since(sources, serving)
         rule = serving.gate.outlier
@@ -88,7 +88,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
         for name, (since, until) in spans.items():
             found = sources.store().class_rates(serving.model, serving.version, since_ms=since, until_ms=until)
             counted.append(class_counts(found, classes))
-            rates = _rates(sources, serving, since, until, _MINUTE_MS)
+            rates = _rates(sources, serving, since, until, _step(since, until))
             frames[name] = _spread(sources, serving, rates, since, until)
             totals[name] = int(rates.points.sum())
         moved = compare_counts(shown, counted[0][0], counted[1][0], outliers=(counted[0][1], counted[1][1]))
@@ -114,6 +114,11 @@ def endpoints(sources: Sources) -> list[Endpoint]:
         Endpoint("GET", "/api/drift", "read", describe),
         Endpoint("GET", "/api/drift/windows", "read", compare),
     ]
+
+
+def _step(since: int, until: int) -> int:
+    """Length of a step of which a window has about as many as a plot can show, in whole minutes."""
+    return max(1, -(-(until - since) // _STEPS // _MINUTE_MS)) * _MINUTE_MS
 
 
 def _rates(sources: Sources, serving: Serving, since: int, until: int, step: int) -> Rates:

@@ -58,7 +58,7 @@ PSI_BINS = 10
 """Bins of PSI, as in the alerts; the store keeps twice as many."""
 
 _DELTA = 0.05
-_CLOUD_ROWS = 400
+_CLOUD_ROWS = 250
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -129,7 +129,7 @@ function setWindows() {
   });
 }
 
-spanOptions(at("span"), state, ["1h", "6h", "24h", "7d", "14d"]);
+spanOptions(at("span"), state, ["1h", "6h", "24h", "7d"]);
 at("span").addEventListener("change", () => {
   Object.assign(state, DEFAULTS, { span: at("span").value });
   writeState(state, DEFAULTS);
