@@ -10,6 +10,9 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import Explored
 
+# A label waits four seconds before it is sent, and the machine may be busy.
+expect.set_options(timeout=60_000)
+
 
 @pytest.mark.parametrize("name", ["gate", "drift", "review", "points"])
 def test_a_page_names_what_it_shows(page: Page, name: str) -> None:
