@@ -214,6 +214,8 @@ axes = figure.subplots()
 for name, found in table.items():
     axes.plot(NEIGHBOURS, found["local"], marker="o", label=name)
 axes.set(xscale="log", xlabel="neighbours k", ylabel="M_k, lower is better", title="Local fidelity, LeNet on MNIST")
+axes.set_xticks(NEIGHBOURS, [str(k) for k in NEIGHBOURS])
+axes.minorticks_off()
 axes.legend(frameon=False)
 figure.savefig(args.out / "local_fidelity.png")
 near, far = 0, len(NEIGHBOURS) - 1
