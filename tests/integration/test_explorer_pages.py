@@ -255,6 +255,19 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
     assert cells["middle"]["share_now"] > cells["middle"]["share_before"]
 
 
+def test_evidence_starts_anew_with_another_level_alone(explored: Explored) -> None:
+    """A policy that leaves α as it was does not throw evidence away; one that changes it does."""
+    span = {"since_ms": explored.until_ms - 7_200_000, "until_ms": explored.until_ms}
+    explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="α as it was", author="ada")
+    same = explored.get("drift", **span)
+    explored.post("gate/policy", alpha=0.1, threshold="-1.0", comment="another α", author="ada")
+    other = explored.get("drift", **span)
+    explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="α as it was", author="ada")
+
+    assert other["rule_since_ms"] > same["rule_since_ms"]
+    assert set(other["over_time"]["evidence"]) == {None}
+
+
 @pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit"])
 def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) -> None:
     """Each with its classes from the most probable down."""

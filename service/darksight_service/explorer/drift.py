@@ -126,9 +126,19 @@ def _rates(sources: Sources, serving: Serving, since: int, until: int, step: int
 
 
 def _rule_since(sources: Sources, serving: Serving) -> int:
-    """Since when this version has its outlier rule, in Unix milliseconds; 0 for ever."""
-    changes = sources.control.history(serving.model)
-    return max((each.changed_ms for each in changes if each.payload.get("version") == serving.version), default=0)
+    """Since when this version has its outlier rule, in Unix milliseconds; 0 for ever.
+
+    A change of policy that leaves the level as it was does not start a new rule.
+    """
+    rule = serving.bundle.gate.outlier
+    own = 0.0 if rule is None else rule.alpha
+    since, level = 0, own
+    for change in reversed(sources.control.history(serving.model)):
+        if change.payload.get("version") == serving.version:
+            alpha = change.payload.get("alpha")
+            new = own if alpha is None else float(alpha)
+            since, level = (change.changed_ms, new) if new != level else (since, level)
+    return since
 
 
 def _newest(sources: Sources, serving: Serving) -> int | None:

@@ -40,7 +40,7 @@ function showOverTime(found) {
     ], { yaxis: { ...STILL, title: { text: "ln M" } }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: `Evidence, up to ${fixed(Math.max(...series.evidence.filter((each) => each !== null)), 1)}; alarm at ${fixed(series.threshold, 1)}` });
     at("evidence-hint").textContent =
       `Crosses the dashed line with a probability of at most ${percent(found.level, 0)} if nothing changed, however often one looks. Counted from the start of the window` +
-      (found.rule_since_ms > found.since_ms ? `, or from the last change of the policy (${when(found.rule_since_ms)}).` : "; a start chosen after seeing the data voids that.");
+      (found.rule_since_ms > found.since_ms ? `, or from the last change of the outlier level (${when(found.rule_since_ms)}).` : "; a start chosen after seeing the data voids that.");
   } else showEmpty(at("evidence"), "The gate has no outlier rule", "Set a level α on the gate page, then evidence is counted.");
   const bins = histogram.counts.length;
   const total = histogram.counts.reduce((sum, each) => sum + each, 0);
@@ -66,7 +66,7 @@ function showVerdicts(found, total) {
   at("verdicts").replaceChildren(
     stat(percent(outliers / total, 2), "outliers", "share of scored points in this window"),
     stat(series.expected === null ? "–" : percent(series.expected, 2), "without drift"),
-    stat(last === null ? "–" : isAlarm ? "changed" : "no alarm", `evidence ${last === null || !Number.isFinite(last) ? "" : fixed(last, 1)} (alarm at ${fixed(series.threshold, 1)})`),
+    stat(last === null || !Number.isFinite(last) ? "–" : isAlarm ? "changed" : "no alarm", `evidence ${last === null || !Number.isFinite(last) ? "" : fixed(last, 1)} (alarm at ${fixed(series.threshold, 1)})`),
     stat(verdict ? fixed(verdict.psi, 3) : "–", verdict ? `PSI, critical ${fixed(verdict.critical, 3)}` : "PSI"),
     stat(!verdict ? "–" : verdict.is_alert ? "alert" : verdict.psi > verdict.critical ? "small but real" : "as usual", "PSI verdict", "an alert takes significance, a PSI above 0.1 and enough rows"),
   );
