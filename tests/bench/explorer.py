@@ -85,10 +85,10 @@ def api(url: str, now_ms: int, turns: int) -> str:
     paths = {
         "map": "/api/map?model=digits",
         "reference points": "/api/map/reference?model=digits",
-        "newest 20,000 points, and how many there are": "/api/map/points?model=digits&count=1",
+        "newest 10,000 points, and how many there are": "/api/map/points?model=digits&count=1",
         "newest 2,000 points of the last hour": f"/api/map/points?model=digits&limit=2000&{hour}",
         "newest 2,000 rejected ones of a class": "/api/map/points?model=digits&limit=2000&decision=reject&classes=3",
-        "sample of 20,000 over ten days": "/api/map/points?model=digits&sample=1",
+        "sample of 10,000 over ten days": "/api/map/points?model=digits&sample=1",
         "density P(y; θ), cached": "/api/map/density?model=digits&layer=student",
         "density of the KDE, cached": "/api/map/density?model=digits&layer=kde",
     }

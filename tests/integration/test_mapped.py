@@ -79,4 +79,4 @@ def test_a_sample_is_spread_over_the_window(store: Store) -> None:
 def test_a_call_gives_so_many_points(store: Store) -> None:
     """More are asked for in further calls."""
     with pytest.raises(RequestError, match="limit"):
-        store.map_points(WANTED, limit=20_001)
+        store.map_points(WANTED, limit=10_001)

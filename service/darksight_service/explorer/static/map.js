@@ -13,7 +13,7 @@ const DEFAULTS = {
   colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "20000",
   reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
 };
-const CALL = 20_000;
+const CALL = 10_000;
 const MOST = 100_000;
 const FOLLOW_MS = 2_000;
 const SPANS = { "1h": 3_600_000, "24h": 86_400_000, "7d": 604_800_000 };
