@@ -31,7 +31,7 @@ from darksight_core.confidence import gen
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, entropy, log_softmax
 
-__all__ = ["GAMMA", "SOFTNESS", "TOP_CLASSES", "Combined", "RankTransform", "SoftNeighbours"]
+__all__ = ["GAMMA", "SOFTNESS", "TOP_CLASSES", "Combined", "RankTransform", "SoftNeighbours", "draw_known"]
 
 GAMMA = 0.1
 """γ of GEN."""
@@ -153,6 +153,11 @@ class SoftNeighbours:
         soft = np.exp(0.5 * log_softmax(log_pi / temperature)).astype(np.float32)
         return cls(soft, temperature, max(1, round(0.003 * len(soft))))
 
+    @classmethod
+    def of_known(cls, log_pi: Floats, stored: int) -> SoftNeighbours:
+        """Neighbours among the first `stored` rows of a draw (m, K), all of which set the temperature."""
+        return cls.fit(log_pi[:stored], _temperature(log_pi))
+
     def score(self, log_pi: Floats) -> Floats:
         """Distances of rows (n, K), negated, (n,), between -√2 and 0."""
         log_pi = np.asarray(log_pi, dtype=np.float64)
@@ -199,12 +204,15 @@ class Combined:
         if log_pi.ndim != 2 or len(log_pi) < 2:
             raise ConfigError(f"the outlier score needs at least two known rows, not an array of {log_pi.shape}")
         n, classes = log_pi.shape
-        order = np.random.default_rng(seed).permutation(n)
-        stored = max(1, min(_REFERENCES, _NUMBERS // classes, n // 2))
-        neighbours = SoftNeighbours.fit(log_pi[order[:stored]], _temperature(log_pi[order[:_CHUNK]]))
-        ranked = log_pi[order[stored:]]
-        gen_rank = RankTransform.fit(gen(ranked, GAMMA, TOP_CLASSES))
-        return cls(neighbours, gen_rank, RankTransform.fit(neighbours.score(ranked)))
+        drawn, stored = draw_known(n, classes, seed)
+        neighbours = SoftNeighbours.of_known(log_pi[drawn], stored)
+        ranked = np.delete(log_pi, drawn[:stored], axis=0)
+        return cls.of_scores(neighbours, gen(ranked, GAMMA, TOP_CLASSES), neighbours.score(ranked))
+
+    @classmethod
+    def of_scores(cls, neighbours: SoftNeighbours, gen_scores: Floats, soft_scores: Floats) -> Combined:
+        """The score of stored rows and of both scores (m,) of the known rows that are not stored, in any order."""
+        return cls(neighbours, RankTransform.fit(gen_scores), RankTransform.fit(soft_scores))
 
     def score(self, log_pi: Floats) -> Floats:
         """Sum of the two log ranks for rows (n, K), as (n,); negative, lower is more unusual."""
@@ -248,6 +256,12 @@ class Combined:
         except KeyError as missing:
             raise ConfigError(f"the outlier score lacks {missing}") from None
         return cls(neighbours, gen_rank, soft_rank)
+
+
+def draw_known(n: int, classes: int, seed: int) -> tuple[NDArray[np.int64], int]:
+    """Places of some of n known rows that describe them, at random, and how many of these, from the first, to store."""
+    stored = max(1, min(_REFERENCES, _NUMBERS // classes, n // 2))
+    return np.random.default_rng(seed).permutation(n)[: max(stored, _CHUNK)], stored
 
 
 def _temperature(log_pi: Floats) -> float:

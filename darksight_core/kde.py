@@ -28,9 +28,11 @@ references of which none lies inside the others' hull: outside the frame, 100 h 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import accumulate, repeat
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, logsumexp
 
-__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "Kde", "choose_bandwidth", "exact_log_kde"]
+__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "Kde", "Trials", "choose_bandwidth", "exact_log_kde"]
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -53,6 +55,9 @@ TAIL_ERROR = 0.1
 
 _BUDGET, _TREE = 1_200_000, 0.7
 """Bytes of the arrays of a chosen bandwidth, which is raised until the tree fits in its share of them."""
+
+_RISE = 1.2
+"""Smallest step by which a bandwidth is raised."""
 
 _DRAWN = 20_000
 """References that a bandwidth is chosen on."""
@@ -239,7 +244,7 @@ class Kde:
             array.flags.writeable = False
 
     @classmethod
-    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0) -> Kde:
+    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0, trials: Trials | None = None) -> Kde:
         """Density of reference points.
 
         Parameters
@@ -251,7 +256,10 @@ class Kde:
             until the arrays take at most 1.2 MB; a given value is kept, whatever it takes.
         seed
             Seed of `choose_bandwidth`.
+        trials
+            Who builds densities of several bandwidths at once. The result is the same for everyone.
         """
+        trials = trials or _OneByOne()
         points = _check_references(points)
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0.0):
             raise ConfigError(f"bandwidth must be positive and finite, not {bandwidth}")
@@ -265,8 +273,8 @@ class Kde:
             # 20,000 to 1,000,000 the tree of ten clusters with bridges grew by 2.3 at the same h.
             some = np.random.default_rng(seed).choice(len(counts), _DRAWN, replace=False)
             budget = _BUDGET * (_DRAWN / len(counts)) ** 0.15
-            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget).bandwidth
-        return _fit_budget(references, log_weights, bandwidth, _BUDGET)
+            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget, trials).bandwidth
+        return _fit_budget(references, log_weights, bandwidth, _BUDGET, trials)
 
     def log_density(self, points: Floats) -> Floats:
         """log p(y) for points (m, 2), as (m,); a row never depends on the others."""
@@ -357,15 +365,51 @@ _KINDS: dict[str, type] = {
 }
 
 
-def _fit_budget(references: Floats, log_weights: Floats, bandwidth: float, budget: float) -> Kde:
-    """Density with the smallest of the raised bandwidths whose arrays fit."""
+class Trials(Protocol):
+    """Processes that may try several things at once: `each` gives the results of up to `size` items to all of them."""
+
+    @property
+    def size(self) -> int:
+        """How many items are tried at once."""
+
+    def each(
+        self, work: Callable[[float], dict[str, NDArray[Any]]], items: Sequence[float]
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Results of up to `size` items, in their order."""
+
+
+class _OneByOne:
+    size = 1
+
+    def each(
+        self, work: Callable[[float], dict[str, NDArray[Any]]], items: Sequence[float]
+    ) -> list[dict[str, NDArray[Any]]]:
+        return [work(item) for item in items]
+
+
+def _fit_budget(references: Floats, log_weights: Floats, bandwidth: float, budget: float, trials: Trials) -> Kde:
+    """Density with the smallest of the raised bandwidths whose arrays fit.
+
+    A rise is mostly the smallest one. So while one process tries a bandwidth, others try those that will come next if
+    it fails; what was guessed wrongly is thrown away.
+    """
     extent = float(np.ptp(references, axis=1).max())
-    while bandwidth < extent:
+
+    def attempt(bandwidth: float) -> dict[str, NDArray[Any]]:
         try:
-            return _Build(references, log_weights, bandwidth, budget).run()
+            limit = budget if bandwidth < extent else math.inf
+            return _Build(references, log_weights, bandwidth, limit).run().tensors()
         except _OverBudget as over:
-            bandwidth *= max(1.2, min(over.covered**-0.25, 1.5))
-    return _Build(references, log_weights, bandwidth, math.inf).run()
+            return {"covered": np.array([over.covered])}
+
+    while True:
+        ladder = list(accumulate(repeat(_RISE, trials.size - 1), operator.mul, initial=bandwidth))
+        for guess, found in zip(ladder, trials.each(attempt, ladder), strict=True):
+            if guess != bandwidth:
+                break
+            if "covered" not in found:
+                return Kde.from_tensors(found)
+            bandwidth *= max(_RISE, min(float(found["covered"][0]) ** -0.25, 1.5))
 
 
 class _OverBudget(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -113,15 +114,17 @@ def silent(progress: Progress) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or any torch device that is present."""
+    """`auto`, `cpu`, `cuda` or any torch device that is present; each process of torchrun takes a GPU of its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device is {name!r}; it must be auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is cuda, but torch finds no GPU here; use --device auto or cpu")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     return device
 
 

@@ -34,19 +34,18 @@ from torch import Tensor
 from darksight_core.errors import ConfigError
 from darksight_core.fit.config import Progress, Report, choose_device, one_thread, silent
 from darksight_core.fit.fast import Coreset
+from darksight_core.fit.fitting import entropies
 from darksight_core.fit.plane import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.simplex import FLOOR, Floats
 from darksight_core.student import Student
 
-__all__ = ["DistilConfig", "Distilled", "Features", "Stage", "distil"]
+__all__ = ["DistilConfig", "Distilled", "Features", "Lessons", "Stage", "distil"]
 
 Features: TypeAlias = Literal["probs", "log_probs", "both"]
 
 _FEATURES = ("probs", "log_probs", "both")
 _HELD_SHARE = 0.1
 _HELD_LEAST, _HELD_MOST = 50, 2_000
-# Elements of (K, n) that may be looked at to choose the pool.
-_LOOKED_AT = 1 << 25
 _CHUNK_ROWS = 2_048
 _WARM_UP = 0.1
 # Standard deviation of the noise on the log-probabilities of made rows.
@@ -164,6 +163,7 @@ def distil(
     bound: float,
     config: DistilConfig | None = None,
     *,
+    lessons: Lessons | None = None,
     report: Report = silent,
 ) -> Distilled:
     """Fit f_p to the points of a map, then fine-tune it and θ end to end.
@@ -180,6 +180,8 @@ def distil(
         Largest coordinate of a point.
     config
         Network and options.
+    lessons
+        Which of the rows to learn from; drawn here by default.
     report
         Called with a `Progress` after each epoch.
     """
@@ -191,11 +193,49 @@ def distil(
         )
     device = choose_device(config.device)
     with one_thread(device):
-        training = _Training(probs, points, Theta.of(student, device=device), bound, config)
+        lessons = lessons or Lessons.draw(entropies(probs), config)
+        training = _Training(probs, points, lessons, Theta.of(student, device=device), bound, config)
         stages = [training.distil(report), *training.tune(report)]
     moved = len(stages) == 3 and stages[-1].kept
     weights, biases = training.network.folded(training.centre, training.scale)
     return Distilled(weights, biases, config.features, training.theta.to_student() if moved else student, tuple(stages))
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Places of the rows that f_p learns from, `pool` (m,) with weights (m,) of mean one, and that judge it, `held`."""
+
+    pool: NDArray[np.int64]
+    weights: Tensor
+    held: NDArray[np.int64]
+
+    @classmethod
+    def draw(cls, entropy: Tensor, config: DistilConfig, counts: Tensor | None = None) -> Lessons:
+        """Choose among rows by their entropy (n,); `counts` (n,) says how many rows each stands for, by default one.
+
+        Rows are held out at random, so among rows that stand for different numbers they judge with a weight of their
+        own for each; f_p is compared with itself there, and needs no more.
+        """
+        generator = torch.Generator().manual_seed(config.seed)
+        n = len(entropy)
+        order = torch.randperm(n, generator=generator)
+        count = min(max(_HELD_LEAST, round(_HELD_SHARE * n)), _HELD_MOST, n // 2)
+        # A single row is held out from itself: there is nothing to generalise from.
+        held, rest = (order[:count], order[count:]) if count else (order, order)
+        core = Coreset.draw(entropy[rest], config.pool_rows, generator, None if counts is None else counts[rest])
+        weights = core.weights()
+        return cls(rest[core.rows].numpy(), (weights / weights.mean()).float(), held.numpy())
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Places of all of them, pool first."""
+        return np.concatenate([self.pool, self.held])
+
+    @property
+    def alone(self) -> Lessons:
+        """The same lessons when there are no other rows: places in `rows`."""
+        places = np.arange(len(self.pool) + len(self.held))
+        return Lessons(places[: len(self.pool)], self.weights, places[len(self.pool) :])
 
 
 class _Network:
@@ -232,24 +272,20 @@ class _Training:
     """The rows, the network and θ through the three stages."""
 
     def __init__(
-        self, probs: NDArray[np.floating], points: Floats, theta: Theta, bound: float, config: DistilConfig
+        self,
+        probs: NDArray[np.floating],
+        points: Floats,
+        lessons: Lessons,
+        theta: Theta,
+        bound: float,
+        config: DistilConfig,
     ) -> None:
         self.config, self.theta, self.bound = config, theta, bound
         self.device = theta.means.device
         self.generator = torch.Generator().manual_seed(config.seed)
-        order = torch.randperm(len(probs), generator=self.generator).numpy()
-        count = min(max(_HELD_LEAST, round(_HELD_SHARE * len(probs))), _HELD_MOST, len(probs) // 2)
-        # A single row is held out from itself: there is nothing to generalise from.
-        held, rest = (order[:count], order[count:]) if count else (order, order)
-        rest = rest[: max(config.pool_rows, _LOOKED_AT // probs.shape[1])]
-        self.held = self._load(probs[held])
-        pool = self._load(probs[rest])
-        core = Coreset.draw(pool.entropy, config.pool_rows, self.generator)
-        chosen, weights = core.rows.to(self.device), core.weights().to(pool.pi)
-        self.weights = weights / weights.mean()
-        self.pool = pool[chosen]
-        self.points = self._tensor(points[rest])[chosen]
-        self.held_points = self._tensor(points[held])
+        self.weights = lessons.weights.to(self.device)
+        self.pool, self.held = self._load(probs[lessons.pool]), self._load(probs[lessons.held])
+        self.points, self.held_points = self._tensor(points[lessons.pool]), self._tensor(points[lessons.held])
         self.centre = self.points.mean(dim=0)
         self.scale = (self.points - self.centre).square().mean().sqrt().clamp_min(1e-6)
         inputs = probs.shape[1] * (2 if config.features == "both" else 1)
@@ -275,7 +311,7 @@ class _Training:
             return float((guess - held_target).square().sum(dim=1).mean()), self._kl_sym(self.held)
 
         started = time.perf_counter()
-        groups = [{"params": self.network.parameters, "lr": self.config.lr}]
+        groups = [(self.network.parameters, self.config.lr)]
         self._descend(groups, self.config.epochs, step, check, self._announcer(report, "distil", 0, self.config.epochs))
         return self._stage("distil", started)
 
@@ -285,11 +321,9 @@ class _Training:
         config, network = self.config, self.network.parameters
         trials = 1 + int(config.tune_theta and config.joint_epochs > 0)
         total = config.tune_epochs + trials * config.joint_epochs
-        slow = {"params": network, "lr": _LAST * config.tune_lr}
+        slow = (network, _LAST * config.tune_lr)
         announce = self._announcer(report, "fine-tune", 0, total)
-        self._descend(
-            [{"params": network, "lr": config.tune_lr}], config.tune_epochs, self._tune_step, self._tune_check, announce
-        )
+        self._descend([(network, config.tune_lr)], config.tune_epochs, self._tune_step, self._tune_check, announce)
         fork, dice = _copies(network), self.generator.get_state()
         announce = self._announcer(report, "fine-tune", config.tune_epochs, total)
         self._descend([slow], config.joint_epochs, self._tune_step, self._tune_check, announce)
@@ -307,11 +341,7 @@ class _Training:
         def step(some: Tensor) -> None:
             means.grad, offset.grad = _theta_gradient(*self._tune_step(some))
 
-        groups = [
-            slow,
-            {"params": [means], "lr": config.theta_lr * self.bound},
-            {"params": [offset], "lr": config.theta_lr},
-        ]
+        groups = [slow, ([means], config.theta_lr * self.bound), ([offset], config.theta_lr)]
         announce = self._announcer(report, "fine-tune", config.tune_epochs + config.joint_epochs, total)
         self._descend(groups, config.joint_epochs, step, self._tune_check, announce)
         free = self._stage("fine-tune theta, p", started, fixed)
@@ -400,7 +430,7 @@ class _Training:
 
     def _descend(
         self,
-        groups: list[dict[str, object]],
+        groups: list[tuple[list[Tensor], float]],
         epochs: int,
         step: Callable[[Tensor], object],
         check: Callable[[], tuple[float, float]],
@@ -410,27 +440,52 @@ class _Training:
 
         `step` sets gradients for a batch; `check` gives what decides between epochs, and KL_sym to be announced.
         """
-        optimiser = torch.optim.Adam(groups, fused=True)
-        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        optimiser = _Adam(groups)
+        parameters = optimiser.parameters
         steps = max(1, self.config.epoch_rows // self.config.batch_rows)
         total = epochs * steps
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda done: _rate(done / max(1, total)))
         batches = self._batches()
         with torch.no_grad():
             least = check()[0]
         best = _copies(parameters)
         for epoch in range(epochs):
-            for _ in range(steps):
-                optimiser.zero_grad()
+            for number in range(epoch * steps, (epoch + 1) * steps):
                 step(next(batches))
-                optimiser.step()
-                schedule.step()
+                optimiser.step(_rate(number / total))
             with torch.no_grad():
                 reached, loss = check()
             if reached < least:
                 least, best = reached, _copies(parameters)
             announce(epoch + 1, loss)
         _restore(parameters, best)
+
+
+class _Adam:
+    """Adam (Kingma and Ba, 2015), which torch has too, but there its first use takes seconds to import a compiler."""
+
+    def __init__(self, groups: list[tuple[list[Tensor], float]]) -> None:
+        self.parameters = [parameter for parameters, _ in groups for parameter in parameters]
+        self._rates = [rate for parameters, rate in groups for _ in parameters]
+        self._means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._count = 0
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """A step with a share `rate` of the largest, by the gradients, which are used up."""
+        self._count += 1
+        first, second = 1.0 - 0.9**self._count, 1.0 - 0.999**self._count
+        for parameter, mean, square, largest in zip(
+            self.parameters, self._means, self._squares, self._rates, strict=True
+        ):
+            gradient = parameter.grad
+            assert gradient is not None
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            parameter.addcdiv_(mean, (square / second).sqrt_().add_(1e-8), value=-rate * largest / first)
+            parameter.grad = None
 
 
 def _rate(done: float) -> float:

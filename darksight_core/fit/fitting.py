@@ -7,7 +7,8 @@ probabilities and work through them in chunks: beyond the input and the points, 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from darksight_core.fit.svd import fit_svd
 from darksight_core.simplex import FLOOR, Floats
 from darksight_core.student import SoftmaxStudent, Student
 
-__all__ = ["MapFit", "fit_map", "place_rows"]
+__all__ = ["MapFit", "decide_map", "draw_core", "entropies", "fit_map", "place_rows"]
 
 _CHUNK_ROWS = 1 << 14
 _NEWTON_STEPS = 10
@@ -68,54 +69,101 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
     if config.method == "svd":
         softmax, points, history = fit_svd(probs, config.temperature)
         return MapFit(softmax, points, points[:0], float("inf"), history, time.perf_counter() - started)
+    core = None
+    if config.method == "fast":
+        core = draw_core(entropies(probs, config.temperature), probs.shape[1], config)
+    fitted = decide_map(probs if core is None else probs[core.rows.numpy()], core, config, report=report)
+    if core is not None:
+        fitted = replace(fitted, points=place_rows(probs, fitted, config, precision=torch.float32, report=report))
+    return replace(fitted, seconds=time.perf_counter() - started)
+
+
+def draw_core(entropy: Tensor, n_classes: int, config: FitConfig, counts: Tensor | None = None) -> Coreset:
+    """The rows that decide θ, by the entropy (n,) of all; `counts` (n,) says how many rows each one stands for."""
+    # The joint step holds some thirty arrays of (K, rows).
+    size = min(config.theta_rows, max(1_000, _LARGEST // n_classes))
+    return Coreset.draw(entropy, size, torch.Generator().manual_seed(config.seed), counts)
+
+
+def decide_map(
+    probs: NDArray[np.floating], core: Coreset | None, config: FitConfig, *, report: Report = silent
+) -> MapFit:
+    """The map that rows (m, K) decide, with their points.
+
+    Parameters
+    ----------
+    probs
+        The rows of a coreset in its order; all rows for the paper's methods, which have none.
+    core
+        The coreset.
+    config
+        Method and options.
+    report
+        Called with a `Progress` now and then.
+    """
+    started = time.perf_counter()
     like = torch.empty(0, device=choose_device(config.device))
-    generator = torch.Generator().manual_seed(config.seed)
+    # The draw of the coreset began with the seed itself.
+    generator = torch.Generator().manual_seed(config.seed ^ 1)
     with one_thread(like.device):
-        if config.method == "fast":
-            core = Coreset.draw(_entropy(probs, config.temperature), _theta_rows(probs, config), generator)
-            rows = _load(probs[core.rows.numpy()], config.temperature, like)
+        rows = _load(probs, config.temperature, like)
+        if core is not None:
             theta, placed, steps = fit_theta(rows, core, config, generator, report)
         else:
-            rows = _load(probs, config.temperature, like)
             theta, placed, steps = fit_paper(rows, config, generator, report)
         if not np.isfinite(steps[-1]):
             raise FitError(f"the fit diverged: its loss is {steps[-1]}; try another seed, or method fast")
         anchors = _anchors(theta, rows, placed, generator)
-        points = _place(probs, theta, anchors, config, report) if config.method == "fast" else _numpy(placed)
     seconds = time.perf_counter() - started
-    return MapFit(theta.to_student(), points, _numpy(anchors), float(map_bound(theta)[0]), tuple(steps), seconds)
+    bound = float(map_bound(theta)[0])
+    return MapFit(theta.to_student(), _numpy(placed), _numpy(anchors), bound, tuple(steps), seconds)
 
 
 def place_rows(
-    probs: NDArray[np.floating], fitted: MapFit, config: FitConfig | None = None, *, report: Report = silent
+    probs: NDArray[np.floating],
+    fitted: MapFit,
+    config: FitConfig | None = None,
+    *,
+    precision: torch.dtype = torch.float64,
+    blocks: Sequence[slice] | None = None,
+    report: Report = silent,
 ) -> Floats:
     """Put rows (n, K) on a finished map by solving each row's own problem: points (n, 2).
 
-    The place of a row depends on the map alone, not on the other rows. This runs in float64 and agrees with the points
-    of `fit_map`, which are placed in float32, to about 1e-3 of a unit where the map is not flat.
+    The place of a row depends on the map alone, not on the other rows. In float64 it agrees with the points of
+    `fit_map`, which are placed in float32, to about 1e-3 of a unit where the map is not flat.
+
+    Parameters
+    ----------
+    probs, fitted, config
+        Rows, the map and how it was fitted.
+    precision
+        In which to compute.
+    blocks
+        Rows to work on together; the last bits of a point may depend on them.
+    report
+        Called with a `Progress` now and then.
     """
     config = config or FitConfig()
     if isinstance(fitted.student, SoftmaxStudent):
         return fitted.student.place(probs, config.temperature)
     device = choose_device(config.device)
-    theta = Theta.of(fitted.student, device=device, dtype=torch.float64)
-    anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=torch.float64)
+    theta = Theta.of(fitted.student, device=device, dtype=precision)
+    anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=precision)
     with one_thread(device):
-        return _place(probs, theta, anchors, config, report)
+        return _place(probs, theta, anchors, config, blocks or _chunks(probs), report)
 
 
-def _theta_rows(probs: NDArray[np.floating], config: FitConfig) -> int:
-    """How many rows decide θ: the joint step holds some thirty arrays of (K, rows)."""
-    return min(config.theta_rows, max(1_000, _LARGEST // int(probs.shape[1])))
-
-
-def _entropy(probs: NDArray[np.floating], temperature: float) -> Tensor:
-    """Entropy of every row, (n,)."""
+def entropies(probs: NDArray[np.floating], temperature: float = 1.0, blocks: Sequence[slice] | None = None) -> Tensor:
+    """Entropy of every row (n, K) at a temperature, (n,)."""
     found = torch.empty(len(probs), dtype=torch.float64)
-    for start in range(0, len(probs), _CHUNK_ROWS):
-        rows = _load(probs[start : start + _CHUNK_ROWS], temperature, torch.empty(0))
-        found[start : start + len(rows)] = rows.entropy
+    for block in blocks or _chunks(probs):
+        found[block] = _load(probs[block], temperature, torch.empty(0)).entropy.double()
     return found
+
+
+def _chunks(probs: NDArray[np.floating]) -> list[slice]:
+    return [slice(start, start + _CHUNK_ROWS) for start in range(0, len(probs), _CHUNK_ROWS)]
 
 
 def _load(probs: NDArray[np.floating], temperature: float, like: Tensor) -> Rows:
@@ -136,15 +184,22 @@ def _anchors(theta: Theta, rows: Rows, points: Tensor, generator: torch.Generato
     return torch.cat((grid, points[:, :, some.to(points.device)]), dim=2)
 
 
-def _place(probs: NDArray[np.floating], theta: Theta, anchors: Tensor, config: FitConfig, report: Report) -> Floats:
-    """Place rows chunk by chunk."""
+def _place(
+    probs: NDArray[np.floating],
+    theta: Theta,
+    anchors: Tensor,
+    config: FitConfig,
+    blocks: Sequence[slice],
+    report: Report,
+) -> Floats:
+    """Place rows block by block."""
     bound = map_bound(theta)
     points = np.empty((len(probs), 2))
-    for start in range(0, len(probs), _CHUNK_ROWS):
-        rows = _load(probs[start : start + _CHUNK_ROWS], config.temperature, anchors)
+    for block in blocks:
+        rows = _load(probs[block], config.temperature, anchors)
         found, loss = place(theta, rows, anchors, steps=_NEWTON_STEPS, bound=bound)
         if config.faithful:
             found = place_faithful(theta, rows, found, anchors, steps=_FAITHFUL_STEPS, bound=bound)
-        points[start : start + len(rows)] = _numpy(found)
-        report(Progress("place", start + len(rows), len(probs), float(loss.mean())))
+        points[block] = _numpy(found)
+        report(Progress("place", block.start + len(rows), len(probs), float(loss.mean())))
     return points

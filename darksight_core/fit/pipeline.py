@@ -10,16 +10,19 @@ Every figure about served rows comes from the scorer that will serve them, and a
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from darksight_core.bundle import (
+    MAX_REFERENCES,
     Bundle,
     BundleExistsError,
     Probes,
@@ -28,20 +31,25 @@ from darksight_core.bundle import (
     make_manifest,
     write_bundle,
 )
-from darksight_core.combined import Combined
+from darksight_core.combined import GAMMA, TOP_CLASSES, Combined, SoftNeighbours, draw_known
+from darksight_core.confidence import gen
 from darksight_core.embed import Embedder, Network
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
-from darksight_core.fit.distil import DistilConfig, distil
-from darksight_core.fit.fitting import MapFit, fit_map, place_rows
+from darksight_core.fit.distil import DistilConfig, Lessons, distil
+from darksight_core.fit.fitting import MapFit, decide_map, draw_core, entropies, place_rows
 from darksight_core.fit.plane import Theta, best_candidate, nearest_candidate, newton, rows_of
+from darksight_core.fit.sample import Sample
+from darksight_core.fit.share import Part, Share
+from darksight_core.fit.steps import Steps
+from darksight_core.fit.team import Arrays, Team
 from darksight_core.kde import Kde
-from darksight_core.measures import fidelity
+from darksight_core.measures import Fidelity
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer
-from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax, temper
+from darksight_core.simplex import Floats, kl, kl_sym, log_probs, log_softmax, temper
 from darksight_core.split import RowSketch, Split, make_split
-from darksight_core.student import Student
+from darksight_core.student import SoftmaxStudent, Student
 
 __all__ = ["FitReport", "StageFigures", "fit_bundle", "refuse_existing"]
 
@@ -125,6 +133,9 @@ def fit_bundle(
     shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
     refine_steps: int = 5,
     overwrite: bool = False,
+    share: Share | None = None,
+    sample: Sample | None = None,
+    steps: Steps | None = None,
     report: Report = silent,
 ) -> FitReport:
     """Fit predictions and write the bundle.
@@ -132,7 +143,7 @@ def fit_bundle(
     Parameters
     ----------
     predictions
-        Rows to fit, calibrate and test on.
+        Rows to fit, calibrate and test on; in a team, those of this process.
     out
         File to write; it appears whole or not at all.
     config, distil_config
@@ -145,73 +156,88 @@ def fit_bundle(
         Newton steps when new rows are placed.
     overwrite
         Whether an existing bundle may be replaced.
+    share
+        The team and which rows are this process's; by default a process alone that has all.
+    sample
+        How the rows were drawn from more, if they were.
+    steps
+        Keeps finished steps; by default nowhere.
     report
         Called with a `Progress` now and then.
     """
     config = config or FitConfig()
+    share = share or Share(Team(), range(len(predictions)), len(predictions))
+    team, steps = share.team, steps or Steps(share.team)
+    report = report if team.leads else silent
     if config.method == "svd":
         raise ConfigError("method svd has no density on the map, so it makes no bundle; use method fast")
+    if team.size > 1 and config.method != "fast":
+        raise ConfigError(f"method {config.method} works in one process; with several use method fast")
     refuse_existing(out, overwrite=overwrite)
     started = time.perf_counter()
-    split = make_split(len(predictions), config.seed, shares)
-    mapped = _mapped(predictions.probs, columns)
-    fitted = fit_map(mapped[split.fit], config, report=report)
-    assert isinstance(fitted.student, Student)
+    split = make_split(share.total, config.seed, shares) if sample is None else sample.split
+    fit = share.part(split.fit)
+    # Only rows drawn alike describe how dense and how usual a place is; those drawn by entropy decide where it is.
+    even = fit if sample is None else share.part(sample.even)
+    probs, mapped = predictions.probs, _mapped(predictions.probs, columns)
+    soft = _tempered(mapped[fit.own], config.temperature)
     options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
-    soft = _tempered(mapped[split.fit], config.temperature)
-    f_p = distil(soft, fitted.points, fitted.student, fitted.bound, DistilConfig(**options), report=report)
-    embedder = Embedder(
-        student=f_p.student,
-        network=Network(f_p.weights, f_p.biases, f_p.features),
-        anchors=_useful_anchors(fitted, f_p.student, soft),
-        bound=fitted.bound,
-        n_inputs=predictions.n_classes,
-        refine_steps=refine_steps,
-        temperature=config.temperature,
-        columns=None if columns is None else tuple(columns),
-    )
 
-    points = _served_points(embedder, predictions.probs, split.fit, report)
-    kde = Kde.fit(points, seed=config.seed)
-    combined = Combined.fit(log_probs(predictions.probs[split.fit]), seed=config.seed)
-    scorer = Scorer(embedder, kde, combined, Calibration.empty())
-    calibration = Calibration(_outlier_scores(scorer, predictions.probs, split.calibrate, report))
-    figures = _figures(predictions, mapped, split, fitted, embedder, points, config)
-    map_figures = fidelity(
-        temper(log_probs(mapped[split.fit]), config.temperature),
-        fitted.student.log_posterior(fitted.points),
-        labels_among(None if predictions.labels is None else predictions.labels[split.fit], columns),
-    )
-    hashes = predictions.row_hashes()
-    reference = Reference.of(
-        points,
-        predictions.probs[split.fit].argmax(axis=1),
-        None if predictions.labels is None else predictions.labels[split.fit],
-        seed=config.seed,
-        probs=predictions.probs[split.fit],
-    )
-    manifest = make_manifest(
-        predictions.class_names,
-        {**config.as_dict(), "shares": list(shares), "distil": _plain(options)},
-        {
-            "map": map_figures.as_dict(),
-            "stages": [asdict(stage) for stage in figures.stages],
-            "refinement": list(figures.refinement),
-            # How long a stage took is no property of the map: without it the same fit gives the same file.
-            "distillation": [{k: v for k, v in stage.as_dict().items() if k != "seconds"} for stage in f_p.stages],
-        },
-    )
-    bundle = Bundle(
-        embedder=embedder,
-        kde=kde,
-        combined=combined,
-        calibration=calibration,
-        reference=reference,
-        probes=_probes(embedder, kde, combined, predictions.probs[split.fit]).ranked(calibration),
-        splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
-        manifest=manifest,
-    )
-    version = write_bundle(out, bundle, overwrite=overwrite)
+    fitted, lessons = _fit_map(soft, fit, config, DistilConfig(**options), sample, steps, report)
+    soft_even, even_points = _tempered(mapped[even.own], config.temperature), fitted.points[fit.where(even)]
+    f_p, embedder = _distilled(
+        soft, fit, soft_even, even, fitted, lessons, DistilConfig(**options), steps, report,
+        n_inputs=predictions.n_classes, refine_steps=refine_steps, temperature=config.temperature,
+        columns=None if columns is None else tuple(columns),
+    )  # fmt: skip
+
+    points = steps.rows("served", share.rows, lambda: _served_points(embedder, probs, even, report))
+    all_points = team.gather(points)
+    kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, trials=team)))
+    combined = _combined(probs, even, config.seed)
+    figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
+    map_figures = _map_figures(mapped, even, fitted, even_points, labels_among(predictions.labels, columns), config)
+    held = team.pick(probs, share.rows.start, split.calibrate)
+    hashes = team.gather(predictions.row_hashes())
+    reference = _reference(predictions, even, points, config.seed)
+    probe_rows = even.pick(probs[even.own], _probe_places(team.gather(probs[even.own].max(axis=1))))
+
+    def write() -> Arrays:
+        scorer = Scorer(embedder, kde, combined, Calibration.empty())
+        calibration = Calibration(_outlier_scores(scorer, held, report))
+        manifest = make_manifest(
+            predictions.class_names,
+            {
+                **config.as_dict(),
+                "shares": list(shares),
+                "distil": _plain(options),
+                **({} if sample is None else {"sample": sample.as_dict()}),
+            },
+            {
+                "map": map_figures.as_dict(),
+                "stages": [asdict(stage) for stage in figures.stages],
+                "refinement": list(figures.refinement),
+                # How long a stage took is no property of the map: without it the same fit gives the same file.
+                "distillation": [{k: v for k, v in stage.items() if k != "seconds"} for stage in f_p.stages],
+            },
+        )
+        # Rows drawn by entropy would look like a leak: twins among them are not spread as chance spreads them.
+        told = sample.even if sample is not None else split.fit
+        bundle = Bundle(
+            embedder=embedder,
+            kde=kde,
+            combined=combined,
+            calibration=calibration,
+            reference=reference,
+            probes=_probes(embedder, kde, combined, probe_rows).ranked(calibration),
+            splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (told, split.calibrate, split.test))),
+            manifest=manifest,
+        )
+        version = write_bundle(out, bundle, overwrite=overwrite)
+        return {"version": np.frombuffer(version.encode(), dtype=np.uint8)}
+
+    version = team.share(write)["version"].tobytes().decode()
+    steps.done()
     served = figures.stages[-1]
     return FitReport(
         kl_sym=map_figures.kl_sym,
@@ -229,9 +255,160 @@ def fit_bundle(
         version=version,
         class_names=predictions.class_names,
         columns=embedder.columns,
-        student=f_p.student,
+        student=embedder.student,
         reference=reference,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _FP:
+    """What is told of a distillation: θ, and its stages as plain values."""
+
+    student: Student
+    stages: list[dict[str, object]]
+
+
+def _fit_map(
+    soft: NDArray[np.float32],
+    fit: Part,
+    config: FitConfig,
+    distil_config: DistilConfig,
+    sample: Sample | None,
+    steps: Steps,
+    report: Report,
+) -> tuple[MapFit, Lessons]:
+    """The map with the points of this process's fit rows, and which rows f_p is to learn from.
+
+    Rows are tempered, so nothing here is tempered again.
+    """
+    plain, team = replace(config, temperature=1.0), fit.share.team
+    counts = None if sample is None else torch.tensor(sample.counts)
+    if config.method == "fast":
+        entropy = torch.tensor(team.gather(entropies(soft, blocks=fit.blocks).numpy()))
+        core = draw_core(entropy, soft.shape[1], config, counts)
+        core_rows = fit.pick(soft, core.rows.numpy())
+    else:
+        entropy, core, core_rows = entropies(soft), None, soft
+    made = steps.once("map", lambda: _map_arrays(decide_map(core_rows, core, plain, report=report)))
+    fitted = _map_of(made)
+    if config.method == "fast":
+        points = steps.rows(
+            "points",
+            fit.share.rows,
+            lambda: place_rows(soft, fitted, plain, precision=torch.float32, blocks=fit.blocks, report=report),
+        )
+        fitted = replace(fitted, points=points)
+    return fitted, Lessons.draw(entropy, distil_config, counts)
+
+
+def _map_arrays(fitted: MapFit) -> Arrays:
+    student = fitted.student
+    assert isinstance(student, Student)
+    return {
+        "means": student.means,
+        "scales": student.scales,
+        "log_prior": student.log_prior,
+        "dof": np.array([student.dof]),
+        "points": fitted.points,
+        "anchors": fitted.anchors,
+        "bound": np.array([fitted.bound]),
+        "history": np.array(fitted.history),
+    }
+
+
+def _map_of(arrays: Arrays) -> MapFit:
+    student = Student(arrays["means"], arrays["scales"], arrays["log_prior"], float(arrays["dof"][0]))
+    return MapFit(
+        student, arrays["points"], arrays["anchors"], float(arrays["bound"][0]), tuple(arrays["history"].tolist()), 0.0
+    )
+
+
+def _distilled(
+    soft: NDArray[np.float32],
+    fit: Part,
+    soft_even: NDArray[np.float32],
+    even: Part,
+    fitted: MapFit,
+    lessons: Lessons,
+    config: DistilConfig,
+    steps: Steps,
+    report: Report,
+    **embedding: Any,
+) -> tuple[_FP, Embedder]:
+    """f_p and the embedder that serves it."""
+    taught, taught_points = fit.pick(soft, lessons.rows), fit.pick(fitted.points, lessons.rows)
+    some = even.pick(soft_even, np.random.default_rng(0).permutation(even.total)[:_MEASURED_ROWS])
+
+    def make() -> Arrays:
+        assert isinstance(fitted.student, Student)
+        made = distil(taught, taught_points, fitted.student, fitted.bound, config, lessons=lessons.alone, report=report)
+        network = {f"weight{i}": weight for i, weight in enumerate(made.weights)}
+        network |= {f"bias{i}": bias for i, bias in enumerate(made.biases)}
+        return {
+            **network,
+            "means": made.student.means,
+            "scales": made.student.scales,
+            "log_prior": made.student.log_prior,
+            "dof": np.array([made.student.dof]),
+            "anchors": _useful_anchors(fitted, made.student, some),
+            "stages": np.frombuffer(json.dumps([stage.as_dict() for stage in made.stages]).encode(), dtype=np.uint8),
+        }
+
+    made = steps.once("network", make)
+    student = Student(made["means"], made["scales"], made["log_prior"], float(made["dof"][0]))
+    layers = range(sum(name.startswith("weight") for name in made))
+    network = Network(
+        tuple(made[f"weight{i}"] for i in layers), tuple(made[f"bias{i}"] for i in layers), config.features
+    )
+    embedder = Embedder(student=student, network=network, anchors=made["anchors"], bound=fitted.bound, **embedding)
+    return _FP(student, json.loads(made["stages"].tobytes())), embedder
+
+
+def _reference(predictions: Predictions, even: Part, points: Floats, seed: int) -> Reference:
+    """Points to look at, drawn from the rows of all processes."""
+    shown = np.arange(even.total)
+    if even.total > MAX_REFERENCES:
+        shown = np.sort(np.random.default_rng(seed).choice(even.total, MAX_REFERENCES, replace=False))
+    probs = even.pick(predictions.probs[even.own], shown)
+    labels = None if predictions.labels is None else even.pick(predictions.labels[even.own], shown)
+    return Reference.of(even.pick(points, shown), probs.argmax(axis=1), labels, probs=probs)
+
+
+def _combined(probs: NDArray[np.float32], even: Part, seed: int) -> Combined:
+    """`Combined.fit` of the rows of all processes."""
+    team = even.share.team
+    drawn, stored = draw_known(even.total, probs.shape[1], seed)
+    neighbours = SoftNeighbours.of_known(log_probs(even.pick(probs[even.own], drawn)), stored)
+    ranked = np.setdiff1d(np.arange(even.first, even.first + len(even.own)), drawn[:stored]) - even.first
+    scores = np.empty((2, len(ranked)))
+    for block in even.blocks:
+        low, high = np.searchsorted(ranked, (block.start, block.stop))
+        log_pi = log_probs(probs[even.own[ranked[low:high]]])
+        scores[:, low:high] = gen(log_pi, GAMMA, TOP_CLASSES), neighbours.score(log_pi)
+    return Combined.of_scores(neighbours, *(team.gather(score) for score in scores))
+
+
+def _map_figures(
+    mapped: NDArray[np.float32],
+    even: Part,
+    fitted: MapFit,
+    points: Floats,
+    labels: NDArray[np.int64] | None,
+    config: FitConfig,
+) -> Fidelity:
+    """How faithful the map is on its fit rows: means over the rows of all processes."""
+    found = np.empty((len(points), 6))
+    for block in even.blocks:
+        log_pi = temper(log_probs(mapped[even.own[block]]), config.temperature)
+        log_q = fitted.student.log_posterior(points[block])
+        teacher, student = log_pi.argmax(axis=1), log_q.argmax(axis=1)
+        truth = np.full(len(teacher), -1) if labels is None else labels[even.own[block]]
+        found[block] = np.stack(
+            [kl_sym(log_pi, log_q), kl(log_pi, log_q), kl(log_q, log_pi),
+             student == teacher, student == truth, teacher == truth], axis=1
+        )  # fmt: skip
+    mean = even.share.team.gather(found).mean(axis=0).tolist()
+    return Fidelity(*mean[:4], *((None, None) if labels is None else mean[4:]))
 
 
 def _mapped(probs: NDArray[np.float32], columns: Sequence[int] | None) -> NDArray[np.float32]:
@@ -255,9 +432,8 @@ def _useful_anchors(fitted: MapFit, student: Student, probs: NDArray[np.float32]
     anchors = np.clip(fitted.anchors.astype(np.float32).astype(np.float64), -fitted.bound, fitted.bound)
     theta, candidates = Theta.of(student), torch.tensor(anchors.T[None], dtype=torch.float32)
     wins = np.zeros(len(anchors))
-    order = np.random.default_rng(0).permutation(len(probs))[:_MEASURED_ROWS]
-    for start in range(0, len(order), 4_096):
-        part = probs[order[start : start + 4_096]]
+    for start in range(0, len(probs), 4_096):
+        part = probs[start : start + 4_096]
         rows = rows_of(torch.tensor(log_probs(part).T, dtype=torch.float32))
         for faithful in (False, True):
             best = best_candidate(theta, rows, candidates, faithful=faithful)[0]
@@ -271,27 +447,24 @@ def _useful_anchors(fitted: MapFit, student: Student, probs: NDArray[np.float32]
     return anchors[chosen]
 
 
-def _served_points(embedder: Embedder, probs: NDArray[np.float32], rows: NDArray[np.int64], report: Report) -> Floats:
-    """Points (n, 2) of these rows as the served scorer places them, in chunks."""
-    points = np.empty((len(rows), 2))
-    for start in range(0, len(rows), _SCORE_ROWS):
-        part = slice(start, start + _SCORE_ROWS)
-        points[part], loss = embedder.embed(log_probs(probs[rows[part]]))
-        report(Progress("score", min(start + _SCORE_ROWS, len(rows)), len(rows), float(loss.mean())))
+def _served_points(embedder: Embedder, probs: NDArray[np.float32], even: Part, report: Report) -> Floats:
+    """Points (n, 2) of these rows as the served scorer places them, block by block."""
+    points = np.empty((len(even.own), 2))
+    for block in even.blocks:
+        points[block], loss = embedder.embed(log_probs(probs[even.own[block]]))
+        report(Progress("score", block.stop, len(even.own), float(loss.mean())))
     return points
 
 
-def _outlier_scores(
-    scorer: Scorer, probs: NDArray[np.float32], rows: NDArray[np.int64], report: Report
-) -> dict[str, Floats]:
-    """Scores of these rows by the scorer that will serve, kernel and all."""
-    scores: dict[str, Floats] = {name: np.empty(len(rows)) for name in OUTLIER_SCORES}
-    for start in range(0, len(rows), _SCORE_ROWS):
+def _outlier_scores(scorer: Scorer, probs: NDArray[np.float32], report: Report) -> dict[str, Floats]:
+    """Scores of rows by the scorer that will serve, kernel and all."""
+    scores: dict[str, Floats] = {name: np.empty(len(probs)) for name in OUTLIER_SCORES}
+    for start in range(0, len(probs), _SCORE_ROWS):
         part = slice(start, start + _SCORE_ROWS)
-        found = scorer.score(probs[rows[part]])
+        found = scorer.score(probs[part])
         for name in OUTLIER_SCORES:
             scores[name][part] = getattr(found, name)
-        report(Progress("calibrate", min(start + _SCORE_ROWS, len(rows)), len(rows), float("nan")))
+        report(Progress("calibrate", min(start + _SCORE_ROWS, len(probs)), len(probs), float("nan")))
     return scores
 
 
@@ -304,65 +477,85 @@ class _Figures:
 def _figures(
     predictions: Predictions,
     mapped: NDArray[np.float32],
+    share: Share,
     split: Split,
+    even: Part,
     fitted: MapFit,
     embedder: Embedder,
-    points: Floats,
+    on_map: Floats,
+    served: Floats,
     config: FitConfig,
 ) -> _Figures:
-    """KL_sym of the map, of f_p alone and of the embedder, which put the fit rows at `points`, there and held out."""
-    assert isinstance(fitted.student, Student)
+    """KL_sym of the map, of f_p alone and of the embedder, on fit rows, of which it has points, and on held-out rows.
+
+    Each process measures its own rows; means are over those of all.
+    """
     rng = np.random.default_rng(config.seed)
-    fit = _some(split.fit, rng)
-    held = _some(np.concatenate([split.calibrate, split.test]), rng)
-    position = np.searchsorted(split.fit, fit)
+    fit = share.part(even.all[_some(np.arange(even.total), rng)])
+    held = share.part(_some(np.sort(np.concatenate([split.calibrate, split.test])), rng))
+    where = even.where(fit)
+    exact = place_rows(mapped[held.own], fitted, config, blocks=held.blocks) if len(held.own) else np.empty((0, 2))
+    guesses = [
+        part.by_block(lambda rows: embedder.network(np.exp(temper(log_probs(mapped[rows]), config.temperature))), 2)
+        for part in (fit, held)
+    ]
+    refined = [
+        held.by_block(
+            lambda rows, steps=steps: np.column_stack(  # type: ignore[misc] # a default binds the number of the loop
+                replace(embedder, refine_steps=steps).embed(log_probs(predictions.probs[rows]))
+            ),
+            3,
+        )
+        for steps in range(embedder.refine_steps + 1)
+    ]
 
-    def stage(name: str, student: Student, on_fit: Floats, on_held: Floats) -> StageFigures:
-        a = _fidelity(mapped[fit], student, on_fit, config)
-        b = _fidelity(mapped[held], student, on_held, config) if len(held) else (None, None)
-        return StageFigures(name, a[0], b[0], a[1], b[1])
+    def stage(name: str, student: Student | SoftmaxStudent, on_fit: Floats, on_held: Floats) -> StageFigures:
+        a, b = (_fidelity(mapped, part, student, points, config) for part, points in ((fit, on_fit), (held, on_held)))
+        return StageFigures(name, a[0] or 0.0, b[0], a[1] or 0.0, b[1])
 
-    exact = place_rows(mapped[held], fitted, config) if len(held) else np.empty((0, 2))
-    guess = [embedder.network(np.exp(temper(log_probs(mapped[rows]), config.temperature))) for rows in (fit, held)]
-    served = (points[position], embedder.embed(log_probs(predictions.probs[held]))[0])
     stages = (
-        stage("map, each row solved", fitted.student, fitted.points[position], exact),
-        stage("f_p alone", embedder.student, *guess),
-        stage(f"served: f_p, anchors, {embedder.refine_steps} steps", embedder.student, *served),
+        stage("map, each row solved", fitted.student, on_map[where], exact),
+        stage("f_p alone", embedder.student, *guesses),
+        stage(
+            f"served: f_p, anchors, {embedder.refine_steps} steps", embedder.student, served[where], refined[-1][:, :2]
+        ),
     )
-    return _Figures(stages, _refinement(embedder, predictions.probs[held]))
+    losses = [share.team.gather(found[:, 2]) for found in refined]
+    return _Figures(stages, tuple(float(loss.mean()) for loss in losses if len(loss)))
 
 
 def _some(rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     return rows if len(rows) <= _MEASURED_ROWS else np.sort(rng.choice(rows, _MEASURED_ROWS, replace=False))
 
 
-def _fidelity(probs: NDArray[np.float32], student: Student, points: Floats, config: FitConfig) -> tuple[float, float]:
-    log_pi, log_q = temper(log_probs(probs), config.temperature), student.log_posterior(points)
-    return float(kl_sym(log_pi, log_q).mean()), float((log_pi.argmax(axis=1) == log_q.argmax(axis=1)).mean())
+def _fidelity(
+    mapped: NDArray[np.float32], part: Part, student: Student | SoftmaxStudent, points: Floats, config: FitConfig
+) -> tuple[float | None, float | None]:
+    """Mean KL_sym and agreement over the part of all processes; nothing of no rows."""
+    found = np.empty((len(part.own), 2))
+    for block in part.blocks:
+        log_pi = temper(log_probs(mapped[part.own[block]]), config.temperature)
+        log_q = student.log_posterior(points[block])
+        found[block, 0], found[block, 1] = kl_sym(log_pi, log_q), log_pi.argmax(axis=1) == log_q.argmax(axis=1)
+    found = part.share.team.gather(found)
+    return (float(found[:, 0].mean()), float(found[:, 1].mean())) if len(found) else (None, None)
 
 
-def _refinement(embedder: Embedder, probs: NDArray[np.float32]) -> tuple[float, ...]:
-    """KL_sym of rows after 0, 1, ... refinement steps."""
-    if len(probs) == 0:
-        return ()
-    log_pi = log_probs(probs)
-    return tuple(
-        float(replace(embedder, refine_steps=steps).embed(log_pi)[1].mean())
-        for steps in range(embedder.refine_steps + 1)
-    )
+def _probe_places(top: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Places of rows spread from the surest to the least sure, by their largest probability (n,)."""
+    order = np.argsort(-top, kind="stable")
+    spread: NDArray[np.int64] = order[np.unique(np.linspace(0, len(order) - 1, 4 * _PROBES).astype(int))]
+    return spread
 
 
 def _probes(embedder: Embedder, kde: Kde, combined: Combined, probs: NDArray[np.float32]) -> Probes:
-    """Rows spread from the surest to the least sure, with the scores that torch computes for them.
+    """Some of the rows, with the scores that torch computes for them.
 
     Rows that the label-faithful rule moves are left to the tests: it ends in a bisection that two libraries need not
     round alike.
     """
     log_pi = log_probs(probs)
-    order = np.argsort(-np.exp(log_pi).max(axis=1), kind="stable")
-    picked = order[np.unique(np.linspace(0, len(order) - 1, 4 * _PROBES).astype(int))]
-    rows = embedder.prepare(log_pi[picked])
+    rows = embedder.prepare(log_pi)
     classes = embedder.student.n_classes
     theta = Theta.of(embedder.student, dtype=torch.float64)
     torch_rows = rows_of(torch.tensor(rows[:, classes : 2 * classes].T))
@@ -376,7 +569,7 @@ def _probes(embedder: Embedder, kde: Kde, combined: Combined, probs: NDArray[np.
     starts = [newton(theta, torch_rows, start, steps=0, bound=bound)[1] for start in (guess, anchor)]
     start = torch.where((starts[0] <= starts[1])[:, None, :], guess, anchor)
     points = newton(theta, torch_rows, start, steps=embedder.refine_steps, bound=bound)[0][0].T.numpy()
-    numpy_points = embedder.embed(log_pi[picked])[0]
+    numpy_points = embedder.embed(log_pi)[0]
     same = np.abs(points - numpy_points).max(axis=1) < 1e-6 * (1.0 + np.abs(points).max())
     kept_class = embedder.student.log_posterior(points).argmax(axis=1) == rows[:, :classes].argmax(axis=1)
     if same[kept_class].mean() < 0.9:
@@ -384,11 +577,11 @@ def _probes(embedder: Embedder, kde: Kde, combined: Combined, probs: NDArray[np.
     chosen = np.flatnonzero(same)[:: max(1, int(same.sum()) // _PROBES)][:_PROBES]
     density = torch.logsumexp(theta.scores(torch.tensor(points[chosen].T[None])), dim=1)[0].numpy()
     return Probes.of(
-        probs[picked[chosen]],
+        probs[chosen],
         points[chosen],
         density + _log_constant(embedder.student),
         kde.log_density(points[chosen]),
-        combined.score(log_pi[picked[chosen]]),
+        combined.score(log_pi[chosen]),
     )
 
 

@@ -35,6 +35,7 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
 from darksight_core.predictions.rows import Predictions, labels_among
+from darksight_core.predictions.stores import Store, StoreFile, find_files
 
 __all__ = [
     "CLIP",
@@ -65,7 +66,10 @@ __all__ = [
     "Progress",
     "RaggedRowError",
     "RowSumError",
+    "Store",
+    "StoreFile",
     "UnknownFormatError",
+    "find_files",
     "from_arrays",
     "iter_predictions",
     "labels_among",

@@ -143,6 +143,24 @@ class RawRows:
     ids: Sequence[str] | None = None
     lines: Sequence[int] | None = None
 
+    def within(self, rows: range) -> RawRows | None:
+        """Those of these rows whose numbers are in a range, if there are any."""
+        low = max(rows.start - self.first_row, 0)
+        high = min(rows.stop - self.first_row, len(self.values))
+        if low == 0 and high == len(self.values):
+            return self
+        if low >= high:
+            return None
+        part = slice(low, high)
+        return RawRows(
+            self.layout,
+            self.first_row + low,
+            self.values[part],
+            None if self.labels is None else self.labels[part],
+            None if self.ids is None else self.ids[part],
+            None if self.lines is None else self.lines[part],
+        )
+
     def place(self, row: int) -> dict[str, Any]:
         """Arguments of `defect` for a row of this chunk."""
         return {

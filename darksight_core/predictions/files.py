@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import get_args
@@ -36,6 +37,7 @@ def read_predictions(
     path: str | os.PathLike[str],
     *,
     kind: Kind | None = None,
+    rows: range | None = None,
     keep_logits: bool = False,
     progress: Progress | None = None,
 ) -> Predictions:
@@ -51,18 +53,21 @@ def read_predictions(
     kind
         What to read, "probs" or "logits". None takes what the file names, logits if it has both, and takes a `.npy`
         file, which names nothing, for probabilities.
+    rows
+        Numbers of consecutive rows to read; by default all. Of a parquet file no more than their row groups are read.
     keep_logits
         Keep the logits beside their probabilities.
     progress
         Called after each chunk with the rows read so far and the rows in all, None if not known (csv).
     """
-    return gather(_rows(path, kind, _READ_ROWS), keep_logits=keep_logits, progress=progress)
+    return gather(_rows(path, kind, _READ_ROWS, rows), keep_logits=keep_logits, progress=progress)
 
 
 def iter_predictions(
     path: str | os.PathLike[str],
     *,
     kind: Kind | None = None,
+    rows: range | None = None,
     chunk_rows: int = 65_536,
     keep_logits: bool = False,
 ) -> Iterator[Predictions]:
@@ -73,14 +78,14 @@ def iter_predictions(
 
     Parameters
     ----------
-    path, kind, keep_logits
+    path, kind, rows, keep_logits
         As for `read_predictions`.
     chunk_rows
         Largest number of rows of a chunk.
     """
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
-    return (check(raw, keep_logits=keep_logits, seen={}) for raw in _rows(path, kind, chunk_rows))
+    return (check(raw, keep_logits=keep_logits, seen={}) for raw in _rows(path, kind, chunk_rows, rows))
 
 
 def from_arrays(
@@ -134,7 +139,9 @@ def _not_empty(rows: Iterator[RawRows], source: str) -> Iterator[RawRows]:
     return chain([first], rows)
 
 
-def _rows(path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+def _rows(
+    path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None = None
+) -> Iterator[RawRows]:
     """Rows of a file; a wrong path is refused at once, everything else when the rows are asked for."""
     source = os.fspath(path)
     _check_kind(kind)
@@ -146,15 +153,18 @@ def _rows(path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int) -> I
         raise defect(UnknownFormatError, source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
     if not Path(source).exists():
         raise defect(FileMissingError, source, "there is no such file.")
-    return _open_rows(source, kind, chunk_rows)
+    return _open_rows(source, kind, chunk_rows, rows)
 
 
-def _open_rows(source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
+def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:
     read = _FORMATS[Path(source).suffix.lower()]
+    if read is parquet_rows:
+        read = partial(parquet_rows, rows=rows)
     try:
         with open(source, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise defect(EmptyPredictionsError, source, "the file has no content; give at least one prediction.")
-            yield from _not_empty(read(file, source=source, kind=kind, chunk_rows=chunk_rows), source)
+            found = _not_empty(read(file, source=source, kind=kind, chunk_rows=chunk_rows), source)
+            yield from found if rows is None else (part for raw in found if (part := raw.within(rows)) is not None)
     except OSError as error:
         raise defect(FileUnreadableError, source, f"the file cannot be read ({error.strerror}).") from error

@@ -10,7 +10,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from itertools import islice
+from itertools import accumulate, islice
 from typing import IO, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from darksight_core.predictions.defects import (
     defect,
 )
 
-__all__ = ["csv_rows", "parquet_rows"]
+__all__ = ["csv_rows", "parquet_layout", "parquet_rows"]
 
 _PREFIXES: dict[Kind, str] = {"logits": "logit_", "probs": "prob_"}
 
@@ -107,8 +107,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def parquet_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of a parquet file, batch by batch."""
+def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[Layout, Any]:
+    """What a parquet file says about its rows, read from its end alone, and the open file."""
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
@@ -117,14 +117,30 @@ def parquet_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows:
     with damage(source):
         # pre_buffer would hold all the compressed columns of the file at once.
         table = parquet.ParquetFile(file, pre_buffer=False)
-        header = list(table.schema_arrow.names)
-        n_rows = table.metadata.num_rows
-    layout = _layout(header, kind, source, n_rows)
+        header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
+    return _layout(header, kind, source, n_rows), table
+
+
+def parquet_rows(
+    file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int, rows: range | None = None
+) -> Iterator[RawRows]:
+    """Rows of a parquet file, batch by batch; with `rows`, only the row groups that have some of them."""
+    layout, table = parquet_layout(file, source=source, kind=kind)
+    header = list(table.schema_arrow.names)
+    sizes = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
+    ends = list(accumulate(sizes))
+    wanted = range(ends[-1] if ends else 0) if rows is None else rows
+    groups = [
+        group
+        for group, (end, size) in enumerate(zip(ends, sizes, strict=True))
+        if end > wanted.start and end - size < wanted.stop
+    ]
+    first_row = ends[groups[0]] - sizes[groups[0]] if groups else 0
+    n_rows = first_row + sum(sizes[group] for group in groups)
     columns = [column.removeprefix("column ") for column in layout.columns]
     extra = [name for name in ("label", "id") if name in header]
     with damage(source):
-        batches = table.iter_batches(batch_size=chunk_rows, columns=columns + extra)
-    first_row = 0
+        batches = table.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=columns + extra)
     while True:
         with damage(source):
             batch = next(batches, None)

@@ -7,6 +7,7 @@
     ├── NotFoundError            no such model or version
     ├── RefusedError             an operation that the present state does not permit
     ├── RemoteError              a service that a command asked refused or did not answer
+    ├── BulkError                workers that score a store were ended, or one of them found a defect
     ├── OverloadedError          more calls than the server takes at a time
     ├── UnauthenticatedError     no valid token
     ├── ForbiddenError           a token without the scope that the call needs
@@ -27,6 +28,7 @@ from darksight_core.errors import DarkSightError
 __all__ = [
     "AbandonedError",
     "AuditError",
+    "BulkError",
     "ForbiddenError",
     "NotFoundError",
     "OverloadedError",
@@ -125,6 +127,12 @@ class AuditError(StoreError):
     """The trail of policy changes was altered; `details` has the `id` of the first change that does not fit."""
 
     code = "audit"
+
+
+class BulkError(DarkSightError):
+    """Workers that score a store were ended, or one of them found a defect; finished parts are kept."""
+
+    code = "bulk"
 
 
 class RemoteError(DarkSightError):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["ScoreSink", "atomic", "open_scores"]
+__all__ = ["ScoreSink", "atomic", "open_scores", "read_columns"]
 
 
 class ScoreSink(Protocol):
@@ -31,8 +31,11 @@ class ScoreSink(Protocol):
 
 
 @contextmanager
-def open_scores(path: Path, *, overwrite: bool = False) -> Iterator[ScoreSink]:
-    """A sink for scores in the format that `path` ends in; complete at the end of the block, or not there at all."""
+def open_scores(path: Path, *, overwrite: bool = False, first_row: int = 0) -> Iterator[ScoreSink]:
+    """A sink for scores in the format that `path` ends in; complete at the end of the block, or not there at all.
+
+    Rows without ids are numbered from `first_row`.
+    """
     sinks = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in sinks:
         raise ConfigError(f"{path}: scores can be written to .npz, .csv or .parquet, not {path.suffix or 'no ending'}")
@@ -40,8 +43,18 @@ def open_scores(path: Path, *, overwrite: bool = False) -> Iterator[ScoreSink]:
         raise ConfigError(f"{path} is there already; use --overwrite or another name")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent} is no folder; make it first")
-    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent) as sink:
+    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent, first_row) as sink:
         yield sink
+
+
+def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Those of the named columns that a parquet file of scores has."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        known = [name for name in names if name in file.schema_arrow.names]
+        table = file.read(known)
+    return {name: table.column(name).to_numpy() for name in known}
 
 
 @contextmanager
@@ -59,28 +72,29 @@ def _names(ids: Sequence[str] | None, first: int, columns: Mapping[str, NDArray[
 
 
 class _CsvSink:
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: IO[str], first: int) -> None:
         self._writer = csv.writer(file)
-        self._rows = 0
+        self._first, self._rows = first, 0
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         if self._rows == 0:
             self._writer.writerow(("id", *columns))
-        names = _names(ids, self._rows, columns)
+        names = _names(ids, self._first + self._rows, columns)
         self._writer.writerows(zip(names, *(column.tolist() for column in columns.values()), strict=True))
         self._rows += len(names)
 
 
 @contextmanager
-def _csv(path: Path, folder: Path) -> Iterator[ScoreSink]:
+def _csv(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
     with path.open("w", newline="", encoding="utf-8") as file:
-        yield _CsvSink(file)
+        yield _CsvSink(file, first)
 
 
 class _NpzSink:
     """Each column goes to a file of its own; the number of rows and the longest text are known at the end."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, first: int) -> None:
+        self._first = first
         self._folder = folder
         self._stack = stack
         self._files: dict[str, IO[bytes]] = {}
@@ -88,7 +102,7 @@ class _NpzSink:
         self._rows = 0
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
-        names = _names(ids, self._rows, columns)
+        names = _names(ids, self._first + self._rows, columns)
         for name, column in {**columns, "ids": np.array(names, dtype=str)}.items():
             if name not in self._files:
                 self._files[name] = self._stack.enter_context((self._folder / f"{name}.raw").open("w+b"))
@@ -112,9 +126,9 @@ class _NpzSink:
 
 
 @contextmanager
-def _npz(path: Path, folder: Path) -> Iterator[ScoreSink]:
+def _npz(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
     with ExitStack() as stack:
-        sink = _NpzSink(folder, stack)
+        sink = _NpzSink(folder, stack, first)
         yield sink
         sink.finish(path)
 
@@ -137,8 +151,8 @@ def _write_header(member: IO[bytes], dtype: str, rows: int) -> None:
 
 
 class _ParquetSink:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, first: int) -> None:
+        self._path, self._first = path, first
         self._writer: Any = None
         self._rows = 0
 
@@ -146,7 +160,7 @@ class _ParquetSink:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        names = _names(ids, self._rows, columns)
+        names = _names(ids, self._first + self._rows, columns)
         block = pa.table({"id": pa.array(names, pa.string()), **{name: pa.array(c) for name, c in columns.items()}})
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, block.schema)
@@ -159,14 +173,14 @@ class _ParquetSink:
 
 
 @contextmanager
-def _parquet(path: Path, folder: Path) -> Iterator[ScoreSink]:
+def _parquet(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
     try:
         import pyarrow  # noqa: F401 - whether it is there
     except ImportError as error:
         raise ConfigError(
             f"{path.name}: writing parquet needs pyarrow, which is not installed; run: pip install 'darksight[parquet]'"
         ) from error
-    sink = _ParquetSink(path)
+    sink = _ParquetSink(path, first)
     try:
         yield sink
     finally:

@@ -197,7 +197,7 @@ def test_manifests_follow_the_schemas_of_kubernetes() -> None:
     assert {"ServiceMonitor", "PrometheusRule", "Job", "PersistentVolumeClaim", "ConfigMap"} <= kinds
 
 
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit"])
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
 def test_kustomize_names_every_manifest(folder: str) -> None:
     """What lies in the folder is applied, and what is applied lies there."""
     path = DEPLOY / folder
@@ -207,7 +207,7 @@ def test_kustomize_names_every_manifest(folder: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit"])
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
 def test_kustomize_builds(folder: str) -> None:
     """kubectl puts the manifests together, in one namespace."""
     done = subprocess.run(["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True)
@@ -231,7 +231,14 @@ def test_selectors_find_the_pods() -> None:
     assert workload["spec"]["selector"]["matchLabels"] == labels
     assert by_kind["PodDisruptionBudget"][0]["spec"]["selector"]["matchLabels"] == labels
     assert by_kind["NetworkPolicy"][0]["spec"]["podSelector"]["matchLabels"] == labels
+    ranks = next(job for job in by_kind["Job"] if job["spec"].get("completionMode") == "Indexed")
+    pods = ranks["spec"]["template"]["metadata"]["labels"]
+    (meeting,) = (service for service in by_kind["Service"] if service["spec"]["selector"] == pods)
+    assert ranks["spec"]["template"]["spec"]["subdomain"] == meeting["metadata"]["name"]
+    assert f"--nnodes={ranks['spec']['completions']}" in ranks["spec"]["template"]["spec"]["containers"][0]["args"]
     for service in by_kind["Service"]:
+        if service is meeting:
+            continue
         assert service["spec"]["selector"] == labels
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
     assert "None" in {service["spec"].get("clusterIP") for service in by_kind["Service"]}

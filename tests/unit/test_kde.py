@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,3 +337,30 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         Kde.from_tensors(tensors)
     with pytest.raises(ConfigError):
         Kde.from_tensors({**tensors, name: whole[:-1]})
+
+
+class _ThreeAtOnce:
+    """Tries three bandwidths whenever it is asked, as three processes would."""
+
+    size = 3
+
+    def __init__(self) -> None:
+        self.tried: list[float] = []
+
+    def each(self, work: Callable[[float], dict[str, Any]], items: Sequence[float]) -> list[dict[str, Any]]:
+        self.tried += items
+        return [work(item) for item in items]
+
+
+def test_trying_bandwidths_at_once_finds_the_same_density() -> None:
+    """Guessing ahead changes who works, not what is found."""
+    points = make_line(800)
+    trials = _ThreeAtOnce()
+
+    alone, together = Kde.fit(points), Kde.fit(points, trials=trials)
+
+    assert len(trials.tried) >= 3
+    assert alone.bandwidth > choose_bandwidth(points)
+    assert together.bandwidth == alone.bandwidth
+    for name, array in alone.tensors().items():
+        np.testing.assert_array_equal(together.tensors()[name], array)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["Bars", "HelpFormatter", "print_json", "print_table", "require", "say", "shares"]
+__all__ = ["Bars", "HelpFormatter", "print_json", "print_table", "require", "say"]
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -126,12 +126,3 @@ def require(module: str, extra: str) -> None:
         raise ConfigError(
             f"this command needs {module}, which is not installed; run: pip install 'darksight[{extra}]'"
         ) from error
-
-
-def shares(text: str) -> tuple[float, float, float]:
-    """Parse `0.6,0.3,0.1`."""
-    try:
-        fit, calibrate, test = (float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers such as 0.6,0.3,0.1") from None
-    return fit, calibrate, test

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darksight_core.errors import ConfigError
-from darksight_core.predictions import Predictions, read_predictions
-from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say, shares
+from darksight_core.fit_options import add_fit_options, out_path
+from darksight_core.predictions import find_files, read_predictions
+from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
 from darksight_service.tables import atomic
 
 if TYPE_CHECKING:
@@ -27,32 +29,10 @@ def add_parser(commands: Any) -> None:
         "step has seen, and writes one file, the bundle.",
         formatter_class=HelpFormatter,
     )
-    parser.add_argument("predictions", type=Path, metavar="FILE", help=".npz, .npy, .csv or .parquet")
+    add_fit_options(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="BUNDLE", help="bundle to write (default: FILE's name with .safetensors)"
+        "--nproc", type=int, default=1, metavar="N", help="processes on this machine; torchrun starts them on several"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
-    parser.add_argument(
-        "--logits", action="store_true", help="the values of FILE are logits (.npy cannot say so itself)"
-    )
-    parser.add_argument("--method", choices=["fast", "paper", "paper-cd", "svd"], default="fast", help="how to fit")
-    parser.add_argument("--dof", type=float, default=2.0, help="degrees of freedom of the class densities")
-    parser.add_argument("--scale", choices=["fixed", "shared", "per-class"], default="fixed", help="class scales")
-    parser.add_argument("--temperature", type=float, default=1.0, help="soften rows; above 1 spreads points apart")
-    parser.add_argument("--classes", metavar="A,B,...", help="map these classes only (names or numbers)")
-    parser.add_argument("--spread-penalty", type=float, default=4e-8, help="larger gives a more compact map")
-    parser.add_argument("--starts", type=int, help="random starts of fast (default: by the number of classes)")
-    parser.add_argument("--epochs", type=int, default=1_000, help="epochs of the paper methods")
-    parser.add_argument("--anneal", action="store_true", help="lower the temperature from 20 to 1 (paper methods)")
-    parser.add_argument(
-        "--init", choices=["gauss", "centre"], default="centre", help="where points start (paper methods)"
-    )
-    parser.add_argument(
-        "--split", type=shares, default=(0.6, 0.3, 0.1), help="share of rows to fit, calibrate and test"
-    )
-    parser.add_argument("--refine-steps", type=int, default=5, help="Newton steps when new rows are placed")
-    parser.add_argument("--seed", type=int, default=0, help="same rows, seed and machine give the same bundle")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the map of the fitted rows")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -64,40 +44,23 @@ def run(args: argparse.Namespace) -> int:
     require("torch", "fit")
     if args.plot is not None:
         require("matplotlib", "report")
-    from darksight_core.fit import FitConfig
-    from darksight_core.fit.pipeline import fit_bundle, refuse_existing
+    from darksight_core.fit.job import config_of, launch, run_fit, steps_folder
+    from darksight_core.fit.pipeline import refuse_existing
 
-    out = args.out or args.predictions.with_suffix(".safetensors")
-    args.on_interrupt = f"{out} was not written" + (" and is as it was" if out.exists() else "")
-    config = FitConfig(
-        method=args.method,
-        dof=args.dof,
-        scale=args.scale,
-        temperature=args.temperature,
-        seed=args.seed,
-        device=args.device,
-        spread_penalty=args.spread_penalty,
-        starts=args.starts,
-        epochs=args.epochs,
-        anneal=args.anneal,
-        init=args.init,
-    )
+    if args.nproc < 1:
+        raise ConfigError(f"--nproc is {args.nproc}; it must be at least 1")
     if args.method == "svd":
-        return _run_svd(args, config)
-    refuse_existing(out, overwrite=args.overwrite)
-    predictions = read_predictions(args.predictions, kind="logits" if args.logits else None)
-    columns = None if args.classes is None else _columns(args.classes, predictions)
+        return _run_svd(args, config_of(args))
+    out = out_path(args)
+    args.on_interrupt = f"{out} was not written" + (" and is as it was" if out.exists() else "")
+    if args.nproc > 1:
+        refuse_existing(out, overwrite=args.overwrite)
+        args.on_interrupt += f"; finished steps are in {steps_folder(out)}, --resume goes on with them"
+        return launch(["darksight_service", *_for_one_process(sys.argv[1:])], args.nproc, out)
     with Bars(quiet=args.quiet) as bars:
-        report = fit_bundle(
-            predictions,
-            out,
-            config=config,
-            columns=columns,
-            shares=args.split,
-            refine_steps=args.refine_steps,
-            overwrite=args.overwrite,
-            report=bars,
-        )
+        report = run_fit(args, bars)
+    if report is None:
+        return 0
     if args.plot is not None:
         picture(report, args.plot)
     if args.json:
@@ -117,11 +80,14 @@ def _run_svd(args: argparse.Namespace, config: FitConfig) -> int:
     from darksight_core.measures import fidelity
     from darksight_core.simplex import log_probs, temper
 
-    out = args.out or args.predictions.with_suffix(".points.npz")
+    files = find_files(args.predictions)
+    if len(files) > 1 or args.nproc > 1 or args.sample is not None:
+        raise ConfigError("method svd takes one file, in one process; use method fast for more")
+    out = out_path(args, ".points.npz")
     if out.suffix != ".npz":
         raise ConfigError(f"method svd has no density, so it makes no bundle; let --out end in .npz, not {out.name}")
     refuse_existing(out, overwrite=args.overwrite)
-    predictions = read_predictions(args.predictions, kind="logits" if args.logits else None)
+    predictions = read_predictions(files[0], kind="logits" if args.logits else None)
     fitted = fit_map(predictions.probs, config)
     log_pi = temper(log_probs(predictions.probs), config.temperature)
     figures = fidelity(log_pi, fitted.student.log_posterior(fitted.points), predictions.labels)
@@ -137,19 +103,16 @@ def _run_svd(args: argparse.Namespace, config: FitConfig) -> int:
     return 0
 
 
-def _columns(text: str, predictions: Predictions) -> tuple[int, ...]:
-    """Class names or numbers, separated by commas, as column numbers."""
-    found = []
-    for name in (part.strip() for part in text.split(",")):
-        if name in predictions.class_names:
-            found.append(predictions.class_names.index(name))
-        elif name.isdigit() and int(name) < predictions.n_classes:
-            found.append(int(name))
+def _for_one_process(argv: list[str]) -> list[str]:
+    """The same command for each of the processes."""
+    kept, skip = [], False
+    for word in argv:
+        if not skip and not word.startswith("--nproc="):
+            skip = word == "--nproc"
+            kept += [] if skip else [word]
         else:
-            raise ConfigError(f"--classes names {name!r}, which is no class of {predictions.source}")
-    if len(set(found)) < max(2, len(found)):
-        raise ConfigError(f"--classes {text} must name at least two different classes, each once")
-    return tuple(found)
+            skip = False
+    return kept
 
 
 def summary(report: FitReport) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:

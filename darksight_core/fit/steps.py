@@ -1,0 +1,106 @@
+"""The finished steps of a long fit, in a folder, so that a fit that was ended can go on.
+
+Every step is a safetensors file that appears whole or not at all. `identity.json` says of which rows and options they
+are: steps of another fit are never taken for these. Arrays of rows are kept by each process for its own rows, so they
+serve again if there are as many processes as before; what all processes share serves always.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from darksight_core.bundle.container import write_bytes
+from darksight_core.errors import ConfigError
+from darksight_core.fit.team import Arrays, Team
+from darksight_core.kde import Kde
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Runs each step once; with a folder, once in all attempts.
+
+    Parameters
+    ----------
+    team
+        The processes.
+    folder
+        Where finished steps are kept, or None for nowhere. It is removed by `done`.
+    identity
+        JSON values that tell this fit from others.
+    resume
+        Go on with what is in the folder, which must be of the same fit; otherwise it is emptied.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        folder: Path | None = None,
+        identity: Mapping[str, Any] | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        self._team, self._folder = team, folder
+        if folder is None:
+            return
+
+        def prepare() -> Arrays:
+            text = json.dumps(identity, sort_keys=True, indent=2)
+            note = folder / "identity.json"
+            if resume and note.exists():
+                if note.read_text(encoding="utf-8") != text:
+                    raise ConfigError(
+                        f"{folder} is of a fit with other rows or options; run the same command, or leave --resume away"
+                    )
+                return {}
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            note.write_text(text, encoding="utf-8")
+            return {}
+
+        team.share(prepare)
+
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """What the first process makes, on every process."""
+        return self._team.share(lambda: self._kept(name, make))
+
+    def once_by_all(self, name: str, make: Callable[[], Kde]) -> Arrays:
+        """A density that all processes make together and the first keeps."""
+        kept = self._folder is not None and (self._folder / f"{name}.safetensors").exists()
+        if bool(self._team.gather(np.array([kept]))[0]):
+            return self.once(name, dict)
+        made = make().tensors()
+        if self._team.leads:
+            self._kept(name, lambda: made)
+        return made
+
+    def rows(self, name: str, own: range, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """An array for the rows of this process, whose numbers are `own`."""
+        return self._kept(f"{name}-{own.start}-{own.stop}", lambda: {"rows": make()})["rows"]
+
+    def done(self) -> None:
+        """Forget everything: the fit has ended well."""
+        if self._folder is not None and self._team.leads:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        if self._folder is None:
+            return make()
+        path = self._folder / f"{name}.safetensors"
+        if path.exists():
+            try:
+                return safetensors.numpy.load(path.read_bytes())
+            except safetensors.SafetensorError:
+                path.unlink()
+        made = make()
+        write_bytes(path, safetensors.numpy.save({key: value.copy() for key, value in made.items()}), overwrite=True)
+        return made
