@@ -55,14 +55,16 @@ log = args.out / "serve.log"
 models = [f"--model={name}={args.out / 'digits.safetensors'}" for name in ("digits", "digits-noisy")]
 command = [sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(args.out / "data"), "--workers", "1"]
 with log.open("w") as file:
-    service = subprocess.Popen([*command, "--grpc-port", "0", "--http-port", "0", *models], stderr=file)
+    service = subprocess.Popen(
+        [*command, "--grpc-port", "0", "--http-port", "0", "--explorer-port", "0", *models], stderr=file
+    )
 try:
     where = None
     while where is None:
         if service.poll() is not None:
             sys.exit(f"the service did not start; see {log}")
         time.sleep(0.1)
-        where = re.search(r"gRPC (\S+), metrics and health on (\S+)", log.read_text(encoding="utf-8"))
+        where = re.search(r"gRPC (\S+), metrics and health on ([^\s,]+)", log.read_text(encoding="utf-8"))
     target, url = where.groups()
 
     # %% The gate in the request path: act on what it accepts. Later, when the right classes are known, report them
