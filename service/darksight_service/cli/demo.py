@@ -228,8 +228,9 @@ def _service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, 
                 raise RefusedError(f"the service did not start; see {log}")
             time.sleep(0.1)
             text = log.read_text(encoding="utf-8")
-            found = re.search(r"gRPC (\S+), metrics and health on (\S+), explorer on (\S+)", text)
-        say(f"while it serves, its maps are on {found[3]}")
+            found = re.search(r"gRPC (\S+), metrics and health on (\S+?)(?:, explorer on (\S+))?\n", text)
+        if found[3]:
+            say(f"while it serves, its maps are on {found[3]}")
         yield found[1], found[2]
     finally:
         process.send_signal(signal.SIGTERM)
