@@ -84,16 +84,18 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
         # Not in the main thread: there uvicorn takes signals for itself.
         thread = threading.Thread(target=server.run, args=([bound],), name="uvicorn")
         thread.start()
-        when_ready()
-        stamp = _stamp(settings)
-        while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
-            if (now := _stamp(settings)) != stamp:
-                stamp = now
-                _reload(config, settings)
-        is_told = stop.is_set()
-        server.should_exit = True
-        thread.join()
-        return 0 if is_told else 1
+        try:
+            # Fails if the supervisor is gone meanwhile; then the thread must not keep the process.
+            when_ready()
+            stamp = _stamp(settings)
+            while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
+                if (now := _stamp(settings)) != stamp:
+                    stamp = now
+                    _reload(config, settings)
+        finally:
+            server.should_exit = True
+            thread.join()
+        return 0 if stop.is_set() else 1
 
 
 def _sources(settings: Settings, folder: Path) -> Sources:
