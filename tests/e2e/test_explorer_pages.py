@@ -22,6 +22,8 @@ def test_a_page_names_what_it_shows(page: Page, name: str) -> None:
     expect(page).to_have_title(re.compile("DarkSight"))
     expect(page.locator("#used")).to_contain_text(re.compile(r"\d+ "))
     expect(page.locator("nav a[aria-current]")).to_have_attribute("data-page", name)
+    # plotly's button that uploads a figure is off.
+    expect(page.locator(".modebar-btn[data-title*='hare'], .modebar-btn[data-title*='loud']")).to_have_count(0)
 
 
 def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) -> None:

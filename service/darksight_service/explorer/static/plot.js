@@ -6,7 +6,11 @@ const FONT = { family: 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif
 
 const AXIS = { gridcolor: GRID, zerolinecolor: GRID, linecolor: GRID, ticks: "", automargin: true };
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["toImage"], scrollZoom: true };
+const CONFIG = {
+  displaylogo: false, responsive: true, modeBarButtonsToRemove: ["toImage"], scrollZoom: true,
+  // plotly offers to upload a figure to its makers unless told not to.
+  showSendToCloud: false, plotlyServerURL: "",
+};
 
 /** Draw or redraw a figure; `label` says to those who cannot see it what it shows. */
 export async function draw(place, traces, layout = {}, { label = "", config = {} } = {}) {
