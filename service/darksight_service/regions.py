@@ -26,6 +26,7 @@ from darksight_service.errors import NotFoundError, RefusedError, RequestError
 from darksight_service.live import Share
 from darksight_service.registry import Registry, Version, find_version
 from darksight_service.state import Change, ModelState, SavedRegion
+from darksight_service.times import LATEST_MS
 
 if TYPE_CHECKING:
     from darksight_service.store import Store, StoredPoint
@@ -208,6 +209,8 @@ class Regions:
         region = _region(name, polygon, expires_ms)
         if 0 < expires_ms <= self._now_ms():
             raise RequestError("expires_at: is in the past", field="expires_at")
+        if expires_ms > LATEST_MS:
+            raise RequestError("expires_at: is after the year 9999", field="expires_at")
         taken = [each.saved.region.name for each in self.listed(model, version)]
         if name in taken:
             raise RefusedError(f"the version has a region {name!r}; remove that one, or choose another name")

@@ -174,6 +174,7 @@ def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
         ("/api/map/points?model=digits&limit=10001", 400, "limit"),
         ("/api/map/points?model=digits&before=xyz", 400, "before"),
         ("/api/map/points?model=digits&classes=a", 400, "classes"),
+        ("/api/map/points?model=digits&classes=" + "9" * 30, 400, "classes"),
         ("/api/map/density?model=digits&layer=none", 400, "layer"),
         ("/api/map/density?model=digits&classes=99", 400, "classes"),
         ("/api/map/point?model=digits&id=" + "0" * 32, 404, "id"),
@@ -236,6 +237,9 @@ def test_a_token_opens_the_explorer(explored: Explored, browser: Browser, tmp_pa
             expect(page.locator("#who")).to_have_text("reader")
             page.get_by_role("button", name="Type corners").click()
             expect(page.get_by_role("button", name="Save as shadow")).to_be_disabled()
+            # A browser drops the tab, and what is left names another site.
+            page.goto("/login?next=%2F%09%2Felsewhere.example%2F")
+            expect(page.locator("#who")).to_have_text("reader")
             page.get_by_role("button", name="Log out").click()
             expect(page.locator("#token")).to_be_visible()
     finally:

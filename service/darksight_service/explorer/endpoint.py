@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Call", "Download", "Endpoint", "Sources"]
 
+# What an integer of the database holds.
+_LARGEST = (1 << 31) - 1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Download:
@@ -95,9 +98,12 @@ class Call:
         """Whole numbers with commas between; none if the parameter is not there."""
         text = self.query.get(name, "")
         try:
-            return tuple(int(part) for part in text.split(",")) if text else ()
+            found = tuple(int(part) for part in text.split(",")) if text else ()
         except ValueError:
             raise RequestError(f"{name}: must be numbers with commas, not {text[:40]!r}", field=name) from None
+        if any(abs(each) > _LARGEST for each in found):
+            raise RequestError(f"{name}: has a number beyond {_LARGEST:,}", field=name)
+        return found
 
     def number(self, name: str, default: float) -> float:
         """A finite number."""

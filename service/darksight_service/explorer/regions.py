@@ -111,5 +111,5 @@ def _integer(body: dict[str, Any], name: str) -> int:
 def _polygon(body: dict[str, Any]) -> list[tuple[float, float]]:
     try:
         return [(float(x), float(y)) for x, y in body["polygon"]]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise RequestError("polygon: must be a list of corners [x, y]", field="polygon") from None

@@ -147,13 +147,16 @@ class Guard:
 
 
 def _check_origin(request: Request) -> None:
-    origin = urlsplit(request.headers.get("origin", ""))
-    if not origin.netloc or origin.netloc != request.headers.get("host", ""):
+    _, _, origin = request.headers.get("origin", "").partition("://")
+    if not origin or origin != request.headers.get("host", ""):
         raise ForbiddenError("the request comes from another site", kind="origin")
 
 
 def _is_ours(host: str) -> bool:
-    name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -141,6 +141,7 @@ def test_the_cookie_is_for_this_site_alone(tmp_path: Path, tokens: dict[str, str
         ("darksight:8082", True),
         ("rebound.example:8082", False),
         ("localhost.rebound.example", False),
+        ("[::1", False),
         ("", False),
     ],
 )

@@ -5,8 +5,10 @@ import { clearNotices, notify } from "./notice.js";
 
 function target() {
   const asked = new URLSearchParams(location.search).get("next") || "/";
-  // A path of this site and nothing else: "//elsewhere" is an address.
-  return /^\/(?![/\\])/.test(asked) ? asked : "/";
+  // Somewhere on this site and nothing else. The browser must say where it leads: "//elsewhere" and "/\t/elsewhere" are
+  // addresses, too.
+  const found = URL.canParse(asked, location.origin) ? new URL(asked, location.origin) : null;
+  return found && found.origin === location.origin ? found.href : "/";
 }
 
 // A link from elsewhere comes without the cookie; from this page the session may well be found.
