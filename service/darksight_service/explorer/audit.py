@@ -91,9 +91,9 @@ def audit_numbers(ids: NDArray[np.uint64]) -> Floats:
 
 
 def audit(frame: Frame, rate: float) -> Audit:
-    """Draw from a frame."""
+    """Draw from the points of a frame that have a prediction; others have nothing to label, and would never be done."""
     numbers = audit_numbers(frame.ids)
-    drawn = np.flatnonzero(numbers < rate)
+    drawn = np.flatnonzero((numbers < rate) & (frame.predicted >= 0))
     order = drawn[np.argsort(numbers[drawn], kind="stable")]
     labelled = np.cumsum(frame.is_labelled[order])
     ranks = np.arange(1, len(order) + 1)
@@ -103,8 +103,10 @@ def audit(frame: Frame, rate: float) -> Audit:
 
 
 def audited_accuracy(frame: Frame, drawn: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
-    """Accuracy of the points of a frame, or of those that `chosen` (n,) allows, from the audit."""
-    allowed = np.ones(len(frame), dtype=np.bool_) if chosen is None else chosen
+    """Accuracy of the predictions of a frame, or of those that `chosen` (n,) allows, from the audit."""
+    allowed = frame.predicted >= 0
+    if chosen is not None:
+        allowed &= chosen
     done = drawn.done[allowed[drawn.done]]
     known = done[frame.is_labelled[done]]
     rows, skipped = len(known), len(done) - len(known)
@@ -115,9 +117,8 @@ def audited_accuracy(frame: Frame, drawn: Audit, chosen: Bools | None = None) ->
     best = labelled_accuracy(right + skipped, rows + skipped).interval
     assert worst is not None
     assert best is not None
-    rest = allowed.copy()
+    rest = allowed & np.isfinite(frame.top)
     rest[done] = False
-    rest &= np.isfinite(frame.top)
     powered = None
     if rows >= _LEAST_POWERED and not skipped and rest.sum() >= 2 and np.isfinite(frame.top[known]).all():
         powered = prediction_powered(frame.top[rest], frame.top[known], ~frame.errors[known])

@@ -49,6 +49,25 @@ def test_a_higher_rate_draws_the_same_points_and_more():
     assert len(few.order) == pytest.approx(200, abs=4 * math.sqrt(200))
 
 
+def test_rows_without_a_prediction_do_not_hold_the_audit_up():
+    """A fifth of the rows was not valid: nobody can label them, so they are not drawn and count as nothing."""
+    whole = make_frame(4_000, ids=ids_of(4_000))
+    is_invalid = np.arange(4_000) % 5 == 0
+    frame = make_frame(
+        4_000,
+        ids=ids_of(4_000),
+        predicted=np.where(is_invalid, -1, whole.predicted),
+        label=np.where(is_invalid, -1, whole.label),
+    )
+
+    drawn = audit(frame, 0.2)
+    found = audited_accuracy(frame, drawn)
+
+    assert drawn.depth == len(drawn.order) == found.labelled
+    assert found.skipped == 0
+    assert (frame.predicted[drawn.order] >= 0).all()
+
+
 def test_labels_of_other_origin_do_not_count():
     """Errors that somebody looked for are labelled, the rest is not: the audit has no depth and says nothing."""
     frame = make_frame(4_000, ids=ids_of(4_000))
