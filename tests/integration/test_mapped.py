@@ -76,6 +76,16 @@ def test_a_sample_is_spread_over_the_window(store: Store) -> None:
     assert len(store.sample_map_points(PointFilter("letters"))) == 0
 
 
+def test_a_minute_with_most_of_the_traffic_has_most_of_the_sample(store: Store) -> None:
+    """One minute of 2,000 points after twelve of 30."""
+    fill(store)
+    store.insert([make_batch(2_000, ms=NOW_MS + 20 * 60_000, names=None, with_invalid=False)])
+
+    found = store.sample_map_points(WANTED, limit=60)
+
+    assert 55 <= len(found) <= 60
+
+
 def test_a_call_gives_so_many_points(store: Store) -> None:
     """More are asked for in further calls."""
     with pytest.raises(RequestError, match="limit"):

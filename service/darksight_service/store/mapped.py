@@ -138,10 +138,11 @@ def sample_points(
         stretches = min(_STRETCHES, len(minutes))
         places = np.searchsorted(total, total[-1] * (np.arange(stretches) + 0.5) / stretches)
         low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
-        for minute in np.unique(minutes[places])[::-1].tolist():
-            ends = max(low, first_id(minute * MINUTE_MS)), min(high, first_id((minute + 1) * MINUTE_MS))
+        # A minute with much of the traffic is met several times.
+        for minute, times in reversed(list(zip(*np.unique(minutes[places], return_counts=True), strict=True))):
+            ends = max(low, first_id(int(minute) * MINUTE_MS)), min(high, first_id((int(minute) + 1) * MINUTE_MS))
             query = _query(connection, bundles, wanted, [ends], with_probs=False)
-            found += connection.execute(query.limit(max(1, limit // stretches))).all()
+            found += connection.execute(query.limit(max(1, int(times) * limit // stretches))).all()
     return _map_points(found, False)
 
 
