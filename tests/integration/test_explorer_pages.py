@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -202,6 +203,21 @@ def test_what_cannot_be_understood_is_named(explored: Explored, path: str, param
     assert response.json()["error"]["field"] == field
 
 
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"expires_ms": 10**18}, "expires_at"), ({"polygon": [[0, 0], [1, 0], [10**400, 1]]}, "polygon")],
+)
+def test_a_region_that_cannot_be_is_refused(explored: Explored, values: dict[str, Any], field: str) -> None:
+    """A time that no list of regions could tell, and a number that is none, are errors that name the field."""
+    whole = {"version": explored.get("map")["version"], "name": "far", "polygon": [[0, 0], [1, 0], [1, 1]]}
+
+    response = explored.post("regions/save", **(whole | values))
+
+    assert response.status_code == 400
+    assert response.json()["error"]["field"] == field
+    assert "far" not in [region["name"] for region in explored.get("regions")["regions"]]
+
+
 def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
     """Half of the second hour is noise: more outliers, p-values that are not uniform, other places on the map."""
     hour = 3_600_000
@@ -238,6 +254,9 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
         "expires_ms": 0,
     }
     explored.store.append_change("region", "digits", change, author="ada")
+    # By the clock of its change it has not ended, by ours it has.
+    over = {**change, "region": "over", "expires_ms": time.time_ns() // 1_000_000 + 1}
+    explored.store.append_change("region", "digits", over, author="ada")
     done = explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="folds the trail", author="ada")
     assert done.status_code == 200
     spans = {
@@ -249,10 +268,27 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
 
     response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
 
+    assert explored.post("regions/remove", version=change["version"], name="middle").status_code == 200
     header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
     cells = {cell["name"]: cell for cell in httpx.Response(200, content=header).json()["meta"]["regions"]["cells"]}
     assert set(cells) == {"middle", "elsewhere"}
     assert cells["middle"]["share_now"] > cells["middle"]["share_before"]
+
+
+def test_a_threshold_is_tried_outside_of_regions(explored: Explored) -> None:
+    """What a region refuses is not kept by any threshold, neither on labelled points nor in the dry run."""
+    named = {"version": explored.get("map")["version"], "name": "right half"}
+    corners = [[0.0, -1e4], [1e4, -1e4], [1e4, 1e4], [0.0, 1e4]]
+    before = explored.get("gate", alpha=0.05)["steps"]["accepted"][0]
+    assert explored.post("regions/save", **named, polygon=corners).status_code == 200
+    assert explored.post("regions/mode", **named, enforce=True).status_code == 200
+
+    found = explored.get("gate", alpha=0.05)["steps"]["accepted"][0]
+
+    run = explored.get("gate/dry-run", alpha=0.05, threshold="-inf")["after"]
+    assert explored.post("regions/remove", **named).status_code == 200
+    assert run["regions"] > 0
+    assert 0 < found == run["accepted_labelled"] < before
 
 
 def test_evidence_starts_anew_with_another_level_alone(explored: Explored) -> None:
@@ -364,3 +400,30 @@ def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
     response = explored.client.post("/api/labels", json={"model": "digits", "labels": []})
 
     assert response.status_code == 403
+
+
+def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> None:
+    """A row without any has no entropy and keeps its largest probability; no rows are a column, too."""
+    until = explored.until_ms - 70 * 86_400_000
+    version = explored.get("map")["version"]
+    lost = np.full((2, CLASSES), np.nan)
+    batch = make_batch(2, ms=until, classes=CLASSES, version=version, names=None, with_invalid=False, probs=lost)
+    explored.store.insert([batch])
+    params = {"model": "digits", "entropy": 1, "since_ms": until, "until_ms": until + 1}
+
+    found = columns_of(explored.client.get("/api/map/points", params=params).content)
+    nothing = columns_of(explored.client.get("/api/map/points", params={**params, "since_ms": until + 1}).content)
+
+    assert np.isnan(found["entropy"]).tolist() == [True, True]
+    assert found["top"].tolist() == batch.top[::-1].tolist()
+    assert len(nothing["entropy"]) == 0
+
+
+def columns_of(data: bytes) -> dict[str, np.ndarray]:
+    """Arrays of an answer in columns."""
+    start = 4 + int.from_bytes(data[:4], "little")
+    columns = json.loads(data[4:start])["columns"]
+    return {
+        name: np.frombuffer(data, each["type"], each["length"], start + each["offset"])
+        for name, each in columns.items()
+    }

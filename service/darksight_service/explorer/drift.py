@@ -176,9 +176,8 @@ def _moved(moved: Moved) -> dict[str, Any]:
 
 
 def _regions(sources: Sources, serving: Serving, frames: dict[str, Frame]) -> dict[str, Any] | None:
-    """How the parts of the map that analysts marked are occupied; None if there are none."""
-    deployment = sources.control.model(serving.model).versions[serving.version]
-    regions = [saved.region for saved in deployment.regions.values()]
+    """How regions of the map that have not ended are occupied; None if there are none."""
+    regions = [each.saved.region for each in sources.control.regions.listed(serving.model, serving.version)]
     if not regions:
         return None
     counts = {name: count_inside(frame.points, [each.inside for each in regions]) for name, frame in frames.items()}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from darksight_core.certify import CHOICE_ROWS
 from darksight_core.conformal import cutoff
+from darksight_core.regions import inside_any
 from darksight_service.control import check_policy
 from darksight_service.errors import RefusedError, RequestError
 from darksight_service.explorer.audit import audit
@@ -150,13 +151,14 @@ def _policy(call: Call) -> PolicyOverride:
 
 
 def _passed(serving: Serving, policy: PolicyOverride, rows: Frame) -> NDArray[np.bool_]:
-    """Which rows the outlier rule would let through."""
+    """Which rows the outlier rule would let through, and regions do."""
     check_policy(serving.bundle, PolicyOverride(alpha=policy.alpha))
     rule = serving.gate.outlier
     if policy.alpha is not None:
         rule = cutoff(serving.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
     # Stored p-values were rounded to float32, and so must be what they are compared with.
-    return rows.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
+    usual = rows.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
+    return np.asarray(usual & ~inside_any(serving.gate.regions, rows.points), dtype=np.bool_)
 
 
 def _line(line: ScoreLine) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def _number(body: dict[str, Any], name: str) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise RequestError(f"{name}: must be a number, not {str(value)[:40]!r}", field=name) from None
 
 

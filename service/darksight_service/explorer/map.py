@@ -109,7 +109,7 @@ def _reference_columns(reference: Reference, classes: tuple[int, ...]) -> Column
 
 
 def _sureness(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np.float32]]:
-    """Largest probability and entropy of rows (n, t), renormalised; `rest` is what is left to classes not named."""
+    """Largest probability and entropy of rows (n, t), renormalised, NaN for none; `rest` is left to others."""
     total = probs.sum(axis=1) + rest
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = probs / total[:, None]
@@ -117,6 +117,8 @@ def _sureness(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np
         entropy = -np.where(shares > 0.0, shares * np.log(shares), 0.0).sum(axis=1)
         entropy -= np.where(others > 0.0, others * np.log(others), 0.0)
         top = shares.max(axis=1, initial=0.0)
+    is_known = total > 0.0
+    top, entropy = np.where(is_known, top, np.nan), np.where(is_known, entropy, np.nan)
     return {"top": top.astype(np.float32), "entropy": entropy.astype(np.float32)}
 
 
@@ -158,11 +160,12 @@ def _points(sources: Sources, call: Call) -> Columns:
         predicted=classes,
     )
     store, limit = sources.store(), call.integer("limit", MAX_MAPPED, low=1, high=MAX_MAPPED)
-    if call.integer("sample", 0):
+    is_sample = bool(call.integer("sample", 0))
+    needs_probs = not is_sample and (bool(classes) or bool(call.integer("entropy", 0)))
+    if is_sample:
         found = store.sample_map_points(wanted, limit=limit)
     else:
         before, after = (_id(call, name) for name in ("before", "after"))
-        needs_probs = bool(classes) or bool(call.integer("entropy", 0))
         found = store.map_points(wanted, limit=limit, before=before, after=after, with_probs=needs_probs)
     columns: dict[str, NDArray[Any]] = {
         "id": found.ids.reshape(-1),
@@ -176,15 +179,17 @@ def _points(sources: Sources, call: Call) -> Columns:
         "top": found.top,
         "p_value": found.p_value,
     }
-    if found.probs:
-        columns |= _kept_sureness(found.probs, classes)
+    if needs_probs:
+        sureness = _kept_sureness(found.probs, classes)
+        # Of all classes the stored one is the exact one.
+        columns |= sureness if classes else {"entropy": sureness["entropy"]}
     meta = {"total": store.count_points(wanted)} if call.integer("count", 0) else {}
     return Columns(columns, meta)
 
 
 def _kept_sureness(rows: tuple[NDArray[np.float32], ...], classes: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
     """Largest probability and entropy of stored rows, among the chosen classes if any; NaN where none were kept."""
-    width = max(map(len, rows))
+    width = max(map(len, rows), default=0)
     known = np.array([len(row) == width and width > 0 for row in rows])
     probs = np.full((len(rows), width), np.nan)
     if known.any():

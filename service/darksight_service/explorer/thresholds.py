@@ -75,7 +75,7 @@ class Steps:
     threshold
         Accept iff score > threshold; the first is -inf.
     accepted, wrong
-        Labelled rows that pass both rules, and the wrong ones among them.
+        Labelled rows that pass all rules, and the wrong ones among them.
     low, high
         Exact 95% interval of the accuracy of what is accepted, for one threshold that was fixed beforehand.
     rows
@@ -97,9 +97,9 @@ class Certificate:
     Parameters
     ----------
     found
-        The threshold, feasible or not; its `coverage` is among rows that pass the outlier rule.
+        The threshold, feasible or not; its `coverage` is among rows that pass the other rules.
     coverage
-        Share of all labelled rows that both rules accept; 0 if infeasible.
+        Share of all labelled rows that all rules accept; 0 if infeasible.
     picked
         The loosest threshold whose measured accuracy meets the target: what must not be trusted. None if there is none.
     """
@@ -164,7 +164,7 @@ def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: i
     confidence
         The gate's own score of labelled rows, (n,); rows where it is NaN are never accepted.
     passed
-        Which rows the outlier rule lets through, (n,).
+        Which rows the other rules let through: no outliers, and outside of regions, (n,).
     errors
         Which are wrong, (n,).
     most
@@ -187,10 +187,10 @@ def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: i
 def certificate(
     confidence: Floats, passed: Bools, errors: Bools, accuracy: float, *, delta: float = _DELTA
 ) -> Certificate:
-    """The loosest threshold that these labels certify for rows that pass both rules; arguments as `threshold_steps`."""
+    """The loosest threshold that these labels certify for rows that pass all rules; arguments as `threshold_steps`."""
     scored = passed & ~np.isnan(confidence)
     if not scored.any():
-        raise ConfigError("no labelled row passes the outlier rule with a score; there is nothing to certify on")
+        raise ConfigError("no labelled row passes the other rules with a score; there is nothing to certify on")
     share = float(scored.mean())
     found = certified_threshold(confidence[scored], errors[scored], accuracy, delta=delta)
     if found.labels_needed is not None:

@@ -121,7 +121,7 @@ function showReading(place, wanted) {
   at("threshold-value").textContent = short(Number.isFinite(wanted) ? wanted : "-inf");
   at("threshold").setAttribute("aria-valuetext", `${short(Number.isFinite(wanted) ? wanted : "-inf")}, keeps ${percent(kept / steps.rows)}`);
   at("reading").replaceChildren(
-    stat(percent(kept / steps.rows), "kept", "share of labelled points that both rules accept"),
+    stat(percent(kept / steps.rows), "kept", "share of labelled points that all rules accept, regions included"),
     stat(percent(accuracy, 2), "accuracy of kept"),
     stat(`${percent(steps.low[place])} – ${percent(steps.high[place])}`, "95% interval", "exact, for a threshold fixed before looking at these labels"),
     stat(count(steps.wrong[place]), "errors kept"),
