@@ -3,12 +3,13 @@
 The store is cut into parts of consecutive rows of one file. A part is scored by one worker, which reads its rows where
 they lie, and becomes one file, whole or not at all. So what is there is finished: a run that was ended goes on where it
 was, and workers share nothing but the two folders, which on a cluster must be the same for every machine.
-`manifest.json` says which bundle and which files the scores are of. Every engine calls `Worker`, so scores do not
-depend on it.
+`_manifest.json` says which bundle and which files the scores are of; readers of a folder of parquet files pass over a
+name that begins like this. Every engine calls `Worker`, so scores do not depend on it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -83,18 +84,20 @@ def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float
     out
         Folder to write to: new, empty, or begun with the same bundle and the same files, to which others may be added.
     overwrite
-        Empty a folder that was begun otherwise.
+        Empty a folder of scores that was begun otherwise. A folder of anything else is never touched.
     alpha
         p-values up to this are counted as outliers.
     """
-    note = out / "manifest.json"
-    files = {str(file.path): [file.n_rows, file.fingerprint] for file in store.files}
+    note = out / "_manifest.json"
+    files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in store.files}
     told = {"bundle": read_bundle(bundle).version, "logits": store.kind == "logits", "part_rows": PART_ROWS}
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; the scores of several files, or of several workers, need a folder")
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is no folder; make it first")
     if out.exists() and any(out.iterdir()) and not _goes_on(note, told, files):
+        if not note.exists():
+            raise ConfigError(f"{out} has files in it that are no scores; name a new or an empty folder")
         if not overwrite:
             raise ConfigError(f"{out} has scores of another bundle or of other files; use --overwrite or another name")
         shutil.rmtree(out)
@@ -103,13 +106,15 @@ def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float
         partial.write_text(json.dumps({**told, "files": files}, indent=2), encoding="utf-8")
     left, done = [], Tally()
     for file in store.files:
+        source = str(file.path.resolve())
+        # Files of one name in several folders may have one content, too.
+        name = f"{file.path.stem}-{hashlib.sha256(f'{source}:{file.fingerprint}'.encode()).hexdigest()[:8]}"
         for first in range(0, file.n_rows, PART_ROWS):
-            last = min(first + PART_ROWS, file.n_rows)
-            path = out / f"{file.path.stem}-{file.fingerprint[:8]}-{first:010d}.parquet"
+            path = out / f"{name}-{first:010d}.parquet"
             if path.exists():
                 done += Tally.of(read_columns(path, ("p_value", "decision")), alpha)
             else:
-                left.append(Part(str(file.path.resolve()), first, last, str(path.resolve())))
+                left.append(Part(source, first, min(first + PART_ROWS, file.n_rows), str(path.resolve())))
     return left, done
 
 
