@@ -18,6 +18,7 @@ import os
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -232,10 +233,10 @@ def _key(recipe: Recipe, library: str, rows: Floats, seed: int) -> str:
 def _read(path: Path, rows: int) -> tuple[Floats, float, float] | None:
     """What the cache has, or nothing; a file that cannot be read is as good as none."""
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             points, seconds = np.asarray(found["points"], dtype=np.float64), found["seconds"]
             wall, cpu = (float(value) for value in seconds)
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return (points, wall, cpu) if points.shape == (rows, 2) else None
 

@@ -24,7 +24,7 @@ from darksight_core.fit.share import Share
 from darksight_core.fit.steps import Steps
 from darksight_core.fit.team import Team, deal_blocks
 from darksight_core.fit_options import class_columns, out_path
-from darksight_core.predictions import Predictions, Store, find_files
+from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
 
 __all__ = ["config_of", "launch", "run_fit", "steps_folder"]
 
@@ -154,7 +154,7 @@ def _alike(rows: Predictions | None, store: Store, team: Team) -> Predictions:
         probs, labels = np.empty((0, len(store.class_names)), np.float32), np.empty(0, np.int64) if labelled else None
         return Predictions(probs, labels, None, None, store.class_names, store.source)
     if labelled and rows.labels is None:
-        raise FitError(f"{rows.source}: some files have labels and others none; give all files labels, or none")
+        raise mixed_labels(rows.source)
     return replace(rows, ids=None)
 
 

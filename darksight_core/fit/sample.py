@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.fit.team import BLOCK_ROWS, Team
-from darksight_core.predictions import Predictions
+from darksight_core.predictions import Predictions, mixed_labels
 from darksight_core.simplex import Floats, entropy, log_probs
 from darksight_core.split import Split, make_split
 
@@ -136,6 +136,8 @@ def draw_sample(
     for reservoir in (first, second):
         reservoir.offer(np.empty(0), nothing)
     for start, chunk in chunks:
+        if (chunk.labels is None) != (like.labels is None):
+            raise mixed_labels(like.source)
         uniform = _uniform(seed, start, len(chunk))
         spread = np.maximum(entropy(log_probs(chunk.probs)), 0.0)
         # A row of no entropy has no odds in the second half.

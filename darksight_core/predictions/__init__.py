@@ -35,7 +35,7 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
 from darksight_core.predictions.rows import Predictions, labels_among
-from darksight_core.predictions.stores import Store, StoreFile, find_files
+from darksight_core.predictions.stores import Store, StoreFile, find_files, mixed_labels
 
 __all__ = [
     "CLIP",
@@ -73,5 +73,6 @@ __all__ = [
     "from_arrays",
     "iter_predictions",
     "labels_among",
+    "mixed_labels",
     "read_predictions",
 ]

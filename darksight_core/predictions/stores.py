@@ -31,7 +31,7 @@ from darksight_core.predictions.files import iter_predictions, read_predictions
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import parquet_layout
 
-__all__ = ["Store", "StoreFile", "find_files"]
+__all__ = ["Store", "StoreFile", "find_files", "mixed_labels"]
 
 
 def find_files(names: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
@@ -164,6 +164,11 @@ class Store:
                 start += len(chunk)
 
 
+def mixed_labels(source: str) -> ConfigError:
+    """What is said where only some of the files of a store have labels."""
+    return ConfigError(f"{source}: some files have labels and others none; give all files labels, or none")
+
+
 def _fingerprint(path: Path) -> str:
     """SHA-256 of the size of a parquet file and of its footer, which has offsets and statistics of every column."""
     size = path.stat().st_size
@@ -178,7 +183,7 @@ def _joined(several: list[Predictions], source: str) -> Predictions:
     """Rows of several files in one; labels only if all files have them."""
     labels = [one.labels for one in several if one.labels is not None]
     if labels and len(labels) < len(several):
-        raise ConfigError(f"{source}: some files have labels and others none; give all files labels, or none")
+        raise mixed_labels(source)
     return Predictions(
         probs=np.concatenate([one.probs for one in several]),
         labels=np.concatenate(labels) if labels else None,

@@ -56,9 +56,10 @@ def test_a_result_is_kept_under_everything_it_depends_on(tmp_path: Path) -> None
     assert (first.cached, again.cached, other.cached, seeded.cached) == (False, True, False, False)
     assert again.seconds == first.seconds
     np.testing.assert_allclose(again.points, first.points, rtol=1e-6)
-    for path in tmp_path.glob("*.npz"):
-        path.write_bytes(b"damaged")
-    assert not embed(recipe, ROWS, cache=tmp_path).cached
+    for damage in (b"damaged", b"PK\x03\x04 and no more", b""):
+        for path in tmp_path.glob("*.npz"):
+            path.write_bytes(damage)
+        assert not embed(recipe, ROWS, cache=tmp_path).cached
 
 
 def test_a_missing_library_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,3 +81,12 @@ def test_a_sample_of_everything_is_refused() -> None:
     """There is nothing to draw."""
     with pytest.raises(ConfigError, match="is all of them"):
         draw(0, size=1_000)
+
+
+def test_labels_in_some_chunks_only_are_refused() -> None:
+    """Files with and without labels make no sample, whichever comes first."""
+    plain, labelled = from_arrays(ROWS), from_arrays(ROWS, labels=np.zeros(len(ROWS), dtype=np.int64))
+    for first, second in ((plain, labelled), (labelled, plain)):
+        nothing = first.take(np.empty(0, dtype=np.int64))
+        with pytest.raises(ConfigError, match="some files have labels"):
+            draw_sample([(0, first), (len(first), second)], 200, 2_000, 0, (0.6, 0.3, 0.1), like=nothing)
