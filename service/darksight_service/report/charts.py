@@ -6,13 +6,14 @@ The plotly package itself is not imported; its JavaScript is all that a page nee
 from __future__ import annotations
 
 import base64
+import html
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "layout", "packed", "points_trace"]
+__all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "layout", "packed", "plain", "points_trace"]
 
 GREY = "#b8b8b8"
 
@@ -54,6 +55,20 @@ def packed(values: ArrayLike) -> dict[str, Any]:
     if array.ndim == 2:
         found["shape"] = f"{array.shape[0]}, {array.shape[1]}"
     return found
+
+
+def plain(name: str, most: int | None = None) -> str:
+    """A name from a file, as text that plotly shows as it is: it would follow tags, entities and `%{...}` in it.
+
+    Parameters
+    ----------
+    name
+        The name.
+    most
+        Characters to show; of a longer one the first.
+    """
+    short = name if most is None or len(name) <= most else name[: most - 1] + "…"
+    return html.escape(short, quote=False).replace("{", "&#123;")
 
 
 def points_trace(points: NDArray[np.floating], rows: NDArray[np.integer], **more: Any) -> dict[str, Any]:

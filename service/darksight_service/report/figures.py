@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from darksight_core.selective import risk_curve
-from darksight_service.report.charts import LINE_COLOURS, Figure, axis, layout, packed
+from darksight_service.report.charts import LINE_COLOURS, Figure, axis, layout, packed, plain
 from darksight_service.report.findings import Findings, Rival
 from darksight_service.report.map_figures import class_groups, cluster_figure, map_figure, path_figure, small_multiples
 
@@ -57,7 +57,8 @@ def confusion_figure(found: Findings) -> Figure | None:
     if counts is None:
         return None
     order = [k for group in class_groups(found.log_pi) for k in group]
-    names = [found.class_names[k] for k in order]
+    shown = [plain(name) for name in found.class_names]
+    names = [shown[k] for k in order]
     table = counts[np.ix_(order, order)].astype(np.float64)
     colour = np.log10(1.0 + table)
     means = found.bundle.embedder.student.means
@@ -65,7 +66,7 @@ def confusion_figure(found: Findings) -> Figure | None:
     rows = np.maximum(counts.sum(axis=0), 1)
     share = 0.5 * (counts[second, first] / rows[first] + counts[first, second] / rows[second])
     distance = np.hypot(*(means[first] - means[second]).T)
-    pairs = [f"{found.class_names[a]} / {found.class_names[b]}" for a, b in zip(first, second, strict=True)]
+    pairs = [f"{shown[a]} / {shown[b]}" for a, b in zip(first, second, strict=True)]
     few, never = found.n_classes <= 20, share <= 0.0
     cells: dict[str, Any] = {
         "type": "heatmap", "z": packed(colour), "x": names, "y": names, "customdata": packed(table),
@@ -181,7 +182,7 @@ def foreign_figure(found: Findings) -> list[Figure]:
     labels = [score_label(name, found.rivals) for name in order]
     data = [
         {
-            "type": "scatter", "mode": "markers", "name": file.rpartition("/")[2],
+            "type": "scatter", "mode": "markers", "name": plain(file.rpartition("/")[2]),
             "x": [round(compared.ood[file][name].auroc, 4) if name in compared.ood[file] else None for name in order],
             "y": labels, "marker": {"size": 9, "color": LINE_COLOURS[number % len(LINE_COLOURS)]},
         }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from darksight_core.path import MapPath
 from darksight_core.simplex import Floats
 from darksight_service.palette import class_colours, map_view
-from darksight_service.report.charts import GREY, LINE_COLOURS, Figure, axis, layout, packed, points_trace
+from darksight_service.report.charts import GREY, LINE_COLOURS, Figure, axis, layout, packed, plain, points_trace
 from darksight_service.report.findings import Findings
 
 __all__ = ["class_groups", "cluster_figure", "map_figure", "path_figure", "small_multiples"]
@@ -20,6 +20,7 @@ _LEGEND_CLASSES = 20
 _MOST_POINTS = 10_000
 _GRID = 140
 _GROUP = 10
+_NAME = 18
 _SCALE = [[0.0, "#fde9c9"], [0.25, "#f5a65b"], [0.6, "#b5367a"], [1.0, "#1d1147"]]
 
 
@@ -53,9 +54,7 @@ def map_figure(found: Findings) -> Figure:
     outside = int(((found.points < low) | (found.points > high)).any(axis=1).sum())
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.08}
     far = f" {outside:,} rows lie outside of the part that is shown first; zoom out to see them." if outside else ""
-    less = (
-        "" if len(rows) == len(found) else f" Drawn are {len(rows):,} of {len(found):,} rows, every mistake among them."
-    )
+    less = "" if len(rows) == len(found) else f" Drawn are {len(rows):,} of {len(found):,} rows, mistakes first."
     return Figure(
         "map",
         "The map",
@@ -79,7 +78,7 @@ def map_figure(found: Findings) -> Figure:
 
 
 def _drawn(found: Findings) -> NDArray[np.intp]:
-    """Rows to draw: all, or every mistake and as many others as a browser draws quickly."""
+    """Rows to draw: all, or as many as a browser draws quickly, mistakes before others."""
     rows = np.arange(len(found))
     if len(rows) <= _MOST_POINTS:
         return rows
@@ -117,7 +116,7 @@ def _by_class(
         for k, name in enumerate(found.class_names):
             some = right[classes[right] == k]
             look = {"color": colours[k], "size": size, "opacity": 0.7}
-            traces.append(points_trace(found.points, some, name=_short(name), marker=look))
+            traces.append(points_trace(found.points, some, name=plain(name, _NAME), marker=look))
     if len(bad):
         look = marker(bad) | _cross(len(bad), marker(bad))
         traces.append(points_trace(found.points, bad, name="mistakes", marker=look))
@@ -178,7 +177,7 @@ def _foreign(name: str, places: Floats, number: int) -> dict[str, Any]:
         "x": packed(places[rows, 0].astype(np.float32)),
         "y": packed(places[rows, 1].astype(np.float32)),
         "marker": {"symbol": "diamond-open", "size": 6, "color": ("#000000", "#444444", "#777777")[number % 3]},
-        "name": f"foreign: {_short(name.rpartition('/')[2], 24)}",
+        "name": f"foreign: {plain(name.rpartition('/')[2], 24)}",
         "hoverinfo": "name",
         "visible": "legendonly",
     }
@@ -192,7 +191,7 @@ def _stars(found: Findings) -> dict[str, Any]:
         "mode": "markers+text",
         "x": packed(means[:, 0]),
         "y": packed(means[:, 1]),
-        "text": [_short(name) for name in found.class_names],
+        "text": [plain(name, _NAME) for name in found.class_names],
         "textposition": "top center",
         "textfont": {"size": 9 if many else 14, "color": "#111"},
         "marker": {
@@ -204,10 +203,6 @@ def _stars(found: Findings) -> dict[str, Any]:
         "name": "class centres",
         "hovertemplate": "centre of %{text}<extra></extra>",
     }
-
-
-def _short(name: str, most: int = 18) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def class_groups(log_pi: Floats, size: int = _GROUP) -> list[list[int]]:
@@ -258,11 +253,11 @@ def small_multiples(found: Findings) -> Figure | None:
             rows = np.flatnonzero(found.predicted == k)
             rows = rows[rng.permutation(len(rows))[:120]]
             look = {"color": colour, "size": 4, "opacity": 0.8}
-            data.append(points_trace(found.points, rows, name=found.class_names[k], marker=look, **place))
+            data.append(points_trace(found.points, rows, name=plain(found.class_names[k]), marker=look, **place))
         data.append({
             "type": "scatter", "mode": "markers+text", **place,
             "x": packed(student.means[group, 0]), "y": packed(student.means[group, 1]),
-            "text": [_short(found.class_names[k], 14) for k in group], "textposition": "top center",
+            "text": [plain(found.class_names[k], 14) for k in group], "textposition": "top center",
             "textfont": {"size": 10, "color": "#111"}, "hoverinfo": "text",
             "marker": {"symbol": "star", "size": 9, "color": class_colours(_GROUP)[: len(group)],
                        "line": {"color": "black", "width": 0.8}},
@@ -358,16 +353,17 @@ def path_figure(found: Findings, number: int) -> Figure:
     colours = dict(zip(shown, LINE_COLOURS, strict=False))
     data: list[dict[str, Any]] = []
     for k in shown:
+        label = plain(found.class_names[k], _NAME)
         data.append({
             "type": "scatter", "mode": "lines", "x": packed(path.position), "y": packed(path.probs[:, k]),
-            "name": _short(found.class_names[k]), "line": {"color": colours[k], "width": 2.5}, "legendgroup": str(k),
-            "hovertemplate": f"{_short(found.class_names[k])}: %{{y:.2f}}<extra>map</extra>",
+            "name": label, "line": {"color": colours[k], "width": 2.5}, "legendgroup": str(k),
+            "hovertemplate": f"{label}: %{{y:.2f}}<extra>map</extra>",
         })  # fmt: skip
         data.append({
             "type": "scatter", "mode": "markers", "x": packed(path.row_position), "y": packed(probs[:, k]),
             "customdata": packed(path.rows.astype(np.int64)), "showlegend": False, "legendgroup": str(k),
             "marker": {"color": colours[k], "size": 6, "line": {"color": "white", "width": 0.5}},
-            "hovertemplate": f"row %{{customdata}}: {_short(found.class_names[k])} %{{y:.2f}}<extra>classifier</extra>",
+            "hovertemplate": f"row %{{customdata}}: {label} %{{y:.2f}}<extra>classifier</extra>",
         })  # fmt: skip
     low, high = map_view(found.bundle.embedder.student, found.points)
     back = np.random.default_rng(0).permutation(len(found))[:1_500]

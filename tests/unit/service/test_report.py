@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,6 @@ def test_names_cannot_leave_their_place() -> None:
     bundle = make_bundle()
     named = bundle.manifest | {"class_names": [evil, "b", "c"]}
     rows = make_rows(60)
-    from dataclasses import replace
-
     found = find(replace(bundle, manifest=named), Scorer.of(bundle, compiled=False), rows, level="none", resamples=0)
 
     page = build_page(found, all_figures(found))
@@ -172,6 +171,22 @@ def test_names_cannot_leave_their_place() -> None:
     assert found.class_names[0] == evil
     assert "<img src=x" not in page
     assert evil.replace('"', '\\"').replace("<", "\\u003c") in page
+
+
+def test_names_are_no_markup_for_plotly() -> None:
+    """Tags, entities and templates in names of classes and files reach no figure: plotly would follow a link in one."""
+    evil = ["<a href='//x'>a</a>", "b &amp; %{x}", "c"]
+    bundle = make_bundle()
+    named = replace(bundle, manifest=bundle.manifest | {"class_names": evil})
+    foreign = {"<b>flat": make_rows(60, seed=2, labels="none")}
+    found = find(named, Scorer.of(bundle, compiled=False), make_rows(60), foreign, level="none", resamples=0)
+
+    drawn = json.dumps([figure.as_plotly() for figure in all_figures(found)], ensure_ascii=False)
+
+    assert "a href" in drawn
+    for markup in ("<a ", "<b>", "b &amp; ", "b &amp;amp; %{x"):
+        assert markup not in drawn
+    assert "b &amp;amp; %&#123;x}" in drawn
 
 
 def test_packed_numbers_come_back() -> None:
