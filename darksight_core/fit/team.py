@@ -105,7 +105,8 @@ class Team:
     def share(self, make: Callable[[], Arrays]) -> Arrays:
         """What the first process makes, on every process; if it fails there, it fails everywhere alike."""
         if self.size == 1:
-            return make()
+            # As they come from another process: torch keeps the order of memory, and by it rounds.
+            return {name: np.ascontiguousarray(array) for name, array in make().items()}
         data = b""
         if self.leads:
             try:
