@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,6 +46,35 @@ def test_the_map_shows_reference_and_stored_points(page: Page) -> None:
     expect(page.locator("#count")).to_contain_text(re.compile(r"^[3-9]\d\d of [3-9]\d\d stored points, 360 reference"))
     expect(page.locator("#plot canvas").first).to_be_attached()
     expect(page.locator("#plot")).to_have_attribute("aria-label", re.compile(f"stored points.*{CLASSES} classes"))
+
+
+def test_more_points_than_can_be_drawn_are_shaded(page: Page, explored: Explored) -> None:
+    """The density of a sample comes by itself; whoever follows the traffic or chooses points gets points."""
+
+    def crowd(by: int) -> None:
+        """Let a minute count more points, or fewer again."""
+        with closing(sqlite3.connect(explored.server.data_dir / "darksight.db", timeout=30)) as database, database:
+            database.execute(
+                "UPDATE rollup SET points = points + ? WHERE minute = (SELECT min(minute) FROM rollup)", (by,)
+            )
+
+    kinds = "document.getElementById('plot').data.map((trace) => trace.type)"
+    crowd(200_000)
+    try:
+        page.goto("/map")
+        expect(page.locator("#count")).to_contain_text("density of a sample")
+        assert "heatmap" in page.evaluate(kinds)
+
+        page.get_by_role("button", name="Follow live").click()
+        expect(page.locator("#count")).to_contain_text(re.compile(r"^\d+ of [\d,]+ stored points"))
+        assert "heatmap" not in page.evaluate(kinds)
+
+        page.get_by_role("button", name="Follow live").click()
+        expect(page.locator("#count")).to_contain_text("density of a sample")
+        page.locator("#amount").select_option("20000")
+        expect(page.locator("#count")).to_contain_text(re.compile(r"^\d+ of [\d,]+ stored points"))
+    finally:
+        crowd(-200_000)
 
 
 def test_every_view_has_an_address(page: Page) -> None:

@@ -24,11 +24,11 @@ function classColumn(scene, columns) {
 export async function drawMap(plot, scene) {
   const { state, map } = scene;
   const traces = [];
-  const isDensity = state.amount === "density" && scene.live;
-  if (isDensity) traces.push(heatmap(scene));
+  const isShaded = scene.isShaded && scene.live;
+  if (isShaded) traces.push(heatmap(scene));
   if (scene.contours) traces.push(contours(scene.contours));
   if (scene.reference && state.reference) traces.push(...points(scene, "reference"));
-  if (scene.live && state.live && !isDensity) traces.push(...points(scene, "live"));
+  if (scene.live && state.live && !isShaded) traces.push(...points(scene, "live"));
   if (map) traces.push(centres(scene));
   const range = state.view ? state.view.split(",").map(Number) : first(scene);
   const axis = { showgrid: false, zeroline: false, showticklabels: false, fixedrange: false };
@@ -51,7 +51,7 @@ export async function drawMap(plot, scene) {
 function describe(scene) {
   const { map, state } = scene;
   if (!map) return "Map of predictions";
-  const live = scene.live && state.live ? `${scene.live.x.length} stored points, ` : "";
+  const live = scene.live && state.live ? `${scene.isShaded ? "density of " : ""}${scene.live.x.length} stored points, ` : "";
   return `Map of ${map.model}: ${live}${scene.reference && state.reference ? `${scene.reference.x.length} reference points, ` : ""}` +
     `${map.means.length} classes, coloured by ${state.colour.replace("_", "-")}, ${scene.regions.length} regions.`;
 }
@@ -214,7 +214,7 @@ function centres(scene) {
     type: "scattergl", mode: "markers", hoverinfo: "text",
     x: chosen.map(({ mean }) => mean[0]),
     y: chosen.map(({ mean }) => mean[1]),
-    text: chosen.map(({ number }) => scene.map.class_names[number]),
+    text: chosen.map(({ number }) => escaped(scene.map.class_names[number])),
     marker: {
       symbol: "star", size: chosen.length <= NAMED ? 17 : 10, color: chosen.map(({ number }) => classColour(number)),
       line: { width: 1.5, color: "#FFFFFF" },

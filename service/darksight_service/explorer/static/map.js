@@ -10,10 +10,11 @@ import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
 const DEFAULTS = {
-  colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "20000",
+  colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "auto",
   reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
 };
 const CALL = 10_000;
+// Points that are drawn one by one; of a window that has more the density is shown, unless points are chosen or followed.
 const MOST = 100_000;
 const FOLLOW_MS = 2_000;
 const SPANS = { "1h": 3_600_000, "24h": 86_400_000, "7d": 604_800_000 };
@@ -25,7 +26,7 @@ const field = (id) => document.getElementById(id);
 let state = readState(DEFAULTS);
 let loading = new AbortController();
 
-const scene = { map: null, reference: null, live: null, total: 0, contours: null, regions: [], draft: null, state };
+const scene = { map: null, reference: null, live: null, isShaded: false, total: 0, contours: null, regions: [], draft: null, state };
 
 /** Load what the state asks for and draw it; the reference first, which is there at once. */
 async function refresh() {
@@ -54,19 +55,26 @@ function query() {
   };
 }
 
+/** How many points are drawn at most. */
+const most = () => Math.min(Number(state.amount) || MOST, MOST);
+
 async function loadLive(signal) {
-  const isDensity = state.amount === "density";
   if (!state.live) {
-    Object.assign(scene, { live: null, total: 0 });
+    Object.assign(scene, { live: null, isShaded: false, total: 0 });
     return tell();
   }
-  const wanted = isDensity ? CALL : Math.min(Number(state.amount) || CALL, MOST);
-  const first = await getColumns("/api/map/points", { ...query(), count: 1, sample: isDensity ? 1 : "" }, signal);
-  scene.total = Math.max(first.meta.total, first.x.length);
-  scene.live = first;
+  let isShaded = state.amount === "density";
+  let first = await getColumns("/api/map/points", { ...query(), count: 1, sample: isShaded ? 1 : "" }, signal);
+  const total = Math.max(first.meta.total, first.x.length);
+  if (state.amount === "auto" && !state.follow && total > MOST) {
+    isShaded = true;
+    first = await getColumns("/api/map/points", { ...query(), sample: 1 }, signal);
+  }
+  Object.assign(scene, { live: first, isShaded, total });
   await redraw();
   performance.mark("darksight:first");
-  let isMore = !isDensity && first.x.length === CALL;
+  const wanted = most();
+  let isMore = !isShaded && first.x.length === CALL;
   while (isMore && scene.live.x.length < wanted) {
     const limit = Math.min(CALL, wanted - scene.live.x.length);
     const before = idOf(scene.live, scene.live.x.length - 1);
@@ -80,13 +88,13 @@ async function loadLive(signal) {
 }
 
 async function followLive() {
-  if (!state.follow || !state.live || document.hidden || scene.live === null || state.amount === "density") return;
+  if (!state.follow || !state.live || document.hidden || scene.live === null || scene.isShaded) return;
   const after = scene.live.x.length ? idOf(scene.live, 0) : "";
   const { signal } = loading;
   const found = await getColumns("/api/map/points", { ...query(), after, count: 1 }, signal);
   if (signal.aborted || found.x.length === 0) return;
   scene.total = found.meta.total;
-  scene.live = joined(found, scene.live, Math.min(Number(state.amount), MOST));
+  scene.live = joined(found, scene.live, most());
   await redraw();
 }
 
@@ -103,7 +111,7 @@ function tell() {
   }
   const shown = scene.live ? scene.live.x.length : 0;
   const stored = state.live
-    ? state.amount === "density" && shown < scene.total
+    ? scene.isShaded && shown < scene.total
       ? `density of a sample: ${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
       : `${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
     : "stored points hidden";
@@ -150,7 +158,11 @@ function bind() {
   }
   field("show-reference").addEventListener("change", () => change({ reference: field("show-reference").checked }, { isLight: true }));
   field("show-live").addEventListener("change", () => change({ live: field("show-live").checked }));
-  field("follow").addEventListener("click", () => change({ follow: !state.follow }, { isLight: true }));
+  field("follow").addEventListener("click", () => {
+    // Points are followed, not their density.
+    const amount = state.amount === "density" ? "auto" : state.amount;
+    change({ follow: !state.follow, amount }, { isLight: !scene.isShaded && scene.total <= MOST });
+  });
   window.addEventListener("popstate", () => {
     state = readState(DEFAULTS);
     page.guard(refresh);
