@@ -17,7 +17,7 @@ from darksight_core.record import Record
 from darksight_core.selective import FailureFigures, failure_figures, risk_curve
 
 if TYPE_CHECKING:
-    from darksight_service.store import Labelled
+    from darksight_service.store import Frame
 
 __all__ = ["COVERAGES", "LiveAccuracy", "Share", "live_accuracy"]
 
@@ -69,9 +69,9 @@ class LiveAccuracy(Record):
     curves: dict[str, tuple[float, ...]]
 
 
-def live_accuracy(points: Labelled) -> LiveAccuracy:
-    """Accuracy of accepted and rejected points, and risk against coverage."""
-    right = points.correct
+def live_accuracy(points: Frame) -> LiveAccuracy:
+    """Accuracy of accepted and rejected points, all of them labelled, and risk against coverage."""
+    right = ~points.errors
     scores: dict[str, FailureFigures] = {}
     curves: dict[str, tuple[float, ...]] = {}
     for name in ("confidence", "top", "p_value"):

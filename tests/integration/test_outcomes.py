@@ -183,7 +183,7 @@ def test_live_accuracy_and_labelled_points_equal_what_was_stored(store: Store) -
     store.insert([make_outcomes({name: int(truth[n]) for n, name in enumerate(batch.prediction_ids) if known[n]})])
 
     found = store.accuracy("digits", VERSION, since_ms=NOW_MS, until_ms=NOW_MS + 1)
-    rows = store.labelled("digits", VERSION)
+    rows = store.labelled_frame("digits", VERSION)
 
     accepted = batch.decision == 1
     correct = truth == batch.predicted
@@ -197,7 +197,7 @@ def test_live_accuracy_and_labelled_points_equal_what_was_stored(store: Store) -
     )
     newest_first = np.flatnonzero(known)[::-1]
     np.testing.assert_array_equal(rows.confidence.astype(np.float32), batch.confidence[newest_first])
-    np.testing.assert_array_equal(rows.correct, correct[newest_first])
+    np.testing.assert_array_equal(~rows.errors, correct[newest_first])
     np.testing.assert_allclose(rows.probs, batch.probs[newest_first], rtol=1e-3, atol=1e-7)
     assert store.accuracy("digits", VERSION, since_ms=NOW_MS + 1).accepted_labelled == 0
-    assert len(store.labelled("nothing").label) == 0
+    assert len(store.labelled_frame("nothing").label) == 0

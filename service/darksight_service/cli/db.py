@@ -148,7 +148,8 @@ def run_accuracy(args: argparse.Namespace) -> int:
 
     now = time.time_ns() // 1_000_000
     with _open(args) as store:
-        points = store.labelled(args.model, args.version, since_ms=now - round(args.days * _DAY_MS), until_ms=now + 1)
+        since = now - round(args.days * _DAY_MS)
+        points = store.labelled_frame(args.model, args.version, since_ms=since, until_ms=now + 1)
     found = live_accuracy(points)
     if args.json:
         print_json(found.as_dict())

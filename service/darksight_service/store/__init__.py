@@ -8,7 +8,7 @@ from darksight_service.store.retention import Limits, Pruned
 from darksight_service.store.rollups import ClassRate, Rates
 from darksight_service.store.search import Page, PointFilter, StoredPoint
 from darksight_service.store.store import Inserted, Store, StoreStats
-from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts, Labelled
+from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts
 
 __all__ = [
     "MAX_MAPPED",
@@ -18,7 +18,6 @@ __all__ = [
     "DecisionCounts",
     "Frame",
     "Inserted",
-    "Labelled",
     "Limits",
     "MapPoints",
     "Page",

@@ -18,13 +18,19 @@ from sqlalchemy import Connection, Engine, and_, func, select, text
 from darksight_core.simplex import Floats
 from darksight_service.records import parse_prediction_id
 from darksight_service.store.engine import reading
-from darksight_service.store.partitions import first_id
 from darksight_service.store.places import points_by_id
 from darksight_service.store.rollups import within
-from darksight_service.store.rows import FLOATS, LAST_CLASS, MINUTE_MS, decode_probs
-from darksight_service.store.search import PointFilter, StoredPoint, conditions, ranges_of, read_point, source_of, span
+from darksight_service.store.rows import FLOATS, MINUTE_MS, decode_probs
+from darksight_service.store.search import (
+    ALL_COLUMNS,
+    PointFilter,
+    StoredPoint,
+    newest_rows,
+    read_point,
+    with_outcomes,
+)
 from darksight_service.store.tables import NAME_HASH, outcome, outcome_point, point, rollup
-from darksight_service.store.verdicts import known_within, prefer_index
+from darksight_service.store.verdicts import LABELLED, labelled_within, prefer_index
 
 __all__ = ["Frame", "filled_since", "joined", "labelled_frame", "newest_frame", "points_by_name"]
 
@@ -102,30 +108,13 @@ class Frame:
 
 def newest_frame(engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int) -> Frame:
     """The newest points of a filter."""
-    found: list[Any] = []
-    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
-    if bundles and low < high:
-        with reading(engine) as connection:
-            for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
-                found += connection.execute(_select(bundles, wanted, ranges).limit(limit - len(found))).all()
-                if len(found) >= limit:
-                    break
-    return _frame(found)
+    return _frame(newest_rows(engine, bundles, wanted, _COLUMNS, limit=limit))
 
 
 def labelled_frame(engine: Engine, bundles: dict[int, str], *, since_ms: int, until_ms: int, limit: int) -> Frame:
     """The newest points whose right class is known; what a shadow said is left out."""
-    query = (
-        select(*_COLUMNS)
-        .select_from(
-            point.join(outcome_point, outcome_point.c.point_id == point.c.id).join(
-                outcome, outcome.c.id == outcome_point.c.outcome_id
-            )
-        )
-        .where(known_within(since_ms, until_ms), point.c.bundle_id.in_(list(bundles)), point.c.is_shadow.is_(False))
-        .order_by(outcome_point.c.point_id.desc())
-        .limit(limit)
-    )
+    query = select(*_COLUMNS).select_from(LABELLED).where(labelled_within(bundles, since_ms, until_ms))
+    query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
     with reading(engine) as connection:
         prefer_index(connection, since_ms, until_ms)
         return _frame(connection.execute(query).all())
@@ -165,7 +154,7 @@ def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: st
         # The index holds a part of the hash.
         hashed = text(f"{NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format(':wanted_name')}")
         named = and_(named, hashed.bindparams(wanted_name=name))
-    query = select(point, outcome.c.label).select_from(_with_outcomes(point))
+    query = select(*ALL_COLUMNS).select_from(with_outcomes(point))
     query = query.where(named, point.c.bundle_id.in_(list(bundles))).order_by(point.c.id.desc()).limit(_MANY)
     with reading(engine) as connection:
         found = connection.execute(query).all()
@@ -191,22 +180,6 @@ def joined(frames: Sequence[Frame]) -> Frame:
         for frame in frames
     ]
     return Frame(**columns, probs=np.concatenate(probs))
-
-
-def _select(bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]]) -> Any:
-    query = (
-        select(*_COLUMNS)
-        .select_from(_with_outcomes(source_of(ranges)))
-        .where(span(ranges[-1][0], ranges[0][1]))
-        .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
-    )
-    return query.where(*conditions(point, wanted, LAST_CLASS)).order_by(point.c.id.desc())
-
-
-def _with_outcomes(source: Any) -> Any:
-    return source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
-        outcome, outcome.c.id == outcome_point.c.outcome_id
-    )
 
 
 def _oldest_minute(connection: Connection, bundles: Iterable[int]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Engine, LargeBinary, func, select, type_coerce
+from sqlalchemy import ColumnElement, Engine, LargeBinary, func, select, type_coerce
 
 from darksight_core.simplex import Floats
 from darksight_service.errors import RequestError
@@ -21,12 +21,7 @@ from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.rollups import within
 from darksight_service.store.rows import MINUTE_MS, decode_probs
-from darksight_service.store.search import (
-    PointFilter,
-    conditions,
-    ranges_of,
-    select_points,
-)
+from darksight_service.store.search import PointFilter, conditions, newest_rows, select_points
 from darksight_service.store.tables import OTHER_CLASSES, outcome, point, rollup
 
 __all__ = ["MAX_MAPPED", "MapPoints", "count_points", "newest_points", "sample_points"]
@@ -37,6 +32,7 @@ MAX_MAPPED = 10_000
 _STRETCHES = 20
 _LAST_MINUTE = (1 << 31) - 1
 _COLUMNS = ("x", "y", "top", "p_value", "predicted", "reason", "is_accepted")
+_IS_PLACED = point.c.x.is_not(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +46,7 @@ class MapPoints:
     received_ms
         (n,) float64, unix milliseconds.
     points
-        MapPoints on the map, (n, 2).
+        Places on the map, (n, 2).
     top, p_value
         Largest probability and p-value, (n,); NaN for none.
     predicted, label, reason
@@ -102,19 +98,9 @@ def newest_points(
         Whether to read probabilities too.
     """
     _check_limit(limit)
-    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
-    if before:
-        high = min(high, before)
-    if after:
-        low = max(low, _next(after))
-    found: list[Any] = []
-    if bundles and low < high:
-        with reading(engine) as connection:
-            for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
-                query = _query(connection, bundles, wanted, ranges, with_probs)
-                found += connection.execute(query.limit(limit - len(found))).all()
-                if len(found) >= limit:
-                    break
+    columns = _columns(engine) + [point.c.probs] * with_probs
+    since = _next(after) if after else b""
+    found = newest_rows(engine, bundles, wanted, columns, limit=limit, before=before, since=since, where=[_IS_PLACED])
     return _map_points(found, with_probs)
 
 
@@ -141,7 +127,7 @@ def sample_points(
         # A minute with much of the traffic is met several times.
         for minute, times in reversed(list(zip(*np.unique(minutes[places], return_counts=True), strict=True))):
             ends = max(low, first_id(int(minute) * MINUTE_MS)), min(high, first_id((int(minute) + 1) * MINUTE_MS))
-            query = _query(connection, bundles, wanted, [ends], with_probs=False)
+            query = select_points(bundles, wanted, [ends], _columns(engine)).where(_IS_PLACED)
             found += connection.execute(query.limit(max(1, int(times) * limit // stretches))).all()
     return _map_points(found, False)
 
@@ -168,19 +154,11 @@ def _counted(bundles: dict[int, str], wanted: PointFilter) -> list[ColumnElement
     return [minutes, *conditions(rollup, wanted, OTHER_CLASSES)]
 
 
-def _query(
-    connection: Connection,
-    bundles: dict[int, str],
-    wanted: PointFilter,
-    ranges: list[tuple[bytes, bytes]],
-    with_probs: bool,
-) -> Any:
+def _columns(engine: Engine) -> list[Any]:
     # As bytes from the database on: a UUID object for each row would take as long as all the rest.
-    is_postgresql = connection.dialect.name == "postgresql"
+    is_postgresql = engine.dialect.name == "postgresql"
     point_id = func.uuid_send(point.c.id, type_=LargeBinary) if is_postgresql else type_coerce(point.c.id, LargeBinary)
-    columns = [point_id, *(point.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1)]
-    query = select_points(bundles, wanted, ranges, columns + [point.c.probs] * with_probs)
-    return query.where(point.c.x.is_not(None))
+    return [point_id, *(point.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1)]
 
 
 def _map_points(rows: Sequence[Sequence[Any]], with_probs: bool) -> MapPoints:

@@ -20,8 +20,16 @@ from darksight_core.regions import Region
 from darksight_service.records import received_ms
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
-from darksight_service.store.search import PointFilter, StoredPoint, ranges_of, read_point, span
-from darksight_service.store.tables import outcome, outcome_point, point
+from darksight_service.store.search import (
+    ALL_COLUMNS,
+    PointFilter,
+    StoredPoint,
+    ranges_of,
+    read_point,
+    span,
+    with_outcomes,
+)
+from darksight_service.store.tables import outcome, point
 
 __all__ = ["Places", "newest_inside", "points_by_id", "within_box"]
 
@@ -103,15 +111,8 @@ def newest_inside(
 
 def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> list[StoredPoint]:
     """The points with these ids, in their order, as far as they are stored."""
-    query = (
-        select(point, outcome.c.label)
-        .select_from(
-            point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
-                outcome, outcome.c.id == outcome_point.c.outcome_id
-            )
-        )
-        .where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
-    )
+    query = select(*ALL_COLUMNS).select_from(with_outcomes(point))
+    query = query.where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
     with reading(engine) as connection:
         found = {row[0]: read_point(row, model, bundles) for row in connection.execute(query)} if ids else {}
     return [found[each] for each in ids if each in found]
@@ -139,10 +140,6 @@ def _inside_box(within: ColumnElement[bool], region: Region) -> Any:
     # Not sorted by the database: that would take longer than to read them.
     return (
         select(*(point.c[name] for name in _COLUMNS), func.coalesce(outcome.c.label, -1))
-        .select_from(
-            point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
-                outcome, outcome.c.id == outcome_point.c.outcome_id
-            )
-        )
+        .select_from(with_outcomes(point))
         .where(within, within_box(point.c.x, point.c.y, region))
     )

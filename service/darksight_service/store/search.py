@@ -30,20 +30,25 @@ from darksight_service.store.rows import LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
 __all__ = [
+    "ALL_COLUMNS",
     "Page",
     "PointFilter",
     "StoredPoint",
     "conditions",
     "list_points",
+    "newest_rows",
     "ranges_of",
     "read_point",
     "select_points",
-    "source_of",
     "span",
+    "with_outcomes",
 ]
 
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 100
+
+ALL_COLUMNS = (point, outcome.c.label)
+"""What `read_point` reads."""
 
 _FIRST_LOOK_MINUTES = 60
 _RANGES = 400
@@ -119,18 +124,52 @@ def list_points(
     if not 0 <= page_size <= MAX_PAGE:
         raise RequestError(f"a page has up to {MAX_PAGE} points, not {page_size}", field="page_size")
     size = page_size or DEFAULT_PAGE
-    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
-    if page_token:
-        high = min(high, _read_token(page_token, wanted))
+    before = _read_token(page_token, wanted) if page_token else b""
+    found = newest_rows(engine, bundles, wanted, ALL_COLUMNS, limit=size + 1, before=before)
+    points = [read_point(row, wanted.model, bundles) for row in found[:size]]
+    return Page(points, _token(found[size - 1].id, wanted) if len(found) > size else "")
+
+
+def newest_rows(
+    engine: Engine,
+    bundles: dict[int, str],
+    wanted: PointFilter,
+    columns: Sequence[Any],
+    *,
+    limit: int,
+    before: bytes = b"",
+    since: bytes = b"",
+    where: Sequence[ColumnElement[bool]] = (),
+) -> list[Any]:
+    """Columns of the newest points, at most `limit`.
+
+    Parameters
+    ----------
+    engine, bundles
+        The database, and the versions of the model's bundles by number.
+    wanted
+        Which points.
+    columns
+        Of points and their outcomes.
+    limit
+        How many at most.
+    before, since
+        Only ids below the first and from the second on, if given.
+    where
+        What else must hold.
+    """
+    low, high = max(first_id(wanted.since_ms), since), first_id(wanted.until_ms)
+    if before:
+        high = min(high, before)
     found: list[Any] = []
     if bundles and low < high:
         with reading(engine) as connection:
-            for ranges in ranges_of(connection, bundles, wanted, low, high, size + 1):
-                found += connection.execute(select_points(bundles, wanted, ranges).limit(size + 1 - len(found))).all()
-                if len(found) > size:
+            for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
+                query = select_points(bundles, wanted, ranges, columns).where(*where)
+                found += connection.execute(query.limit(limit - len(found))).all()
+                if len(found) >= limit:
                     break
-    points = [read_point(row, wanted.model, bundles) for row in found[:size]]
-    return Page(points, _token(found[size - 1].id, wanted) if len(found) > size else "")
+    return found
 
 
 def span(low: Any, high: Any) -> ColumnElement[bool]:
@@ -190,7 +229,14 @@ def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple
     ]
 
 
-def source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
+def with_outcomes(source: Any) -> Any:
+    """Points with the outcome of each, if it has one."""
+    return source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+        outcome, outcome.c.id == outcome_point.c.outcome_id
+    )
+
+
+def _source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
     """What to select points of these ranges from."""
     if len(ranges) == 1:
         return point
@@ -199,19 +245,12 @@ def source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
 
 
 def select_points(
-    bundles: dict[int, str],
-    wanted: PointFilter,
-    ranges: list[tuple[bytes, bytes]],
-    columns: Sequence[Any] = (point, outcome.c.label),
+    bundles: dict[int, str], wanted: PointFilter, ranges: list[tuple[bytes, bytes]], columns: Sequence[Any]
 ) -> Any:
     """The query for columns of points in ranges of ids, newest first."""
     query = (
         select(*columns)
-        .select_from(
-            source_of(ranges)
-            .outerjoin(outcome_point, outcome_point.c.point_id == point.c.id)
-            .outerjoin(outcome, outcome.c.id == outcome_point.c.outcome_id)
-        )
+        .select_from(with_outcomes(_source_of(ranges)))
         .where(span(ranges[-1][0], ranges[0][1]))
         .where(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
     )

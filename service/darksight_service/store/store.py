@@ -238,9 +238,15 @@ class Store:
         return frames.newest_frame(self._engine, bundles, wanted, limit=limit)
 
     def labelled_frame(
-        self, model: str, version: str | None = None, *, since_ms: int = 0, until_ms: int = _FOREVER, limit: int
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        since_ms: int = 0,
+        until_ms: int = _FOREVER,
+        limit: int = 100_000,
     ) -> frames.Frame:
-        """The newest points whose right class is known, as columns."""
+        """The newest points whose right class is known, as columns: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
         return frames.labelled_frame(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, limit=limit)
 
@@ -287,19 +293,6 @@ class Store:
         """How often accepted and rejected predictions were right, where that is known."""
         bundles = self._names.known(model, version)
         return verdicts.accuracy(self._engine, bundles, since_ms=since_ms, until_ms=until_ms)
-
-    def labelled(
-        self,
-        model: str,
-        version: str | None = None,
-        *,
-        since_ms: int = 0,
-        until_ms: int = _FOREVER,
-        limit: int = 100_000,
-    ) -> verdicts.Labelled:
-        """The newest points whose right class is known, for risk-coverage curves and for learning."""
-        bundles = self._names.known(model, version)
-        return verdicts.labelled(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, limit=limit)
 
     def rates(
         self,

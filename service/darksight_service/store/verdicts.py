@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, literal, or_, select
 
 from darksight_core.gate import Reason
@@ -16,19 +14,17 @@ from darksight_core.regions import Region, inside_any
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.places import within_box
-from darksight_service.store.rows import decode_probs
-from darksight_service.store.search import span
+from darksight_service.store.search import span, with_outcomes
 from darksight_service.store.tables import outcome, outcome_point, point
 
 __all__ = [
+    "LABELLED",
     "Accuracy",
     "Cutoffs",
     "DecisionCounts",
-    "Labelled",
     "accuracy",
     "dry_run",
-    "known_within",
-    "labelled",
+    "labelled_within",
     "prefer_index",
 ]
 
@@ -82,24 +78,6 @@ class Accuracy:
     rejected_correct: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
-    """n points whose right class is known, newest first, as columns; probs (n, K), of no classes if none were kept."""
-
-    confidence: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    top: NDArray[np.float64]
-    is_accepted: NDArray[np.bool_]
-    predicted: NDArray[np.int64]
-    label: NDArray[np.int64]
-    probs: NDArray[np.float32]
-
-    @property
-    def correct(self) -> NDArray[np.bool_]:
-        """Which were predicted right, (n,)."""
-        return np.equal(self.predicted, self.label)
-
-
 _FEW = 50_000
 
 _FIELDS = {
@@ -110,22 +88,24 @@ _FIELDS = {
     Reason.UNSCORED: "unscored",
 }
 
-_LABELLED = point.join(outcome_point, outcome_point.c.point_id == point.c.id).join(
+LABELLED = point.join(outcome_point, outcome_point.c.point_id == point.c.id).join(
     outcome, outcome.c.id == outcome_point.c.outcome_id
 )
+"""Points whose right class is known."""
+
 _CORRECT = func.coalesce(func.sum(case((outcome.c.label == point.c.predicted, 1), else_=0)), 0)
 
 
 def dry_run(
-    engine: Engine, bundles: Iterable[int], cutoffs: Cutoffs, *, since_ms: int, until_ms: int
+    engine: Engine, bundles: Collection[int], cutoffs: Cutoffs, *, since_ms: int, until_ms: int
 ) -> tuple[DecisionCounts, DecisionCounts]:
     """What was decided on stored points, and what a policy would have decided."""
     after = _reason(cutoffs)
     key = (point.c.is_accepted, point.c.reason, after.label("after"))
     where = _where(bundles, since_ms, until_ms)
     counted = select(*key, func.count()).where(where).group_by(*key)
-    known = select(*key, func.count(), _CORRECT).select_from(_LABELLED).where(where).group_by(*key)
-    known = known.where(known_within(since_ms, until_ms))
+    known = select(*key, func.count(), _CORRECT).select_from(LABELLED).group_by(*key)
+    known = known.where(labelled_within(bundles, since_ms, until_ms))
     results = DecisionCounts(), DecisionCounts()
     accepting = {Reason.NONE, Reason.UNSCORED} if cutoffs.fail_open else {Reason.NONE}
     with reading(engine) as connection:
@@ -150,12 +130,9 @@ def _refuse_inside(
     reason: ColumnElement[int],
 ) -> None:
     """Take accepted points that are inside a region over to the rejected ones."""
-    joined = point.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
-        outcome, outcome.c.id == outcome_point.c.outcome_id
-    )
     query = (
         select(point.c.x, point.c.y, reason, point.c.predicted, func.coalesce(outcome.c.label, -1))
-        .select_from(joined)
+        .select_from(with_outcomes(point))
         .where(where, or_(*(within_box(point.c.x, point.c.y, region) for region in regions)))
     )
     for part in connection.execute(query).partitions(_FEW):
@@ -170,13 +147,12 @@ def _refuse_inside(
         _count_labelled(counts, False, known, correct)
 
 
-def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int) -> Accuracy:
+def accuracy(engine: Engine, bundles: Collection[int], *, since_ms: int, until_ms: int) -> Accuracy:
     """How often accepted and rejected predictions were right, of points received in a span of time."""
     query = (
         select(point.c.is_accepted, func.count(), _CORRECT)
-        .select_from(_LABELLED)
-        .where(_where(bundles, since_ms, until_ms))
-        .where(known_within(since_ms, until_ms))
+        .select_from(LABELLED)
+        .where(labelled_within(bundles, since_ms, until_ms))
         .group_by(point.c.is_accepted)
     )
     counts = DecisionCounts()
@@ -189,34 +165,7 @@ def accuracy(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms:
     )
 
 
-def labelled(engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, limit: int) -> Labelled:
-    """The newest points whose right class is known, for risk-coverage and for learning from them."""
-    columns = ("confidence", "p_value", "top", "is_accepted", "predicted")
-    query = (
-        select(*(point.c[name] for name in columns), outcome.c.label, point.c.probs)
-        .select_from(_LABELLED)
-        .where(_where(bundles, since_ms, until_ms))
-        .where(known_within(since_ms, until_ms))
-        .order_by(outcome_point.c.point_id.desc())
-        .limit(limit)
-    )
-    with reading(engine) as connection:
-        prefer_index(connection, since_ms, until_ms)
-        found: list[Any] = list(connection.execute(query))
-    numbers = np.array(
-        [[math.nan if cell is None else cell for cell in row[:6]] for row in found], dtype=np.float64
-    ).reshape(-1, 6)
-    probs = [decode_probs(row[6]) for row in found]
-    classes = max(map(len, probs), default=0)
-    matrix = np.full((len(found), classes), np.nan, dtype=np.float32)
-    for number, each in enumerate(probs):
-        matrix[number, : len(each)] = each
-    confidence, p_value, top, *whole = numbers.T
-    is_accepted, predicted, label = (each.astype(np.int64) for each in whole)
-    return Labelled(confidence, p_value, top, is_accepted.astype(bool), predicted, label, matrix)
-
-
-def _where(bundles: Iterable[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
+def _where(bundles: Collection[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
     return and_(
         span(first_id(since_ms), first_id(until_ms)),
         point.c.bundle_id.in_(list(bundles)),
@@ -224,8 +173,12 @@ def _where(bundles: Iterable[int], since_ms: int, until_ms: int) -> ColumnElemen
     )
 
 
-def known_within(since_ms: int, until_ms: int) -> ColumnElement[bool]:
-    """Points of a span of time that have an outcome."""
+def labelled_within(bundles: Collection[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
+    """Which of `LABELLED` were received in a span of time; what a shadow said is left out."""
+    return and_(_where(bundles, since_ms, until_ms), _known_within(since_ms, until_ms))
+
+
+def _known_within(since_ms: int, until_ms: int) -> ColumnElement[bool]:
     return and_(outcome_point.c.point_id >= first_id(since_ms), outcome_point.c.point_id < first_id(until_ms))
 
 
@@ -235,7 +188,7 @@ def prefer_index(connection: Connection, since_ms: int, until_ms: int) -> None:
     Before PostgreSQL has counted new outcomes it takes them for many, and reads all points of the time instead.
     """
     if connection.dialect.name == "postgresql":
-        some = select(outcome_point.c.point_id).where(known_within(since_ms, until_ms)).limit(_FEW + 1).subquery()
+        some = select(outcome_point.c.point_id).where(_known_within(since_ms, until_ms)).limit(_FEW + 1).subquery()
         if (connection.scalar(select(func.count()).select_from(some)) or 0) <= _FEW:
             for way in ("seqscan", "hashjoin", "mergejoin"):
                 connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")

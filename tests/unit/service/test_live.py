@@ -3,24 +3,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from darksight_service.live import COVERAGES, Share, live_accuracy
-from darksight_service.store import Labelled
+from darksight_service.store import Frame
 
 from darksight_core.selective import failure_figures
+from tests.frames import make_frame
 
 
-def points(n: int, *, seed: int = 0, confidence: float | None = None) -> Labelled:
+def points(n: int, *, seed: int = 0, confidence: float | None = None) -> Frame:
     """Points whose confidence is the chance of being right; with `confidence` all the same."""
     rng = np.random.default_rng(seed)
     sure = rng.uniform(size=n)
     right = rng.uniform(size=n) < sure
-    return Labelled(
+    return make_frame(
+        n,
         confidence=sure if confidence is None else np.full(n, confidence),
         p_value=rng.uniform(size=n),
         top=sure,
         is_accepted=sure > 0.5,
         predicted=np.zeros(n, dtype=np.int64),
         label=np.where(right, 0, 1),
-        probs=np.empty((n, 0), dtype=np.float32),
     )
 
 
@@ -31,8 +32,8 @@ def test_accepted_and_rejected_make_up_everything():
     found = live_accuracy(given)
 
     assert found.accepted.rows + found.rejected.rows == found.everything.rows == 500
-    assert found.accepted.right + found.rejected.right == found.everything.right == int(given.correct.sum())
-    assert found.scores["confidence"] == failure_figures(given.confidence, ~given.correct)
+    assert found.accepted.right + found.rejected.right == found.everything.right == int((~given.errors).sum())
+    assert found.scores["confidence"] == failure_figures(given.confidence, given.errors)
     assert found.accepted.share is not None
     assert found.accepted.low < found.accepted.share < found.accepted.high
 
@@ -45,7 +46,7 @@ def test_a_curve_tells_the_accuracy_of_the_rows_kept():
     curve = live_accuracy(given).curves["confidence"]
 
     for share, accuracy in zip(COVERAGES, curve, strict=True):
-        assert accuracy == pytest.approx(given.correct[order[: round(share * 1000)]].mean())
+        assert accuracy == pytest.approx((~given.errors)[order[: round(share * 1000)]].mean())
 
 
 def test_a_gate_without_a_reject_score_has_no_figures_of_one():
