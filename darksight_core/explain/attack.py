@@ -108,8 +108,7 @@ def attack(
             report(Progress("attack", done, len(rows) * starts, math.nan))
         found[start : start + _BATCH_ROWS] = best
     moved = (found.double() - rows.double()).abs().reshape(len(rows), -1).amax(dim=1).numpy()
-    before, after = judge.judge(_probs(chain, rows)), judge.judge(_probs(chain, found))
-    return Attack(found.numpy(), moved, before, after)
+    return Attack(found.numpy(), moved, chain.judged(judge, rows), chain.judged(judge, found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,8 +154,3 @@ def _better(best: Tensor, value: Tensor, there: Tensor, reached: Tensor) -> tupl
 def _value(chain: Chain, objective: Objective, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         return objective(chain.points(inputs))
-
-
-def _probs(chain: Chain, inputs: Tensor) -> Floats:
-    parts = [chain.probs(inputs[start : start + _BATCH_ROWS]) for start in range(0, len(inputs), _BATCH_ROWS)]
-    return np.concatenate(parts)

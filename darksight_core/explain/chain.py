@@ -27,6 +27,7 @@ from torch import Tensor
 from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.fit.plane import Theta
+from darksight_core.judge import Judge, Judged
 from darksight_core.simplex import FLOOR
 
 __all__ = ["PLACES", "Chain", "ClassifierError"]
@@ -34,6 +35,7 @@ __all__ = ["PLACES", "Chain", "ClassifierError"]
 PLACES = ("refined", "network")
 """Which y is differentiated, the default first."""
 
+_BATCH_ROWS = 64
 # Enough for every row of the classifiers at hand to rest; serving takes 5.
 _STEPS = 80
 # Share of the bound by which the next Newton step may move a row that rests.
@@ -95,25 +97,22 @@ class Chain:
 
     def log_probs(self, inputs: Tensor) -> Tensor:
         """log π of inputs, (n, n_inputs) in float64; ClassifierError if the classifier does not give such rows."""
-        values = self._run(inputs).double()
-        if not bool(torch.isfinite(values).all()):
-            row = int(torch.nonzero(~torch.isfinite(values))[0, 0])
-            raise ClassifierError(f"the classifier gives a value that is not finite for input row {row}")
-        # Rows of logits of which all are positive and sum to one do not happen by chance.
-        like_probs = bool((values > -1e-6).all()) and bool(((values.sum(dim=1) - 1.0).abs() <= 1e-3).all())
-        if self.outputs == "probs":
-            if not like_probs:
-                raise ClassifierError("the classifier's outputs are no probabilities; if they are logits, say so")
-            return torch.log_softmax(values.clamp_min(FLOOR).log(), dim=1)
-        if like_probs:
-            raise ClassifierError("the classifier's outputs sum to one, so they are probabilities; say so")
-        return torch.log_softmax(values, dim=1)
+        return self._log_probs(self._values(inputs))
 
-    def probs(self, inputs: Tensor) -> NDArray[np.float64]:
-        """π of inputs, (n, n_inputs), as they would be sent to the service."""
+    def judged(self, judge: Judge, inputs: Tensor) -> Judged:
+        """What the scorer and the gate that serve say about inputs.
+
+        Parameters
+        ----------
+        judge
+            Both of them. Logits are told too, if the classifier gives them: there are gates that need them.
+        inputs
+            (n, ...).
+        """
         with torch.no_grad():
-            found: NDArray[np.float64] = self.log_probs(inputs).exp().numpy()
-            return found
+            values = torch.cat([self._values(part) for part in inputs.split(_BATCH_ROWS)])
+            probs = self._log_probs(values).exp().numpy()
+        return judge.judge(probs, logits=values.numpy() if self.outputs == "logits" else None)
 
     def points(self, inputs: Tensor) -> Tensor:
         """Places of inputs on the map, (n, 2) in float64, differentiable in the inputs."""
@@ -138,6 +137,23 @@ class Chain:
     def scores(self, points: Tensor) -> Tensor:
         """Class scores s of the student at points (n, 2), as (n, K)."""
         return self._theta.scores(points.T[None])[0].T
+
+    def _values(self, inputs: Tensor) -> Tensor:
+        """Outputs of the classifier in float64, checked to be what they are said to be."""
+        values = self._run(inputs).double()
+        if not bool(torch.isfinite(values).all()):
+            row = int(torch.nonzero(~torch.isfinite(values))[0, 0])
+            raise ClassifierError(f"the classifier gives a value that is not finite for input row {row}")
+        # Rows of logits of which all are positive and sum to one do not happen by chance.
+        like_probs = bool((values > -1e-6).all()) and bool(((values.sum(dim=1) - 1.0).abs() <= 1e-3).all())
+        if self.outputs == "probs" and not like_probs:
+            raise ClassifierError("the classifier's outputs are no probabilities; if they are logits, say so")
+        if self.outputs == "logits" and like_probs:
+            raise ClassifierError("the classifier's outputs sum to one, so they are probabilities; say so")
+        return values
+
+    def _log_probs(self, values: Tensor) -> Tensor:
+        return torch.log_softmax(values if self.outputs == "logits" else values.clamp_min(FLOOR).log(), dim=1)
 
     def _run(self, inputs: Tensor) -> Tensor:
         """Outputs of the classifier, checked for their shape."""

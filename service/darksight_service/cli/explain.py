@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     bundle, inputs = read_bundle(args.bundle), _read_inputs(args.inputs)[: args.rows]
     chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
     judge = Judge.of(bundle)
-    judged = judge.judge(chain.probs(chain.tensor(inputs)))
+    judged = chain.judged(judge, chain.tensor(inputs))
     objective = _objective(args, chain, bundle, judged)
     with Bars(quiet=args.quiet) as bars:
         found = _explain(args, chain, objective, inputs, bars)

@@ -25,6 +25,7 @@ from darksight_core.explain import (
     nearness,
     smooth,
 )
+from darksight_core.gate import Decision, Gate
 from darksight_core.judge import Judge
 from darksight_core.scorer import Scorer
 from darksight_core.simplex import Floats
@@ -117,7 +118,7 @@ def test_values_are_columns_of_the_scorer(bundle: Bundle) -> None:
     """What is explained is what the scorer returns, where its few steps are enough."""
     steady = replace(bundle.embedder, refine_steps=80)
     chain, inputs = Chain(make_classifier(), steady), make_inputs()
-    probs = chain.probs(chain.tensor(inputs))
+    probs = chain.log_probs(chain.tensor(inputs)).exp().detach().numpy()
     scores = Scorer(steady, bundle.kde, bundle.combined, bundle.calibration, compiled=False).score(probs)
 
     np.testing.assert_allclose(gradient(chain, log_density(chain), inputs).value, scores.log_density, atol=1e-6)
@@ -187,9 +188,26 @@ def test_attack_moves_the_density_within_budget_and_range(bundle: Bundle, lower:
     gained = -rise if lower else rise
     assert gained.min() >= -1e-6
     assert gained.max() > 0.05
-    np.testing.assert_allclose(
-        found.after.scores.log_density, judge.judge(chain.probs(chain.tensor(found.inputs))).scores.log_density
-    )
+    probs = chain.log_probs(chain.tensor(found.inputs)).exp().detach().numpy()
+    np.testing.assert_allclose(found.after.scores.log_density, judge.judge(probs).scores.log_density)
+
+
+def test_a_gate_of_logits_is_told_them(bundle: Bundle) -> None:
+    """The decisions are those on the classifier's own logits, batch by batch; without any nothing is decided."""
+    chain, inputs = Chain(make_classifier(), bundle.embedder), make_inputs(130)
+    rows = chain.tensor(inputs)
+    logits = make_classifier()(rows).detach().numpy()
+    gate = Gate(reject_score="max_logit", threshold=float(np.median(logits.max(axis=1))))
+    judge = Judge(Scorer.of(bundle, compiled=False), gate)
+
+    found = chain.judged(judge, rows).decisions
+
+    accepted = logits.max(axis=1) > gate.threshold
+    assert 0 < accepted.sum() < len(inputs)
+    np.testing.assert_array_equal(found.decision == Decision.ACCEPT, accepted)
+    unknown = replace(chain, classifier=lambda rows: make_classifier()(rows).softmax(dim=1), outputs="probs")
+    with pytest.raises(ConfigError, match="must come with their logits"):
+        unknown.judged(judge, rows)
 
 
 def test_attack_reaches_for_a_point_and_repeats_under_its_seed(bundle: Bundle) -> None:
