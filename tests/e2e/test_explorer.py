@@ -73,6 +73,8 @@ def test_more_points_than_can_be_drawn_are_shaded(page: Page, explored: Explored
         expect(page.locator("#count")).to_contain_text("density of a sample")
         page.locator("#amount").select_option("20000")
         expect(page.locator("#count")).to_contain_text(re.compile(r"^\d+ of [\d,]+ stored points"))
+        page.locator("#colour").select_option("time")
+        expect(page.locator("#plot")).to_contain_text("time, UTC")
     finally:
         crowd(-200_000)
 

@@ -1,6 +1,7 @@
 // One point: what is known about it, and its probabilities as bars.
 
 import { getJson } from "./api.js";
+import { when } from "./figures.js";
 import { element, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 
@@ -52,7 +53,7 @@ function show(map, point, classes) {
     if (Number.isFinite(point[key])) facts.push([title, point[key].toPrecision(4)]);
   }
   facts.push(["place", `${Number(point.x).toFixed(2)}, ${Number(point.y).toFixed(2)}`]);
-  if (point.received_ms) facts.push(["received", new Date(point.received_ms).toLocaleString()]);
+  if (point.received_ms) facts.push(["received", when(point.received_ms)]);
   if (point.prediction_id) facts.push(["id", point.prediction_id]);
   const list = element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
   const mark = point.label >= 0 ? (point.label === point.predicted ? "right" : "wrong") : null;

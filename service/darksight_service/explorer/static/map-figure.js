@@ -1,5 +1,6 @@
 // What the map draws: density, points, centres, regions.
 
+import { when } from "./figures.js";
 import { ACCEPT, REJECT, SCALE, UNKNOWN, classColour, classSymbol } from "./palette.js";
 import { draw } from "./plot.js";
 
@@ -166,7 +167,7 @@ function graded(scene, source, colour) {
     if (some.length === 0) return [];
     const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: SCALE, cmin: ends.low, cmax: ends.high };
     const hasScale = !wanted && (source === "live" || !scene.live || !scene.state.live || colour === "time" || colour === "p_value");
-    if (hasScale) marker.colorbar = { title: { text: colour.replace("_", "-"), side: "right" }, thickness: 12, len: 0.5, y: 0.25, outlinewidth: 0, ...ends.ticks };
+    if (hasScale) marker.colorbar = { title: { text: colour === "time" ? "time, UTC" : colour.replace("_", "-"), side: "right" }, thickness: 12, len: 0.5, y: 0.25, outlinewidth: 0, ...ends.ticks };
     return [trace(scene, source, some, wanted, { ...marker, showscale: hasScale })];
   });
 }
@@ -179,7 +180,7 @@ function limits(scene, colour, values) {
   const oldest = values.reduce((least, value) => Math.min(least, value), Infinity);
   const newest = values.reduce((most, value) => Math.max(most, value), -Infinity);
   const places = [0, 0.5, 1].map((part) => part * (newest - oldest));
-  const texts = places.map((place) => new Date(oldest + place).toLocaleString([], { dateStyle: "short", timeStyle: "short" }));
+  const texts = places.map((place) => when(oldest + place).slice(0, 16));
   return { low: 0, high: newest - oldest || 1, shift: oldest, ticks: { tickvals: places, ticktext: texts } };
 }
 

@@ -1,12 +1,12 @@
 // Regions: draw one, see what it holds, save it as a shadow, enforce it, remove it, carry it over from another version.
 
 import { getJson, postJson } from "./api.js";
+import { DAY_MS, when } from "./figures.js";
 import { zoomTo } from "./map-figure.js";
 import { element, notify } from "./notice.js";
 
 // Corners that are closer to the line than this part of what is seen are left out of a polygon drawn by hand.
 const COARSE = 0.003;
-const DAY_MS = 86_400_000;
 
 /** The panel; `load()` fetches regions and draws them. */
 export function openRegions(page, scene, plot, redraw) {
@@ -118,7 +118,7 @@ export function openRegions(page, scene, plot, redraw) {
   function item(region) {
     const named = { ...at, name: region.name };
     const told = element("div", { role: "status" });
-    const ends = region.expires_ms ? `, ends ${new Date(region.expires_ms).toLocaleString()}` : "";
+    const ends = region.expires_ms ? `, ends ${when(region.expires_ms)}` : "";
     const buttons = [
       element("button", { onclick: () => page.guard(async () => { zoomTo(plot, region.polygon); showPreview(told, await preview({ name: region.name })); }) }, "Look"),
     ];

@@ -1,6 +1,7 @@
 // The map: what is shown stands in the address, what is drawn in map-figure.js, regions in map-regions.js.
 
 import { getColumns, getJson } from "./api.js";
+import { asInput, fromInput } from "./figures.js";
 import { clearDetail, showDetail } from "./map-detail.js";
 import { drawMap, filterRows, lookAt, viewOf } from "./map-figure.js";
 import { showLegend } from "./map-legend.js";
@@ -137,8 +138,7 @@ const setClasses = (classes) => change({ classes, hidden: [], view: "" });
 function fillControls() {
   for (const name of ["colour", "contours", "window", "decision", "amount"]) field(name).value = state[name];
   field("custom-window").hidden = state.window !== "custom";
-  field("since").value = localTime(state.since);
-  field("until").value = localTime(state.until);
+  for (const name of ["since", "until"]) field(name).value = state[name] ? asInput(state[name]) : "";
   field("show-reference").checked = state.reference;
   field("show-live").checked = state.live;
   field("follow").setAttribute("aria-pressed", String(state.follow));
@@ -154,7 +154,7 @@ function bind() {
     change(window === "custom" ? { window, since: state.since || Date.now() - SPANS["24h"], until: state.until || Date.now() } : { window, since: 0, until: 0 });
   });
   for (const name of ["since", "until"]) {
-    field(name).addEventListener("change", () => change({ [name]: new Date(field(name).value).getTime() || 0 }));
+    field(name).addEventListener("change", () => change({ [name]: fromInput(field(name).value) }));
   }
   field("show-reference").addEventListener("change", () => change({ reference: field("show-reference").checked }, { isLight: true }));
   field("show-live").addEventListener("change", () => change({ live: field("show-live").checked }));
@@ -238,10 +238,6 @@ function joined(first, second, most = Infinity) {
     made[name] = whole.subarray(0, Math.min(whole.length, most * (name === "id" ? 16 : 1)));
   }
   return made;
-}
-
-function localTime(ms) {
-  return ms ? new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
 }
 
 await page.guard(async () => {
