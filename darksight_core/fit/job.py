@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from darksight_core import __version__
 from darksight_core.errors import FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
 from darksight_core.fit.pipeline import FitReport, fit_bundle, refuse_existing
@@ -163,6 +164,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What tells this fit from others."""
     return {
+        "darksight": __version__,
         "files": [[file.path.name, file.n_rows, file.fingerprint] for file in store.files],
         "config": config.as_dict(),
         "columns": None if columns is None else list(columns),

@@ -51,9 +51,12 @@ def one(store: Path) -> dict[str, object]:
 
 
 def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, one: dict[str, object]) -> None:
-    """A killed process ends the fit with one sentence; --resume completes it, with the bundle of one process."""
+    """A killed process ends the fit with one sentence; --resume completes it, with the bundle of one process.
+
+    An option may be written short: the processes are as many all the same.
+    """
     out = store / "two.safetensors"
-    command = [*DARKSIGHT, "fit", str(store / "part*.parquet"), "--out", str(out), "--starts", "1", "--nproc", "2"]
+    command = [*DARKSIGHT, "fit", str(store / "part*.parquet"), "--out", str(out), "--starts", "1", "--npro", "2"]
     process = subprocess.Popen(
         [*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
         return _run_svd(args, config_of(args))
     out = out_path(args)
     args.on_interrupt = f"{out} was not written" + (" and is as it was" if out.exists() else "")
-    if args.nproc > 1:
+    # The processes are given the same command; torchrun has told them that they are a team.
+    if args.nproc > 1 and "WORLD_SIZE" not in os.environ:
         refuse_existing(out, overwrite=args.overwrite)
         args.on_interrupt += f"; finished steps are in {steps_folder(out)}, --resume goes on with them"
-        return launch(["darksight_service", *_for_one_process(sys.argv[1:])], args.nproc, out)
+        return launch(["darksight_service", *sys.argv[1:]], args.nproc, out)
     with Bars(quiet=args.quiet) as bars:
         report = run_fit(args, bars)
     if report is None:
@@ -101,18 +103,6 @@ def _run_svd(args: argparse.Namespace, config: FitConfig) -> int:
         print_table(list(figures.as_dict().items()), ("measure", "value"))
         say(f"wrote {out}")
     return 0
-
-
-def _for_one_process(argv: list[str]) -> list[str]:
-    """The same command for each of the processes."""
-    kept, skip = [], False
-    for word in argv:
-        if not skip and not word.startswith("--nproc="):
-            skip = word == "--nproc"
-            kept += [] if skip else [word]
-        else:
-            skip = False
-    return kept
 
 
 def summary(report: FitReport) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:
