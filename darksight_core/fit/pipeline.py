@@ -196,7 +196,7 @@ def fit_bundle(
     kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, trials=team)))
     combined = _combined(probs, even, config.seed)
     figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
-    map_figures = _map_figures(mapped, even, fitted, even_points, labels_among(predictions.labels, columns), config)
+    map_figures = _map_figures(mapped, even, fitted, even_points, _shown_labels(predictions, columns, team), config)
     held = team.pick(probs, share.rows.start, split.calibrate)
     hashes = team.gather(predictions.row_hashes())
     reference = _reference(predictions, even, points, config.seed)
@@ -386,6 +386,12 @@ def _combined(probs: NDArray[np.float32], even: Part, seed: int) -> Combined:
         log_pi = log_probs(probs[even.own[ranked[low:high]]])
         scores[:, low:high] = gen(log_pi, GAMMA, TOP_CLASSES), neighbours.score(log_pi)
     return Combined.of_scores(neighbours, *(team.gather(score) for score in scores))
+
+
+def _shown_labels(predictions: Predictions, columns: Sequence[int] | None, team: Team) -> NDArray[np.int64] | None:
+    """`labels_among` of this process's rows; None if the rows of any process have none."""
+    labels = labels_among(predictions.labels, columns)
+    return labels if team.gather(np.array([labels is not None])).all() else None
 
 
 def _map_figures(
