@@ -186,10 +186,11 @@ def test_a_defect_in_a_store_is_named(store: Path, model: Path) -> None:
     folder.mkdir()
     pq.write_table(pa.table(table), folder / "bad.parquet")
 
-    done = darksight("score", model, folder / "bad.parquet", "--out", store / "bad scores", "--workers", 2)
+    files = (folder / "bad.parquet", store / "part1.parquet")
+    done = darksight("score", model, *files, "--out", store / "bad scores", "--workers", 2)
 
     assert done.returncode == 2
     assert "bad.parquet, row 9000" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list((store / "bad scores").glob("*.parquet"))
+    assert not list((store / "bad scores").glob("bad-*.parquet"))
     assert np.isnan(table["prob_1"][9_000])
