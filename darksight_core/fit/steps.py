@@ -75,9 +75,9 @@ class Steps:
 
     def once_by_all(self, name: str, make: Callable[[], Kde]) -> Arrays:
         """A density that all processes make together and the first keeps."""
-        kept = self._folder is not None and (self._folder / f"{name}.safetensors").exists()
-        if bool(self._team.gather(np.array([kept]))[0]):
-            return self.once(name, dict)
+        kept = self._load(name) if self._team.leads else None
+        if bool(self._team.gather(np.array([kept is not None]))[0]):
+            return self._team.share(lambda: kept or {})
         made = make().tensors()
         if self._team.leads:
             self._kept(name, lambda: made)
@@ -93,14 +93,20 @@ class Steps:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        if self._folder is None:
-            return make()
-        path = self._folder / f"{name}.safetensors"
-        if path.exists():
-            try:
-                return safetensors.numpy.load(path.read_bytes())
-            except safetensors.SafetensorError:
-                path.unlink()
+        found = self._load(name)
+        if found is not None:
+            return found
         made = make()
-        write_bytes(path, safetensors.numpy.save({key: value.copy() for key, value in made.items()}), overwrite=True)
+        if self._folder is not None:
+            data = safetensors.numpy.save({key: value.copy() for key, value in made.items()})
+            write_bytes(self._folder / f"{name}.safetensors", data, overwrite=True)
         return made
+
+    def _load(self, name: str) -> Arrays | None:
+        """What the folder has, if it can be read."""
+        if self._folder is None:
+            return None
+        try:
+            return safetensors.numpy.load((self._folder / f"{name}.safetensors").read_bytes())
+        except (FileNotFoundError, safetensors.SafetensorError):
+            return None
