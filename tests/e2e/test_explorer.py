@@ -204,7 +204,8 @@ def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
     [
         ("/api/map?model=letters", 404, "model"),
         ("/api/map", 400, "model"),
-        ("/api/map/points?model=digits&limit=10001", 400, "limit"),
+        ("/api/map/points?model=digits&limit=100001", 400, "limit"),
+        ("/api/map/points?model=digits&limit=10001&entropy=1", 400, "limit"),
         ("/api/map/points?model=digits&before=xyz", 400, "before"),
         ("/api/map/points?model=digits&classes=a", 400, "classes"),
         ("/api/map/points?model=digits&classes=" + "9" * 30, 400, "classes"),

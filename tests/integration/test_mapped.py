@@ -89,4 +89,4 @@ def test_a_minute_with_most_of_the_traffic_has_most_of_the_sample(store: Store) 
 def test_a_call_gives_so_many_points(store: Store) -> None:
     """More are asked for in further calls."""
     with pytest.raises(RequestError, match="limit"):
-        store.map_points(WANTED, limit=10_001)
+        store.map_points(WANTED, limit=100_001)

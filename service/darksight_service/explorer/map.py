@@ -20,6 +20,8 @@ from darksight_service.registry import Version
 __all__ = ["endpoints"]
 
 _GRID = 160
+# Points of one call unless it says how many; also the most of a call that reads their probabilities, which are larger.
+_CALL = 10_000
 # Parts of the reference that a first view may leave out at each side: a few points lie far off.
 _FAR = 0.002
 
@@ -159,9 +161,10 @@ def _points(sources: Sources, call: Call) -> Columns:
         reasons=call.integers("reasons"),
         predicted=classes,
     )
-    store, limit = sources.store(), call.integer("limit", MAX_MAPPED, low=1, high=MAX_MAPPED)
     is_sample = bool(call.integer("sample", 0))
     needs_probs = not is_sample and (bool(classes) or bool(call.integer("entropy", 0)))
+    most = _CALL if needs_probs else MAX_MAPPED
+    store, limit = sources.store(), call.integer("limit", _CALL, low=1, high=most)
     if is_sample:
         found = store.sample_map_points(wanted, limit=limit)
     else:

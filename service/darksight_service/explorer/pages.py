@@ -54,7 +54,7 @@ class Page:
             "title": html.escape(self.title),
             "name": self.name,
             "links": links,
-            "plots": '<script defer src="/vendor/plotly.min.js"></script>' if self.has_plots else "",
+            "plots": '<link rel="preload" as="script" href="/vendor/plotly.min.js">' if self.has_plots else "",
             "content": (STATIC / f"{self.name}.html").read_text(encoding="utf-8"),
         }
         page = (STATIC / ("bare.html" if self is LOGIN else "shell.html")).read_text(encoding="utf-8")

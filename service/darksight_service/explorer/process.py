@@ -6,6 +6,7 @@ The socket is made by whoever starts the process, so that its port is known and 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -121,7 +122,12 @@ def _sources(settings: Settings, folder: Path) -> Sources:
 def _open_store(settings: Settings) -> Store:
     from darksight_service.store import Store
 
-    return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+    store = Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+    # All modules and bundles are there now. To look through them for garbage takes 100 ms, and every few thousand rows
+    # that are read begin such a search.
+    gc.collect()
+    gc.freeze()
+    return store
 
 
 def _stamp(settings: Settings) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ from darksight_service.store.tables import OTHER_CLASSES, outcome, point, rollup
 
 __all__ = ["MAX_MAPPED", "MapPoints", "count_points", "newest_points", "sample_points"]
 
-MAX_MAPPED = 10_000
+MAX_MAPPED = 100_000
 """Points that one call gives."""
 
 _STRETCHES = 20

@@ -52,6 +52,8 @@ ALL_COLUMNS = (point, outcome.c.label)
 
 _FIRST_LOOK_MINUTES = 60
 _RANGES = 400
+# Minutes without points that a range may have in it if there is no filter: every range is compared with every point.
+_GAP_MINUTES = 4
 _ACCEPT, _REJECT = int(Decision.ACCEPT), int(Decision.REJECT)
 
 
@@ -191,6 +193,7 @@ def ranges_of(
     top = min(received_ms(high), received_ms(last)) // MINUTE_MS
     look = _FIRST_LOOK_MINUTES
     allowed = conditions(rollup, wanted, OTHER_CLASSES)
+    gap = 0 if allowed else _GAP_MINUTES
     while top >= bottom:
         start = max(bottom, top - look + 1)
         query = (
@@ -200,18 +203,21 @@ def ranges_of(
             .order_by(rollup.c.minute.desc())
         )
         counts = [(int(minute), int(points)) for minute, points in connection.execute(query)]
-        yield from _merged(counts, low, high, need)
+        yield from _merged(counts, low, high, need, gap)
         top, look = start - 1, 4 * look
 
 
 def _merged(
-    counts: Sequence[tuple[int, int]], low: bytes, high: bytes, need: int
+    counts: Sequence[tuple[int, int]], low: bytes, high: bytes, need: int, gap: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Minutes, newest first, as ranges of ids: so many at a time as should hold what is needed."""
+    """Minutes, newest first, as ranges of ids: so many at a time as should hold what is needed.
+
+    Minutes with at most `gap` others between them are one range.
+    """
     ranges: list[list[int]] = []
     expected = 0
     for minute, points in counts:
-        if ranges and ranges[-1][0] == minute + 1:
+        if ranges and ranges[-1][0] - minute <= gap + 1:
             ranges[-1][0] = minute
         else:
             ranges.append([minute, minute])

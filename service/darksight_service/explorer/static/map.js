@@ -7,6 +7,7 @@ import { drawMap, filterRows, lookAt, viewOf } from "./map-figure.js";
 import { showLegend } from "./map-legend.js";
 import { openRegions } from "./map-regions.js";
 import { notify } from "./notice.js";
+import { loadPlotly } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
@@ -14,6 +15,7 @@ const DEFAULTS = {
   colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "auto",
   reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
 };
+// Points that one call gives with their probabilities; without them it gives all that are drawn.
 const CALL = 10_000;
 // Points that are drawn one by one; of a window that has more the density is shown, unless points are chosen or followed.
 const MOST = 100_000;
@@ -29,7 +31,7 @@ let loading = new AbortController();
 
 const scene = { map: null, reference: null, live: null, isShaded: false, total: 0, contours: null, regions: [], draft: null, state };
 
-/** Load what the state asks for and draw it; the reference first, which is there at once. */
+/** Load what the state asks for, all at once, and draw it as it arrives. */
 async function refresh() {
   loading.abort();
   loading = new AbortController();
@@ -37,6 +39,11 @@ async function refresh() {
   const { signal } = loading;
   fillControls();
   showLegend(scene, { toggle: setHidden, only: setClasses });
+  await Promise.all([loadLive(signal), loadFitted(signal)]);
+}
+
+/** What does not change with the traffic. */
+async function loadFitted(signal) {
   const classes = state.classes.join(",");
   const [reference, contours] = await Promise.all([
     getColumns("/api/map/reference", { ...at, classes }, signal),
@@ -44,7 +51,6 @@ async function refresh() {
   ]);
   Object.assign(scene, { reference, contours });
   await redraw();
-  await loadLive(signal);
 }
 
 function query() {
@@ -65,27 +71,32 @@ async function loadLive(signal) {
     return tell();
   }
   let isShaded = state.amount === "density";
-  let first = await getColumns("/api/map/points", { ...query(), count: 1, sample: isShaded ? 1 : "" }, signal);
+  const atOnce = state.colour === "entropy" || state.classes.length ? CALL : MOST;
+  // How many there are tells whether they are drawn; asked for by number, they are.
+  const limit = Number(state.amount) ? Math.min(atOnce, most()) : CALL;
+  let first = await getColumns("/api/map/points", { ...query(), limit, count: 1, sample: isShaded ? 1 : "" }, signal);
   const total = Math.max(first.meta.total, first.x.length);
   if (state.amount === "auto" && !state.follow && total > MOST) {
     isShaded = true;
     first = await getColumns("/api/map/points", { ...query(), sample: 1 }, signal);
   }
   Object.assign(scene, { live: first, isShaded, total });
-  await redraw();
-  performance.mark("darksight:first");
-  const wanted = most();
-  let isMore = !isShaded && first.x.length === CALL;
-  while (isMore && scene.live.x.length < wanted) {
-    const limit = Math.min(CALL, wanted - scene.live.x.length);
+  const drawn = redraw().then(() => performance.mark("darksight:first"));
+  const isMore = !isShaded && first.x.length === limit && limit < most();
+  await Promise.all([drawn, isMore ? loadRest(atOnce, signal) : null]);
+  performance.mark("darksight:all");
+}
+
+/** The points below those that are there. To draw costs more than to fetch: the first ones were drawn, then all are. */
+async function loadRest(atOnce, signal) {
+  for (let isMore = true; isMore && scene.live.x.length < most(); ) {
+    const limit = Math.min(atOnce, most() - scene.live.x.length);
     const before = idOf(scene.live, scene.live.x.length - 1);
     const more = await getColumns("/api/map/points", { ...query(), limit, before }, signal);
     scene.live = joined(scene.live, more);
     isMore = more.x.length === limit;
   }
-  // To draw costs more than to fetch: the first ones at once, then all.
-  if (scene.live !== first) await redraw();
-  performance.mark("darksight:all");
+  await redraw();
 }
 
 async function followLive() {
@@ -99,10 +110,26 @@ async function followLive() {
   await redraw();
 }
 
+let drawing = null;
+let isStale = false;
+
+/** Draw what is there; what arrives while plotly.js is read or draws is drawn once, after that. */
 async function redraw() {
-  scene.state = state;
-  await drawMap(plot, scene);
-  tell();
+  isStale = true;
+  drawing ??= drawStale().finally(() => { drawing = null; });
+  await drawing;
+}
+
+async function drawStale() {
+  await loadPlotly();
+  while (isStale) {
+    // Answers that came meanwhile wait for their turn.
+    await new Promise((resolve) => setTimeout(resolve));
+    isStale = false;
+    scene.state = state;
+    await drawMap(plot, scene);
+    tell();
+  }
 }
 
 function tell() {
@@ -169,7 +196,7 @@ function bind() {
   });
   plot.addEventListener("keydown", onKey);
   clearDetail();
-  drawMap(plot, scene).then(() => {
+  redraw().then(() => {
     plot.on("plotly_relayout", (changed) => {
       const view = viewOf(plot, changed);
       if (view === null) return;

@@ -12,9 +12,9 @@ export async function openPage({ needsModel = true } = {}) {
   const main = document.getElementById("main");
   const page = { model: "", version: "", models: [], session: null, guard, may: () => false };
   try {
-    page.session = await getJson("/api/session");
-    setCsrf(page.session.csrf);
-    page.models = (await getJson("/api/models")).models;
+    const [session, { models }] = await Promise.all([getJson("/api/session"), getJson("/api/models")]);
+    setCsrf(session.csrf);
+    Object.assign(page, { session, models });
   } catch (error) {
     if (error.status === 401) location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
     showEmpty(main, "The explorer cannot show anything just now", error.message);
