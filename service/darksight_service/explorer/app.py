@@ -44,7 +44,7 @@ from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
 from darksight_service.rpc.auth import TokenFile
 
-__all__ = ["STATUSES", "make_app"]
+__all__ = ["STATUSES", "make_app", "packed_plotly"]
 
 STATUSES: dict[type[DarkSightError], int] = {
     RequestError: 400,
@@ -195,13 +195,13 @@ def _error(error: Exception) -> Response:
 
 
 @lru_cache(maxsize=1)
-def _plotly_bytes() -> bytes:
+def packed_plotly() -> bytes:
     """plotly.js of the installed package, packed once: 4.8 MB become 1.5."""
     return gzip.compress((files("plotly") / "package_data" / "plotly.min.js").read_bytes(), 6, mtime=0)
 
 
 def _plotly(request: Request) -> Response:
-    packed = _plotly_bytes()
+    packed = packed_plotly()
     headers = {"cache-control": "private, max-age=86400", "vary": "accept-encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(packed), media_type="text/javascript", headers=headers)

@@ -80,6 +80,7 @@ def _mapped_classes(bundle: Version) -> tuple[int, ...]:
     return tuple(range(len(bundle.class_names))) if columns is None else columns
 
 
+@lru_cache(maxsize=16)
 def _view(bundle: Version) -> tuple[Floats, Floats]:
     """Corners that show all centres and nearly all reference points."""
     ends = np.quantile(bundle.reference.points.astype(np.float64), [_FAR, 1.0 - _FAR], axis=0)

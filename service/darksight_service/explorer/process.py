@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from darksight_service.control import Control
-from darksight_service.explorer.app import make_app
+from darksight_service.explorer.app import make_app, packed_plotly
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.logs import set_up_logs
 from darksight_service.metrics.counts import Counts, ModelCounts
@@ -85,6 +85,8 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
         # Not in the main thread: there uvicorn takes signals for itself.
         thread = threading.Thread(target=server.run, args=([bound],), name="uvicorn")
         thread.start()
+        # Before somebody waits for it; it takes a third of a second.
+        threading.Thread(target=packed_plotly, name="plotly", daemon=True).start()
         try:
             # Fails if the supervisor is gone meanwhile; then the thread must not keep the process.
             when_ready()
