@@ -237,6 +237,22 @@ HEADLINES = (
         "capacity: prediction", "{figure} at {load}", "measured", "load", name="predicted", reference="predicted",
         ratio="off by",
     ),
+    Headline(
+        "scale: 1,000,000 rows", "s to fit, {ranks} ranks of one thread", "wall s", "ranks", {"ranks": "2"}, "one rank",
+        "wall s", {"ranks": "1"}, "times one rank", least=1.5,
+    ),
+    Headline(
+        "scale: 10,000,000 rows", "rows/s on Ray, 2 workers", "rows/s", "engine, 2 workers",
+        {"engine, 2 workers": "ray"}, "two local processes", "rows/s", {"engine, 2 workers": "local"}, "of local",
+        least=0.7,
+    ),
+    Headline("explorer: API", "p95, ms, {request}", "p95, ms (goal 200)", "request", most=200.0),
+    Headline(
+        "explorer: 100,000 points", "s until 100,000 points are drawn", "all drawn, s (goal 3)",
+        "first points drawn, s", most=3.0,
+    ),
+    Headline("report:", "MB of a report, {rows of}", "MB", "rows of", most=8.0),
+    Headline("report:", "s until a report is open, {rows of}", "open in s (best of 3)", "rows of", most=3.0),
 )  # fmt: skip
 """Lines of the summary, in its order. A new benchmark adds what matters most here."""
 
