@@ -43,7 +43,8 @@ def stop_event() -> threading.Event:
     """Set on SIGTERM or SIGINT, and when the supervisor's end of stdin closes."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+        # By a thread: the one that is interrupted may hold the event's lock, and would wait for itself for ever.
+        signal.signal(name, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
 
     def wait_for_parent() -> None:
         # Not sys.stdin: its lock would be held at exit.

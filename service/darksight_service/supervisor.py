@@ -138,7 +138,6 @@ class Supervisor:
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
         self._http = _HttpServer((settings.host, settings.http_port), self)
-        self._stop = threading.Event()
 
     @property
     def grpc_port(self) -> int:
@@ -173,20 +172,19 @@ class Supervisor:
             signal.signal(name, self._on_signal)
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         is_told = False
-        while not self._stop.is_set():
+        while not self.is_stopping:
             now = time.monotonic()
             for child in (*self._workers, self._keeper, *self._explorer):
                 child.tend(now)
             if self.is_ready and not is_told:
                 is_told = True
                 when_ready()
-            self._stop.wait(_TICK_SECONDS)
+            time.sleep(_TICK_SECONDS)
         return self._shut_down()
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`; only a flag, because a signal may come while this very thread holds the lock of an event."""
         self.is_stopping = True
-        self._stop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.stop()

@@ -269,6 +269,7 @@ def test_a_token_opens_the_explorer(explored: Explored, browser: Browser, tmp_pa
             page.get_by_role("button", name="Log in").click()
             expect(page.locator("#colour")).to_have_value("entropy")
             expect(page.locator("#who")).to_have_text("reader")
+            expect(page.locator("#count")).to_contain_text("stored points,")
             page.get_by_role("button", name="Type corners").click()
             expect(page.get_by_role("button", name="Save as shadow")).to_be_disabled()
             # A browser drops the tab, and what is left names another site.
