@@ -6,7 +6,7 @@ import re
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.conftest import Explored
 
@@ -93,6 +93,17 @@ def test_a_view_of_points_has_an_address(page: Page) -> None:
     expect(page.locator("#table a.mono").first).not_to_have_text(first)
     page.locator("#table a.mono").first.click()
     expect(page.locator("#detail .bar-fill")).to_have_count(5)
+
+
+def test_controls_wait_for_their_script(page: Page) -> None:
+    """Nothing can be chosen or sent before the page listens."""
+    held: list[Route] = []
+    page.route("**/static/points.js", lambda route: held.append(route))
+    page.goto("/points?model=digits", wait_until="commit")
+    expect(page.locator("#filters button.primary")).to_be_disabled()
+
+    held[0].continue_()
+    expect(page.locator("#filters button.primary")).to_be_enabled()
 
 
 def test_two_windows_are_compared(page: Page) -> None:

@@ -2,7 +2,7 @@
 
 import { getColumns, getJson } from "./api.js";
 import { asInput, chance, count, fixed, fromInput, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
-import { element, showEmpty } from "./notice.js";
+import { element, openControls, showEmpty } from "./notice.js";
 import { ACCEPT, REJECT, classColour } from "./palette.js";
 import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
@@ -135,6 +135,8 @@ at("span").addEventListener("change", () => {
   writeState(state, DEFAULTS);
   location.reload();
 });
+setWindows();
+openControls();
 await page.guard(async () => {
   const found = await getJson("/api/drift", { ...asked, ...span });
   if (!found.over_time.start_ms.length) {
@@ -148,6 +150,5 @@ await page.guard(async () => {
     return;
   }
   showOverTime(found);
-  setWindows();
   await compare();
 });

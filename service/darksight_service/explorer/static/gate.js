@@ -2,7 +2,7 @@
 
 import { getJson, postJson } from "./api.js";
 import { count, fixed, later, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
-import { element, notify, showEmpty } from "./notice.js";
+import { element, notify, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
@@ -286,4 +286,5 @@ at("reset-button").addEventListener("click", () => apply({ alpha: null, threshol
 
 await load();
 setAlpha();
+openControls();
 await Promise.all([loadDryRun(), loadHistory()]);

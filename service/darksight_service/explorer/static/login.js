@@ -1,7 +1,7 @@
 // Logging in: the token goes to the server once, a cookie that scripts cannot read comes back.
 
 import { getJson, send } from "./api.js";
-import { clearNotices, notify } from "./notice.js";
+import { clearNotices, notify, openControls } from "./notice.js";
 
 function target() {
   const asked = new URLSearchParams(location.search).get("next") || "/";
@@ -26,4 +26,5 @@ document.getElementById("login").addEventListener("submit", async (event) => {
   }
 });
 
+openControls();
 document.getElementById("token").focus();

@@ -6,7 +6,7 @@ import { clearDetail, showDetail } from "./map-detail.js";
 import { drawMap, filterRows, lookAt, viewOf } from "./map-figure.js";
 import { showLegend } from "./map-legend.js";
 import { openRegions } from "./map-regions.js";
-import { notify } from "./notice.js";
+import { notify, openControls } from "./notice.js";
 import { loadPlotly } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -271,6 +271,7 @@ await page.guard(async () => {
   scene.map = await getJson("/api/map", at);
   const regions = openRegions(page, scene, plot, redraw);
   bind();
+  openControls();
   await Promise.all([refresh(), regions.load()]);
   if (state.point) selectById(state.point);
 });

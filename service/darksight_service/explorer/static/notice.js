@@ -30,3 +30,8 @@ export function clearNotices() {
 export function showEmpty(place, title, text) {
   place.replaceChildren(element("div", { class: "empty" }, element("h2", {}, title), element("p", {}, text)));
 }
+
+/** Let people use the controls: they are served disabled, so that nothing is chosen or sent before a listener hears it. */
+export function openControls() {
+  document.getElementById("controls").disabled = false;
+}

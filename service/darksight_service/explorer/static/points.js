@@ -2,7 +2,7 @@
 
 import { address, getJson } from "./api.js";
 import { count, fixed, percent, spanOf, spanOptions, table, when } from "./figures.js";
-import { element, showEmpty } from "./notice.js";
+import { element, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -124,4 +124,5 @@ at("first").addEventListener("click", () => {
 });
 addEventListener("popstate", () => location.reload());
 show();
+openControls();
 await load();

@@ -3,7 +3,7 @@
 
 import { getJson, postJson } from "./api.js";
 import { count, fixed, percent, stat, table, when } from "./figures.js";
-import { element, notify, showEmpty } from "./notice.js";
+import { element, notify, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -242,4 +242,5 @@ addEventListener("popstate", () => location.reload());
 
 keep();
 await load();
+openControls();
 if (pending.length) send();
