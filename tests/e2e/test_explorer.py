@@ -180,6 +180,43 @@ def test_a_region_is_drawn_previewed_saved_and_enforced(page: Page, explored: Ex
         wait_until(lambda: reason() == Reason.NONE, what="no region")
 
 
+def test_points_are_added_as_they_arrive(page: Page, explored: Explored) -> None:
+    """Whoever follows the traffic sees a call's rows without loading the page again."""
+    open_map(page)
+    page.get_by_role("button", name="Follow live").click()
+    expect(page).to_have_url(re.compile("follow"))
+
+    def drawn() -> int:
+        return int(page.locator("#count").inner_text().split()[0])
+
+    before = drawn()
+
+    with Client(explored.server.grpc_target) as client:
+        client.score("digits", explored.probs[:100])
+
+    wait_until(lambda: drawn() >= before + 100, what="the points")
+
+
+def test_a_region_is_carried_over_to_another_version(page: Page, explored: Explored) -> None:
+    """The other version's page offers it, finds it again by the rows that were inside, and saves it as a shadow."""
+    with Client(explored.server.grpc_target) as client:
+        model = client.deploy("digits", "other.safetensors")
+        other = next(each.version for each in model.versions if each.version != model.active_version)
+        x, y = client.score("digits", explored.probs[:1]).points[0]
+        client.save_region("digits", "odd corner", [(x - 3, y - 3), (x + 3, y - 3), (x + 3, y + 3), (x - 3, y + 3)])
+        try:
+            open_map(page, f"?model=digits&version={other[:12]}")
+            page.get_by_role("button", name="Carry over").click()
+            expect(page.locator("#notices")).to_contain_text(re.compile(r"Found again by [1-9]\d* rows"))
+            expect(page.locator("#region-name")).to_have_value("odd corner")
+            page.get_by_role("button", name="Save as shadow").click()
+            expect(page.locator(".region .badge")).to_have_text("shadow")
+            assert {region.version for region in client.regions("digits")} == {model.active_version, other}
+        finally:
+            for region in client.regions("digits"):
+                client.remove_region("digits", region.name, version=region.version)
+
+
 def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
     """No inline script, no frame, nothing from elsewhere, no sniffing, no referrer; and no name that is not ours."""
     with httpx.Client(base_url=explored.url) as client:
