@@ -57,11 +57,14 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     bundle = make_bundle(600, CLASSES)
     gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=-1.0)
     write_bundle(folder / "digits.safetensors", bundle.with_gate(gate, {"promise": "for the test"}))
-    write_bundle(folder / "other.safetensors", make_bundle(600, CLASSES, seed=1))
+    # Where a server that is told nothing else looks for bundles to deploy.
+    bundles = folder / "data" / "bundles"
+    bundles.mkdir(parents=True)
+    write_bundle(bundles / "other.safetensors", make_bundle(600, CLASSES, seed=1))
     rng = np.random.default_rng(1)
     probs = rng.dirichlet(np.full(CLASSES, 0.4), ROWS).astype(np.float32)
     labels = np.array([rng.choice(CLASSES, p=row / row.sum()) for row in probs.astype(np.float64)])
-    options = ("--workers", "1", "--explorer-port", "0", "--bundle-dir", str(folder))
+    options = ("--workers", "1", "--explorer-port", "0")
     with running_server({"digits": folder / "digits.safetensors"}, folder / "data", *options) as server:
         with Client(server.grpc_target) as client:
             scored = client.score("digits", probs)
