@@ -95,7 +95,7 @@ def main() -> int:
     watcher = threading.Thread(target=_watch, args=(stop, registry, spool, counts, server, settings), daemon=True)
     watcher.start()
     stop.wait()
-    server.stop(settings.grace_seconds).wait()
+    server.stop(settings.grace_seconds)
     watcher.join()
     spool.close()
     counts.close()

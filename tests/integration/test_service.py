@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -420,6 +421,25 @@ def test_every_method_of_the_protos_is_served(channel: grpc.Channel):
 def test_an_unknown_method_is_unimplemented(channel: grpc.Channel):
     """And not a hang or an error of ours."""
     assert status(channel, "/darksight.v1.MonitorService/Erase", b"")[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_callers_that_send_no_message_hold_no_thread(channel: grpc.Channel):
+    """More of them than a worker has threads; one that ends without a message is told so."""
+    is_over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        is_over.wait(60)
+        yield from ()
+
+    score = channel.stream_unary("/darksight.v1.MonitorService/Score")
+    silent = [score.future(nothing(), timeout=60) for _ in range(12)]
+    try:
+        data = tensor_request(make_probs(1, K)).SerializeToString()
+        assert call(channel, "/darksight.v1.MonitorService/Score", data)
+        assert not any(each.done() for each in silent)
+    finally:
+        is_over.set()
+    assert {each.code() for each in silent} == {grpc.StatusCode.UNIMPLEMENTED}
 
 
 def test_metrics_of_all_workers_are_one_page(server: Server, client: Client):

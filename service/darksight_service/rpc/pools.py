@@ -3,7 +3,7 @@
 A worker has one core and Python one lock, so more threads do not make it faster; they only let calls wait in the
 middle. Calls wait in a queue of bounded length instead, and what finds it full is refused at once.
 
-    calls     unary calls
+    calls     unary calls, when their message is there
     streams   each open stream holds a thread for as long as it lives
     bulk      one thread of low priority for large batches, so that single rows overtake them
     refusals  answers "overloaded" past the queue of calls
@@ -11,11 +11,17 @@ middle. Calls wait in a queue of bounded length instead, and what finds it full 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from grpc import _server
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and without types
 
 __all__ = ["CallPool", "CountingPool", "make_bulk_pool"]
 
@@ -24,9 +30,17 @@ T = TypeVar("T")
 # Lower than everything else in the process by a factor of 0.8^10, about a tenth of the processor.
 _NICE = 10
 
+_receive_message = getattr(_server, "_receive_message", None)
 
-class CallPool(futures.ThreadPoolExecutor):
-    """A pool for many short calls that knows whether its queue is full.
+_log = logging.getLogger("darksight.rpc")
+
+
+class CallPool(futures.Executor):
+    """Threads for many short calls of one message, whose queue knows whether it is full.
+
+    gRPC hands a call over when its headers are there. The thread that takes it asks for the message and waits, so that
+    each call changes threads twice more, and a few callers that send no message hold all threads. Here the message is
+    asked for at once, and the call queues for a thread when it is there: that takes a quarter off the time of a call.
 
     Parameters
     ----------
@@ -39,15 +53,38 @@ class CallPool(futures.ThreadPoolExecutor):
     """
 
     def __init__(self, threads: int, limit: int, name: str) -> None:
-        super().__init__(threads, thread_name_prefix=name)
         self.limit = limit
         self._room = max(limit - threads, 1)
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_full(self) -> bool:
         """Whether the next call is one too many."""
-        # The executor's own queue: counting calls beside it, as below, takes 20 us of a call in all.
-        return self._work_queue.qsize() >= self._room
+        return self._queue.qsize() >= self._room
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC needs no future, which takes 10 us
+        """Run a call of gRPC's in a thread when its message is there; anything else as soon as may be."""
+        if not _when_read(fn, args, self._queue.put):
+            self._queue.put(partial(fn, *args, **kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads when the queue is empty."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
+
+    def _work(self) -> None:
+        while (call := self._queue.get()) is not None:
+            try:
+                call()
+            except Exception:
+                _log.exception("call_lost")
 
 
 class CountingPool(futures.ThreadPoolExecutor):
@@ -93,6 +130,34 @@ class CountingPool(futures.ThreadPoolExecutor):
     def _done(self) -> None:
         with self._count:
             self.in_hand -= 1
+
+
+def _when_read(fn: Callable[..., Any], args: tuple[Any, ...], go: Callable[[Callable[[], object]], None]) -> bool:
+    """Ask for the message of a call, and `go` when it is there; False for all but calls of one message.
+
+    That is what `grpc._server` does, but in another order. Nobody promises that its parts stay: with a release that has
+    others, calls go the way that it made for them.
+    """
+    if len(args) != 7 or getattr(args[4], "__name__", "") != "unary_request" or _receive_message is None:
+        return False
+    run, event, state, behaviour, ask, read, write = args
+    note = _receive_message(state, event.call, read)
+
+    def request() -> Any:
+        # Nobody may wait for an answer any more.
+        return state.request if _server._is_rpc_state_active(state) else None
+
+    def received(message: Any) -> Any:
+        ended = note(message)
+        if ended[0] is None:
+            # If none came gRPC says so to the caller, when it has asked for itself.
+            go(partial(fn, run, event, state, behaviour, ask if state.request is None else request, read, write))
+        return ended
+
+    # Its lock is held by whom we are called.
+    event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), received)
+    state.due.add(_server._RECEIVE_MESSAGE_TOKEN)
+    return True
 
 
 def make_bulk_pool() -> futures.ThreadPoolExecutor:

@@ -7,7 +7,6 @@ caller without the right and a call too many are refused without costing a threa
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ class RpcServer:
         if settings.reflection:
             table |= self._reflection_methods()
         self._server = grpc.server(
-            self.calls,
+            self.calls,  # type: ignore[arg-type]  # of which submit is all that it needs
             handlers=[_Lookup(table, tokens, counts, self._refusals)],
             options=_options(settings),
             compression=None,
@@ -99,11 +98,11 @@ class RpcServer:
         for name in ("", MONITOR, INFERENCE, *models):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    def stop(self, grace_seconds: float) -> threading.Event:
-        """Say NOT_SERVING, take no more calls and let those in flight end; set when all have ended."""
+    def stop(self, grace_seconds: float) -> None:
+        """Say NOT_SERVING, take no more calls and wait until those in flight have ended."""
         self._health.enter_graceful_shutdown()
-        stopped: threading.Event = self._server.stop(grace_seconds)
-        return stopped
+        self._server.stop(grace_seconds).wait()
+        self.calls.shutdown()
 
     def _listen(self) -> int:
         settings = self._settings
@@ -129,7 +128,7 @@ class RpcServer:
     def _reflection_methods(self) -> dict[str, Method]:
         servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, REFLECTION))
         handler = grpc.stream_stream_rpc_method_handler(
-            servicer.ServerReflectionInfo,
+            _in_pool(servicer.ServerReflectionInfo, self._streams),
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
@@ -146,8 +145,7 @@ def method_table(
             return Method(scope, grpc.unary_unary_rpc_method_handler(_reporting(behaviour, counts)), calls)
 
         def stream(scope: str, behaviour: Callable[..., Any]) -> Method:
-            behaviour = _reporting(behaviour, counts)
-            behaviour.experimental_thread_pool = streams  # type: ignore[attr-defined]  # where gRPC looks for it
+            behaviour = _in_pool(_reporting(behaviour, counts), streams)
             return Method(scope, grpc.stream_stream_rpc_method_handler(behaviour), streams)
 
         table = {
@@ -223,8 +221,7 @@ class _Lookup(grpc.GenericRpcHandler):
             self._counts.end_call(abort_code(error))
             abort(context, error)
 
-        refuse.experimental_thread_pool = self._refusals  # type: ignore[attr-defined]  # where gRPC looks for it
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(_in_pool(refuse, self._refusals))
 
 
 def _reporting(behaviour: Callable[..., Any], counts: ProcessCounts) -> Callable[..., Any]:
@@ -241,6 +238,16 @@ def _reporting(behaviour: Callable[..., Any], counts: ProcessCounts) -> Callable
         finally:
             counts.end_call(code)
 
+    return call
+
+
+def _in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> Callable[..., Any]:
+    """A handler that is not run in the pool of calls."""
+
+    def call(requests: Any, context: grpc.ServicerContext) -> Any:
+        return behaviour(requests, context)
+
+    call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # where gRPC looks for it
     return call
 
 
