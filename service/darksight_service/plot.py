@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
@@ -17,6 +19,7 @@ from darksight_service.palette import class_colours, map_view
 __all__ = ["draw_map", "save_map"]
 
 _LEGEND_CLASSES = 20
+_MANY_MISTAKES = 1_000
 
 
 def draw_map(
@@ -49,7 +52,9 @@ def draw_map(
     figure = Figure(figsize=(9.0, 7.0), dpi=130, layout="constrained")
     axes = figure.subplots()
     colours = class_colours(len(class_names))
-    centres = [colours[k] for k in (range(student.n_classes) if columns is None else columns)]
+    many = len(class_names) > _LEGEND_CLASSES
+    shown = range(student.n_classes) if columns is None else columns
+    centres = [colours[k] for k in shown]
     low, high = map_view(student, points)
     _draw_contours(axes, student, low, high)
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
@@ -59,18 +64,31 @@ def draw_map(
         points[~wrong, 0], points[~wrong, 1], s=size, c=paint[~wrong], linewidths=0, alpha=0.75, rasterized=True
     )
     if wrong.any():
-        axes.scatter(points[wrong, 0], points[wrong, 1], s=34, c=paint[wrong], marker="x", linewidths=1.3)
+        # Thousands of crosses must not bury the rest.
+        cross, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
+        axes.scatter(points[wrong, 0], points[wrong, 1], s=cross, c=paint[wrong], marker="x", linewidths=width)
     axes.scatter(
         student.means[:, 0],
         student.means[:, 1],
-        s=230,
+        s=90 if many else 230,
         c=centres,
         marker="*",
         edgecolors="black",
         linewidths=0.9,
         zorder=5,
     )
-    if len(class_names) <= _LEGEND_CLASSES:
+    if many:
+        look: dict[str, Any] = {
+            "textcoords": "offset points",
+            "ha": "center",
+            "fontsize": 6,
+            "zorder": 6,
+            "parse_math": False,
+            "path_effects": [withStroke(linewidth=1.5, foreground="white")],
+        }
+        for k, (x, y) in zip(shown, student.means, strict=True):
+            axes.annotate(class_names[k], (x, y), (0, 5), annotation_clip=True, **look)
+    else:
         handles = [
             axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)
         ]

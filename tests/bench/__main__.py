@@ -20,6 +20,7 @@ QUICK = {
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
     "metrics": ["--rounds", "3"],
+    "report": ["--sets", "cifar100_resnet56"],
     "score": ["--rounds", "3", "--altered", "500"],
     "serve": ["--quick"],
     "spool": ["--rounds", "2"],

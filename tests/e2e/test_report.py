@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from darksight_service.cli import main
 from playwright.sync_api import Browser, Page
 
 from darksight_core.bundle import write_bundle
@@ -18,6 +19,8 @@ from tests.bundles import make_bundle
 from tests.e2e.browser import watched_page
 
 FIGURES = ["map", "clusters", "global-fidelity", "accuracy-data", "foreign", "local-fidelity", "path-1", "path-2"]
+
+MARKS = ("opened", "drawn")
 
 
 def report(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -88,11 +91,9 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
     address = (made.folder / "page.html").as_uri()
     with watched_page(browser, "file://") as page:
         page.goto(address)
-        page.wait_for_selector("#plot-map[data-drawn=yes]")
-        page.evaluate("darksight.drawAll()")
-        page.wait_for_function(
-            "document.querySelectorAll('.plot[data-drawn=yes]').length === document.querySelectorAll('.plot').length"
-        )
+        page.wait_for_selector("html[data-opened=yes]")
+        page.wait_for_selector("html[data-drawn=yes]")
+        opened, drawn = (page.evaluate(f"performance.getEntriesByName('{name}')[0].startTime") for name in MARKS)
         marks = count_marks(page)
         page.evaluate("document.getElementById('plot-map').emit('plotly_hover', {points: [{customdata: 7}]})")
         panel = page.locator("#row").inner_text()
@@ -106,6 +107,7 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
         thumbnails = page.locator("img[data-row]").count()
         offers = page.locator("#plot-map .modebar-btn").evaluate_all("all => all.map(button => button.dataset.title)")
 
+    assert opened < drawn
     assert list(marks) == FIGURES
     assert min(marks.values()) > 5
     assert "row 7" in panel
@@ -127,11 +129,19 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
     ],
     ids=["exists", "no folder", "images", "features", "class", "points"],
 )
-def test_bad_usage_exits_2_with_a_sentence(made: Made, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_usage_exits_2_with_a_sentence(
+    made: Made,
+    arguments: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Nothing is computed or written, and the sentence names what to do."""
-    done = report(made.folder, *arguments)
+    monkeypatch.chdir(made.folder)
 
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert main(["report", "model.safetensors", "rows.npz", *arguments]) == 2
+
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
     assert not (made.folder / "x.html").exists()

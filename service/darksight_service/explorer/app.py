@@ -12,8 +12,6 @@ import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
@@ -42,9 +40,10 @@ from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
+from darksight_service.plotly_js import packed_plotly
 from darksight_service.rpc.auth import TokenFile
 
-__all__ = ["STATUSES", "make_app", "packed_plotly"]
+__all__ = ["STATUSES", "make_app"]
 
 STATUSES: dict[type[DarkSightError], int] = {
     RequestError: 400,
@@ -192,12 +191,6 @@ def _error(error: Exception) -> Response:
     if "field" in error.details:
         found["field"] = str(error.details["field"])
     return _respond({"error": found}, status)
-
-
-@lru_cache(maxsize=1)
-def packed_plotly() -> bytes:
-    """plotly.js of the installed package, packed once: 4.8 MB become 1.5."""
-    return gzip.compress((files("plotly") / "package_data" / "plotly.min.js").read_bytes(), 6, mtime=0)
 
 
 def _plotly(request: Request) -> Response:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from darksight_service.control import Control
-from darksight_service.explorer.app import make_app, packed_plotly
+from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.logs import set_up_logs
 from darksight_service.metrics.counts import Counts, ModelCounts
+from darksight_service.plotly_js import packed_plotly
 from darksight_service.processes import stop_event
 from darksight_service.registry import Registry, Version
 from darksight_service.settings import Settings, read_settings

@@ -1,5 +1,5 @@
 "use strict";
-// Figures are drawn when they come into view: the page opens with the first one, however many follow.
+// What is in view is drawn first, then what comes near it, and the rest while nobody waits, so that a print has it.
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const figures = read("figures");
 const rows = read("rows");
@@ -48,6 +48,20 @@ function show(event) {
   panel.style.display = "block";
 }
 
+// As a script of its own plotly is read beside the page, which can be scrolled and read meanwhile.
+async function loadPlotly() {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = element("script");
+  script.src = URL.createObjectURL(await new Response(unpacked, { headers: { "content-type": "text/javascript" } }).blob());
+  await new Promise((done, failed) => {
+    script.onload = done;
+    script.onerror = () => failed(new Error("plotly.js was not read"));
+    document.head.append(script);
+  });
+  URL.revokeObjectURL(script.src);
+}
+
 function settings(name) {
   const svg = {
     name: "svg", title: "Download as SVG", icon: Plotly.Icons.disk,
@@ -61,25 +75,46 @@ function settings(name) {
   };
 }
 
-function draw(name) {
-  if (drawn[name]) return drawn[name];
-  const place = document.getElementById(`plot-${name}`);
-  drawn[name] = Plotly.newPlot(place, figures[name].data, figures[name].layout, settings(name)).then((plot) => {
-    plot.on("plotly_hover", show);
-    place.dataset.drawn = "yes";
-    return plot;
-  });
-  return drawn[name];
+async function drawNow(place, name) {
+  await plotly;
+  const plot = await Plotly.newPlot(place, figures[name].data, figures[name].layout, settings(name));
+  plot.on("plotly_hover", show);
+  place.dataset.drawn = "yes";
 }
 
-const drawAll = () => Promise.all(Object.keys(figures).map(draw));
-window.darksight = { draw, drawAll };
+const draw = (place) => (drawn[place.dataset.figure] ??= drawNow(place, place.dataset.figure));
+const places = [...document.querySelectorAll(".plot")];
+const drawAll = () => Promise.all(places.map(draw));
+const inView = (place) => place.getBoundingClientRect().top < innerHeight && place.getBoundingClientRect().bottom > 0;
+// The next frame is on the screen, and what a reader did meanwhile has been answered.
+const answered = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+const idle = () => new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done));
 
-const seen = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) draw(entry.target.dataset.figure);
-}, { rootMargin: "200px" });
-for (const place of document.querySelectorAll(".plot")) seen.observe(place);
+async function openPage() {
+  await plotly;
+  await Promise.all(places.filter(inView).map(draw));
+  await answered();
+  performance.mark("opened");
+  document.documentElement.dataset.opened = "yes";
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+  }, { rootMargin: "400px" });
+  for (const place of places) near.observe(place);
+  for (const place of places) {
+    await idle();
+    await draw(place);
+  }
+  performance.mark("drawn");
+  document.documentElement.dataset.drawn = "yes";
+}
+
+const plotly = loadPlotly();
+window.darksight = { drawAll };
 window.addEventListener("beforeprint", drawAll);
+openPage().catch((error) => {
+  for (const place of places.filter((each) => !each.dataset.drawn)) place.textContent = `This figure was not drawn: ${error.message}`;
+  throw error;
+});
 
 document.getElementById("download").addEventListener("click", () => {
   const link = element("a");

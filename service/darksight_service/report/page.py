@@ -1,11 +1,15 @@
 """One HTML file with figures, tables, cases and numbers, and with plotly's JavaScript: it asks nobody for anything.
 
+plotly is most of its weight and of the time that it takes to open. It is packed, so that a browser shows text and
+tables before it has unpacked and read it; then what is in view is drawn before the rest.
+
 What comes from files, such as class names, is escaped wherever it stands: as text in HTML, and in JSON so that no
 `</script>` can end its block. A Content-Security-Policy in the page forbids every request all the same.
 """
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 from collections.abc import Iterable, Sequence
@@ -17,12 +21,13 @@ from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.cases import Case
+from darksight_service.plotly_js import packed_plotly
 from darksight_service.report.charts import Figure, packed
 from darksight_service.report.figures import score_label
 from darksight_service.report.findings import Findings
 from darksight_service.report.images import as_data_uri
 
-__all__ = ["build_page", "plotly_js"]
+__all__ = ["build_page"]
 
 _RANKS = 3
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:"
@@ -44,11 +49,6 @@ _KINDS = {
         "their labels right?",
     ),
 }
-
-
-def plotly_js() -> str:
-    """plotly's JavaScript, as its Python package ships it."""
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
 
 
 def build_page(
@@ -86,7 +86,7 @@ def build_page(
         _json("figures", {figure.name: figure.as_plotly() for figure in figures}),
         _json("rows", _rows(found)),
         _json("numbers", found.as_dict()),
-        f"<script>{plotly_js()}</script>",
+        f'<script type="text/plain" id="plotly">{base64.b64encode(packed_plotly()).decode("ascii")}</script>',
         f"<script>{own.joinpath('page.js').read_text(encoding='utf-8')}</script></body></html>",
     ]
     return "\n".join(parts) + "\n"
