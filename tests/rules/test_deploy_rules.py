@@ -260,13 +260,28 @@ def test_each_alert_is_tested_firing() -> None:
     assert fired == {alert["alert"] for alert in alerts()}
 
 
+def names_in(expr: str) -> set[str]:
+    """Metrics and recorded series that an expression reads."""
+    return set(re.findall(r"\b[a-z]+:darksight_[a-z0-9_:]+|(?<![:\w])darksight_\w+", re.sub(r'"[^"]*"', "", expr)))
+
+
+@pytest.mark.parametrize("evidence", ["window_evidence:1h", "window_evidence:1d", "drift_evidence"])
+def test_all_that_evidence_is_about_is_read_by_one_query(evidence: str) -> None:
+    """A scrape that ends between two queries at one time is seen by the second alone: its outliers without its rows."""
+    recorded = {rule["record"]: names_in(rule["expr"]) for rule in rules() if "record" in rule}
+    reached, ahead = set(), {f"model:darksight_{evidence}"}
+    while ahead:
+        name = ahead.pop()
+        reached.add(name)
+        ahead |= (recorded[name] & set(recorded)) - reached
+
+    assert {name for name in reached if recorded[name] - set(recorded)} == {"model:darksight_evidence:input"}
+
+
 def test_rules_use_metrics_that_exist() -> None:
     """Every name in a rule is exported by the service or recorded by a rule."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    used = set()
-    for rule in rules():
-        bare = re.sub(r'"[^"]*"', "", rule["expr"])
-        used |= set(re.findall(r"\b[a-z]+:darksight_[a-z0-9_:]+|(?<![:\w])darksight_\w+", bare))
+    used = {name for rule in rules() for name in names_in(rule["expr"])}
 
     assert used - recorded - sample_names() == set()
     assert recorded & sample_names() == set()

@@ -8,7 +8,8 @@ Bounded by construction: a file has a fixed size, classes beyond `MAX_CLASSES` s
 `max_models` share one file, which is shown as the model `_other`.
 
 Several threads count into one file. `x += 1` on a shared cell is three steps to the interpreter, so a lock is held
-around them: 0.1 us, and right on every Python.
+around them: 0.1 us, and right on every Python. A reader takes no lock. Rows are counted before the outliers among them:
+who reads in between misses outliers, never the rows that they were found among.
 """
 
 from __future__ import annotations
@@ -158,11 +159,11 @@ class ModelCounts:
         times, time_sum, sizes, size_sum = self._call
         cells = self._cells
         with self._lock:
-            cells[cell] += 1.0
             if p == p:
                 # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
                 cells[rows] += 1.0
+            cells[cell] += 1.0
             if density == density:
                 cells[densities + bisect_left(DENSITY_BUCKETS, density)] += 1.0
             if label >= 0:
@@ -205,8 +206,8 @@ class ModelCounts:
         outliers, cells = int(np.count_nonzero(is_outlier)), self._cells
         with self._lock:
             parts = self._parts
-            parts["decisions"] += table
             parts["p_values"] += bins
+            parts["decisions"] += table
             parts["density"] += densities
             parts["predicted"] += classes
             parts["outliers"] += strange

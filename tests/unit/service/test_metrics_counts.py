@@ -228,6 +228,34 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
     assert (process.number("calls"), process.number("in_flight")) == (1800, 0)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_reader_in_between_sees_no_outlier_without_its_row(tmp_path: Path, n: int) -> None:
+    """However the reader's copies fall among the writer's additions: outliers without rows would look like drift."""
+    model = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
+    rows = batch(n) | {"reason": np.full(n, Reason.OUTLIER), "decision": np.full(n, Decision.REJECT)}
+    rows["p_value"] = np.full(n, 0.01)
+    table, bins = model.file.offsets["decisions"], model.file.offsets["p_values"]
+    cell = table + int(Decision.REJECT) * (len(Reason) + 1) + int(Reason.OUTLIER)
+    states = set()
+
+    def look(*_: Any) -> Any:
+        states.add((model.file.array[bins], model.file.array[cell]))
+        return look
+
+    def trace(frame: Any, *_: Any) -> Any:
+        frame.f_trace_opcodes = True
+        return look
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        model.observe(**rows)
+    finally:
+        sys.settrace(previous)
+
+    assert states == {(0.0, 0.0), (n, 0.0), (n, n)}
+
+
 def test_another_rule_starts_the_evidence_again(tmp_path: Path) -> None:
     """Counts of drift are about one rule; the counters of rows go on."""
     counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
