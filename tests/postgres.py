@@ -89,7 +89,7 @@ class Postgres:
                 command, stdout=log, stderr=log, cwd="/", start_new_session=True, **_as_nobody()
             )
         ready = [str(self.programs / "pg_isready"), "-q", "-h", str(self.folder)]
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while subprocess.run(ready, check=False).returncode:
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError((self.folder / "log").read_text(errors="replace"))
@@ -103,7 +103,7 @@ class Postgres:
                 os.killpg(self.process.pid, how)
             else:
                 self.process.send_signal(how)
-            self.process.wait(30)
+            self.process.wait(120)
             self.process = None
 
     def pause(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 import psycopg
 
 from tests.faults.clients import MODEL
-from tests.integration.servers import Server, start_server, wait_until
+from tests.integration.servers import Server, start_server, wait_until, waiting
 from tests.postgres import Postgres
 
 __all__ = ["Nemesis", "Service", "small_disk"]
@@ -169,7 +169,16 @@ class Service:
 
     def waiting(self) -> list[Path]:
         """Spool segments that are not in the store yet."""
-        return [path for path in self.data_dir.glob("spool/*/*") if path.suffix in (".open", ".log")]
+        return waiting(self.data_dir)
+
+    def waiting_bytes(self) -> int:
+        """Size of these."""
+        found = 0
+        for path in self.waiting():
+            # One that is full gets another name.
+            with contextlib.suppress(FileNotFoundError):
+                found += path.stat().st_size
+        return found
 
     def set_aside(self) -> list[str]:
         """Files of damaged segments and refused records."""
@@ -331,12 +340,8 @@ class Nemesis:
         server = self.service.server
         assert server is not None
 
-        def dropped() -> float:
-            lines = server.get("/metrics")[1].splitlines()
-            return sum(float(line.split()[-1]) for line in lines if line.startswith("darksight_spool_dropped_total"))
-
-        before = dropped()
-        wait_until(lambda: dropped() > before, 60.0, "records to be dropped")
+        before = server.counted("darksight_spool_dropped_total")
+        wait_until(lambda: server.counted("darksight_spool_dropped_total") > before, what="records to be dropped")
 
     @contextmanager
     def _full_disk(self) -> Iterator[None]:

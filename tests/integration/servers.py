@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Server", "running_server"]
+__all__ = ["Server", "running_server", "start_server", "wait_until", "waiting"]
 
 _ANNOUNCED = re.compile(r"gRPC (\S+:\d+), metrics and health on (http://\S+:\d+)(?:, explorer on (\S+))?")
 
@@ -39,6 +39,11 @@ class Server:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def counted(self, name: str) -> float:
+        """A metric, summed over its labels."""
+        samples = (line.rpartition(" ") for line in self.get("/metrics")[1].splitlines())
+        return sum(float(value) for series, _, value in samples if series.partition("{")[0] == name)
 
     def events(self, event: str) -> list[dict[str, object]]:
         """Log lines of an event so far."""
@@ -119,8 +124,13 @@ def running_server(
                 server.process.wait()
 
 
-def wait_until(is_so: object, seconds: float = 30.0, what: str = "") -> None:
-    """Wait for something that happens in another process."""
+def waiting(data_dir: Path) -> list[Path]:
+    """Spool segments that are not in the store yet."""
+    return [path for path in data_dir.glob("spool/*/*") if path.suffix in (".open", ".log")]
+
+
+def wait_until(is_so: object, seconds: float = 120.0, what: str = "") -> None:
+    """Wait for something that happens in another process; patiently, since the machine may do other things, too."""
     end = time.monotonic() + seconds
     while not is_so():  # type: ignore[operator]
         if time.monotonic() > end:

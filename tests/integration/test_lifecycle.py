@@ -17,7 +17,7 @@ from darksight_client import Client, Overloaded
 
 from darksight_core.bundle import read_bundle
 from tests.builders import make_probs
-from tests.integration.servers import Server, running_server, start_server, wait_until
+from tests.integration.servers import Server, running_server, start_server, wait_until, waiting
 from tests.integration.test_service import SCORE, K, gated_bundle, tensor_request
 
 
@@ -66,15 +66,11 @@ class Load:
             self._client.close()
 
 
-def stored_names(server: Server, count: int) -> list[str]:
-    """Names of all stored points, when there are as many as that."""
+def stored_names(server: Server) -> list[str]:
+    """Names of all stored points, when none waits to be stored."""
+    wait_until(lambda: not waiting(server.data_dir), what="the spools to be empty")
     with Client(server.grpc_target, timeout_seconds=30.0) as client:
-
-        def names() -> list[str]:
-            return [point.prediction_id for point in client.points("digits", page_size=10_000)]
-
-        wait_until(lambda: len(names()) >= count, seconds=60.0, what=f"{count} points in the store")
-        return names()
+        return [point.prediction_id for point in client.points("digits", page_size=10_000)]
 
 
 def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], tmp_path: Path):
@@ -91,7 +87,7 @@ def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], 
         with load.running():
             for swap in range(30):
                 operator.activate("digits", versions[(swap + 1) % 2])
-        names = stored_names(server, len(load.names))
+        names = stored_names(server)
 
     assert load.failures == []
     assert load.versions == set(versions)
@@ -110,16 +106,13 @@ def test_a_worker_that_is_killed_comes_back_and_loses_nothing_that_was_acknowled
                 before = server.children()["worker-0"]
                 os.kill(before, signal.SIGKILL)
                 wait_until(lambda before=before: server.children()["worker-0"] != before, what="a new worker")
-        names = stored_names(server, len(load.names))
+        names = stored_names(server)
         assert server.get("/v2/health/ready")[0] == 200
-        page = server.get("/metrics")[1]
+        counted = server.counted("darksight_decisions_total")
 
     assert len(set(names)) == len(names)
     assert set(load.names) <= set(names)
     assert len(server.events("child_died")) == 3
-    counted = sum(
-        float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith("darksight_decisions_total{")
-    )
     assert counted >= len(load.names)
 
 
@@ -127,15 +120,15 @@ def test_a_stopped_server_finishes_what_it_has_and_exits_with_success(bundles: l
     """SIGTERM: not ready at once, calls in flight are answered, points are in the store, exit 0."""
     with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
         with grpc.insecure_channel(server.grpc_target, options=[("grpc.max_receive_message_length", -1)]) as channel:
-            large = tensor_request(make_probs(60_000, K)).SerializeToString()
+            large = tensor_request(make_probs(20_000, K)).SerializeToString()
             calls = [channel.unary_unary(SCORE).future(large, timeout=60) for _ in range(2)]
-            time.sleep(0.3)
+            wait_until(lambda: server.counted("darksight_calls_total") == 2.0, what="both calls to be there")
             server.process.send_signal(signal.SIGTERM)
-            assert all(len(call.result()) > 1_000_000 for call in calls)
+            assert all(len(call.result()) > 400_000 for call in calls)
         assert server.process.wait(60) == 0
 
     with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
-        assert len(stored_names(server, 120_000)) == 120_000
+        assert len(stored_names(server)) == 40_000
 
 
 def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], tmp_path: Path):
@@ -155,14 +148,14 @@ def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], 
 
 
 def test_a_replica_can_be_restarted_without_a_failed_call(bundles: list[Path], tmp_path: Path):
-    """Two replicas behind one client, one of them restarted again and again."""
+    """Two replicas behind one client, one of them restarted twice."""
     steady = start_server(tmp_path / "a", {"digits": bundles[0]}, "--workers", "1")
     restless = start_server(tmp_path / "b", {"digits": bundles[0]}, "--workers", "1")
     port = restless.grpc_target.rpartition(":")[2]
     load = Load([steady.grpc_target, restless.grpc_target])
     try:
         with load.running():
-            for _ in range(3):
+            for _ in range(2):
                 time.sleep(0.5)
                 assert restless.stop() == 0
                 time.sleep(0.5)
@@ -196,13 +189,13 @@ def test_a_flood_is_refused_with_a_hint_and_the_server_stays_well(bundles: list[
 def test_a_call_whose_deadline_passed_is_given_up(bundles: list[Path], tmp_path: Path):
     """Nobody waits for the answer, so nothing of the batch is stored."""
     with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
-        data = tensor_request(make_probs(200_000, K)).SerializeToString()
+        data = tensor_request(make_probs(100_000, K)).SerializeToString()
         with grpc.insecure_channel(server.grpc_target) as channel, pytest.raises(grpc.RpcError) as failure:
             channel.unary_unary(SCORE)(data, timeout=0.1)
         assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         with Client(server.grpc_target) as client:
             client.score("digits", make_probs(1, K), prediction_ids=["after"])
-        assert stored_names(server, 1) == ["after"]
+        assert stored_names(server) == ["after"]
 
 
 def test_two_services_do_not_share_a_port_or_a_data_folder(bundles: list[Path], tmp_path: Path):

@@ -34,7 +34,7 @@ from darksight_core.judge import Judge
 from darksight_core.scorer import Scorer
 from tests.builders import make_probs
 from tests.bundles import make_bundle
-from tests.integration.servers import Server, running_server, wait_until
+from tests.integration.servers import Server, running_server, wait_until, waiting
 
 K = 5
 SCORE = "/darksight.v1.MonitorService/Score"
@@ -288,21 +288,21 @@ def test_points_are_in_the_store_soon_and_outcomes_find_them(client: Client):
     np.testing.assert_allclose(point.probabilities, make_probs(2, K)[0], atol=1e-3)
 
 
-def test_a_call_that_is_repeated_with_its_batch_id_is_stored_once(channel: grpc.Channel, client: Client):
+def test_a_call_that_is_repeated_with_its_batch_id_is_stored_once(
+    server: Server, channel: grpc.Channel, client: Client
+):
     """So that retries are safe."""
     batch = bytearray(uuid.uuid4().bytes)
     batch[:6] = int(time.time() * 1000).to_bytes(6, "big")
     batch[6], batch[8], batch[13], batch[14:] = 0x70, 0x80, 0, b"\0\0"
-    request = tensor_request(make_probs(1, K), batch_id=bytes(batch), prediction_ids=[f"once-{batch.hex()}"])
+    name = f"once-{batch.hex()}"
+    request = tensor_request(make_probs(1, K), batch_id=bytes(batch), prediction_ids=[name])
 
     answers = {call(channel, SCORE, request.SerializeToString()) for _ in range(3)}
 
     assert len(answers) == 1
-    client.score("digits", make_probs(1, K), prediction_ids=[f"last-{batch.hex()}"])
-    names = [f"once-{batch.hex()}", f"last-{batch.hex()}"]
-    wait_until(lambda: any(point.prediction_id == names[1] for point in client.points("digits")))
-    time.sleep(1.0)
-    assert sum(point.prediction_id == names[0] for point in client.points("digits")) == 1
+    wait_until(lambda: not waiting(server.data_dir), what="the spools to be empty")
+    assert sum(point.prediction_id == name for point in client.points("digits")) == 1
 
 
 def test_wrong_outcomes_are_refused_by_row(client: Client):
