@@ -28,11 +28,9 @@ references of which none lies inside the others' hull: outside the frame, 100 h 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, repeat
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +38,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, logsumexp
 
-__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "Kde", "Trials", "choose_bandwidth", "exact_log_kde"]
+__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "Crew", "Kde", "choose_bandwidth", "exact_log_kde"]
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -57,13 +55,16 @@ _BUDGET, _TREE = 1_200_000, 0.7
 """Bytes of the arrays of a chosen bandwidth, which is raised until the tree fits in its share of them."""
 
 _RISE = 1.2
-"""Smallest step by which a bandwidth is raised."""
+"""Step by which a bandwidth is raised."""
 
 _DRAWN = 20_000
 """References that a bandwidth is chosen on."""
 
 _LEVELS, _SQUARES, _CONES = 24, 8, 16
 """Depth of the tree, squares along a tile, cones along a side of the frame: the format of the arrays."""
+
+_DEALT = 3
+"""Level whose cells are dealt in turn to the processes that build a tree together."""
 
 _SAMPLES = 4 * _SQUARES + 1
 """Places along a tile where it is checked. With three to a square its corners erred by half as much again unseen."""
@@ -244,7 +245,7 @@ class Kde:
             array.flags.writeable = False
 
     @classmethod
-    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0, trials: Trials | None = None) -> Kde:
+    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0, crew: Crew | None = None) -> Kde:
         """Density of reference points.
 
         Parameters
@@ -252,29 +253,29 @@ class Kde:
         points
             Reference points, (n, 2), finite.
         bandwidth
-            Standard deviation h of the kernel. By default `choose_bandwidth`, raised by a fifth or more at a time
-            until the arrays take at most 1.2 MB; a given value is kept, whatever it takes.
+            Standard deviation h of the kernel. By default `choose_bandwidth`, raised by fifths until the arrays take at
+            most 1.2 MB; a given value is kept, whatever it takes.
         seed
             Seed of `choose_bandwidth`.
-        trials
-            Who builds densities of several bandwidths at once. The result is the same for everyone.
+        crew
+            Processes that call this with the same arguments and share the work. The result is the same for everyone.
         """
-        trials = trials or _OneByOne()
+        crew = crew or _Alone()
         points = _check_references(points)
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0.0):
             raise ConfigError(f"bandwidth must be positive and finite, not {bandwidth}")
         places, counts = np.unique(points[:, 0] + 1j * points[:, 1], return_counts=True)
         references, log_weights = np.stack([places.real, places.imag]), np.log(counts)
         if bandwidth is not None:
-            return _Build(references, log_weights, bandwidth, math.inf).run()
+            return _fit_budget(references, log_weights, bandwidth, math.inf, crew)
         bandwidth = choose_bandwidth(points, seed)
         if len(counts) > _DRAWN:
             # The raising is done on a draw, where it is cheap. More references leave fewer cells to short lists: from
             # 20,000 to 1,000,000 the tree of ten clusters with bridges grew by 2.3 at the same h.
             some = np.random.default_rng(seed).choice(len(counts), _DRAWN, replace=False)
             budget = _BUDGET * (_DRAWN / len(counts)) ** 0.15
-            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget, trials).bandwidth
-        return _fit_budget(references, log_weights, bandwidth, _BUDGET, trials)
+            bandwidth = _fit_budget(references[:, some], log_weights[some], bandwidth, budget, crew).bandwidth
+        return _fit_budget(references, log_weights, bandwidth, _BUDGET, crew)
 
     def log_density(self, points: Floats) -> Floats:
         """log p(y) for points (m, 2), as (m,); a row never depends on the others."""
@@ -365,110 +366,147 @@ _KINDS: dict[str, type] = {
 }
 
 
-class Trials(Protocol):
-    """Processes that may try several things at once: `each` gives the results of up to `size` items to all of them."""
+class Crew(Protocol):
+    """Processes that build one density together, each of which has all references."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
 
     @property
     def size(self) -> int:
-        """How many items are tried at once."""
+        """How many there are."""
 
-    def each(
-        self, work: Callable[[float], dict[str, NDArray[Any]]], items: Sequence[float]
-    ) -> list[dict[str, NDArray[Any]]]:
-        """Results of up to `size` items, in their order."""
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Arrays (n, ...) of all processes one after the other, on every process."""
 
 
-class _OneByOne:
-    size = 1
+class _Alone:
+    rank, size = 0, 1
 
-    def each(
-        self, work: Callable[[float], dict[str, NDArray[Any]]], items: Sequence[float]
-    ) -> list[dict[str, NDArray[Any]]]:
-        return [work(item) for item in items]
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array
 
 
-def _fit_budget(references: Floats, log_weights: Floats, bandwidth: float, budget: float, trials: Trials) -> Kde:
-    """Density with the smallest of the raised bandwidths whose arrays fit.
+def _fit_budget(references: Floats, log_weights: Floats, bandwidth: float, budget: float, crew: Crew) -> Kde:
+    """Density with the bandwidth raised so often that its arrays fit, while raised once less they do not.
 
-    A rise is mostly the smallest one. So while one process tries a bandwidth, others try those that will come next if
-    it fails; what was guessed wrongly is thrown away.
+    The number of rises is doubled until they fit, then searched by halving.
     """
     extent = float(np.ptp(references, axis=1).max())
-
-    def attempt(bandwidth: float) -> dict[str, NDArray[Any]]:
-        try:
-            limit = budget if bandwidth < extent else math.inf
-            return _Build(references, log_weights, bandwidth, limit).run().tensors()
-        except _OverBudget as over:
-            return {"covered": np.array([over.covered])}
-
-    while True:
-        ladder = list(accumulate(repeat(_RISE, trials.size - 1), operator.mul, initial=bandwidth))
-        for guess, found in zip(ladder, trials.each(attempt, ladder), strict=True):
-            if guess != bandwidth:
-                break
-            if "covered" not in found:
-                return Kde.from_tensors(found)
-            bandwidth *= max(_RISE, min(float(found["covered"][0]) ** -0.25, 1.5))
+    failed, best = -1, None
+    while best is None or best[0] - failed > 1:
+        rises = max(0, 2 * failed + 1) if best is None else (failed + best[0]) // 2
+        raised = bandwidth * _RISE**rises
+        found = _Build(references, log_weights, raised, budget if raised < extent else math.inf, crew).run()
+        if found is None:
+            failed = rises
+        else:
+            best = rises, found
+    return best[1]
 
 
-class _OverBudget(Exception):
-    """The arrays would take more bytes than allowed; `covered` is the share of the frame that they reached."""
+class _Leaf(NamedTuple):
+    """A cell of the tree or a cone, which has no key: a tile (11, 11) or the terms of a list (n, 3)."""
 
-    def __init__(self, covered: float) -> None:
-        super().__init__(covered)
-        self.covered = covered
+    anchor: Floats
+    values: Floats
+    key: int = -1
+    width: int = 0
+
+    @property
+    def is_tile(self) -> bool:
+        return len(self.values[0]) != 3
+
+    @property
+    def size(self) -> int:
+        """Bytes that its arrays take."""
+        return 40 + (4 if self.is_tile else 8) * self.values.size
 
 
 class _Build:
-    """The leaves of one density while they are found."""
+    """One density, built by the processes of a crew."""
 
-    def __init__(self, references: Floats, log_weights: Floats, bandwidth: float, budget: float) -> None:
+    def __init__(self, references: Floats, log_weights: Floats, bandwidth: float, budget: float, crew: Crew) -> None:
         self.references = references
         self.log_weights = log_weights
         self.bandwidth = bandwidth
         self.budget = budget
+        self.crew = crew
         total = float(np.exp(log_weights).sum())
         self.log_norm = _log_norm(total, bandwidth)
         low, high = references.min(axis=1), references.max(axis=1)
         # Seen from 100 h away few references are outermost, and few cones face a long rim of them.
         self.side = 1.25 * float((high - low).max()) + 200.0 * bandwidth
         self.centre = 0.5 * (low + high)
-        self.keys: list[int] = []
-        self.widths: list[int] = []
-        self.anchors: list[Floats] = []
-        self.starts: list[int] = []
-        self.counts: list[int] = []
-        self.tiles: list[NDArray[np.float32]] = []
-        self.terms: list[Floats] = []
-        self.n_terms = 0
 
-    def run(self) -> Kde:
-        """All leaves, as arrays."""
-        self.grow_tree()
-        tolerance = 0.4 * TAIL_ERROR
-        while not self.grow_cones(tolerance):
-            tolerance *= 4.0
-        none = np.empty((0, _SQUARES + 3, _SQUARES + 3), dtype=np.float32)
+    def run(self) -> Kde | None:
+        """All leaves as arrays, or nothing if they take more than the budget."""
+        tree = self.grow_tree()
+        if tree is None:
+            return None
+        leaves = tree + self.grow_cones(self.budget - sum(leaf.size for leaf in tree))
+        is_tile = np.array([leaf.is_tile for leaf in leaves])
+        counts = np.array([0 if leaf.is_tile else len(leaf.values) for leaf in leaves])
+        none = np.empty((0, _SQUARES + 3, _SQUARES + 3))
         return Kde(
             bandwidth=self.bandwidth,
             frame=np.array([*(self.centre - 0.5 * self.side), self.side]),
-            keys=np.array(self.keys, dtype=np.int64),
-            widths=np.array(self.widths, dtype=np.int64),
-            anchors=np.array(self.anchors),
-            starts=np.array(self.starts, dtype=np.int32),
-            counts=np.array(self.counts, dtype=np.int32),
-            tiles=np.stack(self.tiles) if self.tiles else none,
-            terms=np.concatenate(self.terms),
+            keys=np.array([leaf.key for leaf in tree], dtype=np.int64),
+            widths=np.array([leaf.width for leaf in tree], dtype=np.int64),
+            anchors=np.array([leaf.anchor for leaf in leaves]),
+            starts=np.where(is_tile, is_tile.cumsum() - 1, counts.cumsum() - counts).astype(np.int32),
+            counts=counts.astype(np.int32),
+            tiles=np.array([leaf.values for leaf in leaves if leaf.is_tile] or none, dtype=np.float32),
+            terms=np.concatenate([leaf.values for leaf in leaves if not leaf.is_tile]),
         )
 
-    def grow_tree(self) -> None:
-        """Split the frame, depth first in Morton order, until each cell is a list or a tile."""
+    def grow_tree(self) -> list[_Leaf] | None:
+        """The leaves of the tree in the order of their keys, or nothing if they take more than its share of the budget.
+
+        Each process stops at its part of that share, and goes on if the others did not need theirs.
+        """
+        limit, size, busy = _TREE * self.budget, 0, True
+        quota, grown, own = limit / self.crew.size, self.grow_leaves(), []
+        while True:
+            busy = False
+            for leaf in grown:
+                own.append(leaf)
+                size += leaf.size
+                if size > quota:
+                    busy = True
+                    break
+            total, still_busy = self.crew.gather(np.array([[size, busy]])).sum(axis=0).tolist()
+            if total > limit:
+                return None
+            if not still_busy:
+                return self.gather_leaves(own)
+            quota = size + (limit - total) / still_busy
+
+    def gather_leaves(self, own: list[_Leaf]) -> list[_Leaf]:
+        """The leaves of all processes in the order of their keys."""
+        gather = self.crew.gather
+        anchors = gather(np.array([leaf.anchor for leaf in own]).reshape(-1, 2))
+        heads = gather(np.array([(leaf.key, leaf.width, *leaf.values.shape) for leaf in own]).reshape(-1, 4))
+        values = gather(np.concatenate([np.empty(0), *(leaf.values.ravel() for leaf in own)]))
+        parts = np.split(values, np.cumsum(heads[:, 2] * heads[:, 3]))
+        leaves = [
+            _Leaf(anchor, part.reshape(rows, columns), key, width)
+            for anchor, part, (key, width, rows, columns) in zip(anchors, parts[:-1], heads.tolist(), strict=True)
+        ]
+        return sorted(leaves, key=lambda leaf: leaf.key)
+
+    def grow_leaves(self) -> Iterator[_Leaf]:
+        """The leaves of this process: the frame is split, depth first, until a cell is a list or a tile."""
         h = self.bandwidth
         core = self.core_level()
         stack = [(0, 0, 0, self.references, self.log_weights, False)]
         while stack:
             level, x, y, references, log_weights, condensed = stack.pop()
+            key, width = _morton(x << (_LEVELS - level), y << (_LEVELS - level)), 1 << (_LEVELS - level)
+            is_own = (key >> 2 * (_LEVELS - _DEALT)) % self.crew.size == self.crew.rank
+            if level >= _DEALT and not is_own:
+                continue
             side = self.side / (1 << level)
             centre = self.centre + self.side * ((np.array([x, y]) + 0.5) / (1 << level) - 0.5)
             if len(log_weights) > _MANY:
@@ -491,7 +529,6 @@ class _Build:
             if len(kept) < len(top):
                 references, log_weights = references.take(kept, axis=1), log_weights[kept]
                 log_shares, slopes = log_shares[kept], slopes.take(kept, axis=1)
-            anchor = centre + mean
             offset = log_total + float(mean @ mean) / (2.0 * h**2) - self.log_norm
             tile, is_core = None, True
             # Among many references a large tile hardly ever fits, and trying is what costs.
@@ -509,16 +546,11 @@ class _Build:
                 for quarter in (3, 2, 1, 0):
                     child = (level + 1, 2 * x + (quarter & 1), 2 * y + (quarter >> 1))
                     stack.append((*child, references, log_weights, condensed))
-                continue
-            if self.size() > _TREE * self.budget:
-                raise _OverBudget(self.keys[-1] / 4.0**_LEVELS)
-            self.keys.append(_morton(x << (_LEVELS - level), y << (_LEVELS - level)))
-            self.widths.append(1 << (_LEVELS - level))
-            if tile is not None:
-                self.add_tile(anchor, tile)
-            else:
-                kept = _matter(log_shares, slopes)
-                self.add_list(anchor, log_shares[kept] + offset, slopes[:, kept])
+            elif is_own:
+                if tile is None:
+                    kept = _matter(log_shares, slopes)
+                    tile = np.column_stack([log_shares[kept] + offset, *slopes[:, kept]])
+                yield _Leaf(centre + mean, tile, key, width)
 
     def reach(self, square: Floats, log_weights: Floats, side: float) -> float:
         """Squared distance from the centre of a cell beyond which no reference matters in it.
@@ -558,13 +590,13 @@ class _Build:
         some = self.references[:, :: max(1, len(self.log_weights) // rows)].T
         scores = [
             float(logsumexp(self.log_weights - _square(self.references - place[:, None]) / (2.0 * self.bandwidth**2)))
-            for place in some
+            for place in some[self.crew.rank :: self.crew.size]
         ]
-        return max(scores) - self.log_norm - CORE_DEPTH - 0.5
+        return float(self.crew.gather(np.array(scores)).max()) - self.log_norm - CORE_DEPTH - 0.5
 
     def try_tile(
         self, log_shares: Floats, slopes: Floats, mean: Floats, side: float, offset: float, core: float
-    ) -> tuple[NDArray[np.float32] | None, bool]:
+    ) -> tuple[Floats | None, bool]:
         """Coefficients of r + offset over a cell if they are good enough there, and whether it touches the core."""
         # Beyond this a factor of the product below could overflow; such a cell is full of creases anyway.
         if np.abs(slopes).max() > 600.0:
@@ -580,15 +612,23 @@ class _Build:
         coefficients = _FIT @ exact @ _FIT.T
         error = np.abs(_DESIGN @ coefficients @ _DESIGN.T - exact).max()
         good = error < _SAFETY * (CORE_ERROR if is_core else TAIL_ERROR)
-        return (coefficients + offset).astype(np.float32) if good else None, is_core
+        return coefficients + offset if good else None, is_core
 
-    def grow_cones(self, tolerance: float) -> bool:
+    def grow_cones(self, room: float) -> list[_Leaf]:
         """A list for each cone {t v: t >= 1, v on a segment of the frame}, seen from the centre of the frame.
 
-        Nothing is added and the answer is False if the lists are too long and a larger tolerance might help.
+        If they take more bytes than there is room for, they are made again with a larger tolerance, up to 10 nats.
         """
+        tolerance = 0.4 * TAIL_ERROR
+        cones = self.cones(tolerance)
+        while sum(cone.size for cone in cones) > room and tolerance < 10.0:
+            tolerance *= 4.0
+            cones = self.cones(tolerance)
+        return cones
+
+    def cones(self, tolerance: float) -> list[_Leaf]:
         h = self.bandwidth
-        lists = []
+        cones = []
         ends = np.array([[[1, 1], [-1, 1]], [[-1, -1], [-1, 1]], [[-1, 1], [1, 1]], [[-1, 1], [-1, -1]]])
         for side in 0.5 * self.side * ends:
             kept = _seen_from(side, self.references - self.centre[:, None], self.log_weights, h)
@@ -603,12 +643,9 @@ class _Build:
                     near, weights = self.thin(segment, near, weights, tolerance)
                 anchor = near[:, np.argmax(segment.mean(axis=1) @ near)]
                 alpha = weights + (float(anchor @ anchor) - _square(near)) / (2.0 * h**2) - self.log_norm
-                lists.append((self.centre + anchor, alpha, (near - anchor[:, None]) * (self.side / h**2)))
-        if self.size() + 24 * sum(len(alpha) for _, alpha, _ in lists) > self.budget and tolerance < 10.0:
-            return False
-        for anchor, alpha, slopes in lists:
-            self.add_list(anchor, alpha, slopes)
-        return True
+                slopes = (near - anchor[:, None]) * (self.side / h**2)
+                cones.append(_Leaf(self.centre + anchor, np.column_stack([alpha, *slopes])))
+        return cones
 
     def thin(self, segment: Floats, places: Floats, log_weights: Floats, tolerance: float) -> tuple[Floats, Floats]:
         """Fewer references for a cone, if they give the same density within a tolerance out to a thousand frames.
@@ -648,23 +685,6 @@ class _Build:
             if np.abs(logsumexp(score(rim, *merged)) - exact).max() < tolerance:
                 return merged
         return merged if many else (places, log_weights)
-
-    def size(self) -> int:
-        """Bytes so far."""
-        return 40 * len(self.starts) + 4 * (_SQUARES + 3) ** 2 * len(self.tiles) + 24 * self.n_terms
-
-    def add_tile(self, anchor: Floats, tile: NDArray[np.float32]) -> None:
-        self.anchors.append(anchor)
-        self.starts.append(len(self.tiles))
-        self.counts.append(0)
-        self.tiles.append(tile)
-
-    def add_list(self, anchor: Floats, alpha: Floats, slopes: Floats) -> None:
-        self.anchors.append(anchor)
-        self.starts.append(self.n_terms)
-        self.counts.append(len(alpha))
-        self.terms.append(np.column_stack([alpha, *slopes]))
-        self.n_terms += len(alpha)
 
 
 def _along(segment: Floats, count: int) -> Floats:

@@ -193,7 +193,7 @@ def fit_bundle(
 
     points = steps.rows("served", share.rows, lambda: _served_points(embedder, probs, even, report))
     all_points = team.gather(points)
-    kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, trials=team)))
+    kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, crew=team)))
     combined = _combined(probs, even, config.seed)
     figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
     map_figures = _map_figures(mapped, even, fitted, even_points, _shown_labels(predictions, columns, team), config)

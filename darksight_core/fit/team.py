@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import safetensors.numpy
@@ -33,7 +33,6 @@ BLOCK_ROWS = 8_192
 """Rows that are dealt, and worked through, together."""
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-Item = TypeVar("Item")
 
 _PATIENCE = timedelta(minutes=30)
 
@@ -118,14 +117,6 @@ class Team:
         if data[:1] == b"\1":
             raise FitError(json.loads(data[1:]))
         return safetensors.numpy.load(data[1:])
-
-    def each(self, work: Callable[[Item], Arrays], items: Sequence[Item]) -> list[Arrays]:
-        """`work` on one item per process at most, all results on every process."""
-        if self.size == 1:
-            return [work(item) for item in items]
-        mine = work(items[self.rank]) if self.rank < len(items) else {}
-        plain = {name: np.ascontiguousarray(array) for name, array in mine.items()}
-        return [safetensors.numpy.load(part) for part in self._exchange(safetensors.numpy.save(plain))[: len(items)]]
 
     def _exchange(self, data: bytes) -> list[bytes]:
         """The bytes of every process, in the order of ranks."""

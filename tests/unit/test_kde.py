@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.kde import (
@@ -339,28 +342,33 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         Kde.from_tensors({**tensors, name: whole[:-1]})
 
 
-class _ThreeAtOnce:
-    """Tries three bandwidths whenever it is asked, as three processes would."""
+class _Thread:
+    """One of several threads that build a density together, as processes would."""
 
-    size = 3
+    def __init__(self, rank: int, size: int, meeting: threading.Barrier, table: dict[int, NDArray[Any]]) -> None:
+        self.rank, self.size = rank, size
+        self._meeting, self._table = meeting, table
 
-    def __init__(self) -> None:
-        self.tried: list[float] = []
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        self._table[self.rank] = array
+        self._meeting.wait(60.0)
+        found = np.concatenate([self._table[rank] for rank in range(self.size)])
+        self._meeting.wait(60.0)
+        return found
 
-    def each(self, work: Callable[[float], dict[str, Any]], items: Sequence[float]) -> list[dict[str, Any]]:
-        self.tried += items
-        return [work(item) for item in items]
 
+@pytest.mark.parametrize("make", [make_line, make_clusters])
+def test_a_crew_finds_the_density_that_one_finds(make: Callable[[int], Floats]) -> None:
+    """Whether much of the tree is one member's or little, and whether the bandwidth is raised or not."""
+    points = make(800)
+    alone = Kde.fit(points)
 
-def test_trying_bandwidths_at_once_finds_the_same_density() -> None:
-    """Guessing ahead changes who works, not what is found."""
-    points = make_line(800)
-    trials = _ThreeAtOnce()
+    meeting, table = threading.Barrier(3), dict[int, NDArray[Any]]()
+    with ThreadPoolExecutor(3) as pool:
+        crew = [_Thread(rank, 3, meeting, table) for rank in range(3)]
+        together = list(pool.map(lambda member: Kde.fit(points, crew=member), crew))
 
-    alone, together = Kde.fit(points), Kde.fit(points, trials=trials)
-
-    assert len(trials.tried) >= 3
-    assert alone.bandwidth > choose_bandwidth(points)
-    assert together.bandwidth == alone.bandwidth
-    for name, array in alone.tensors().items():
-        np.testing.assert_array_equal(together.tensors()[name], array)
+    assert (alone.bandwidth > choose_bandwidth(points)) == (make is make_line)
+    for found in together:
+        for name, array in alone.tensors().items():
+            np.testing.assert_array_equal(found.tensors()[name], array)
