@@ -24,6 +24,7 @@ from darksight_core.loops import (
     BLOCK,
     CONFIDENCES,
     DTYPES,
+    STEPS,
     WIDE,
     Density,
     Outlier,
@@ -51,8 +52,16 @@ _ROWS = 64
 # Further from every softened row than two of them can be from each other.
 _FAR = 9.0
 
-# Groups of classes by which anchors are screened, and from how many classes on.
-_GROUPS, _GROUPED = 32, 96
+# From so many classes on anchors are screened by groups of classes, from `WIDE` on by more levels of them: the coarsest
+# has so many groups, each further one so many times as many, up to a share of the classes. A level takes as long as it
+# has groups and leaves about half of the anchors to the next.
+_GROUPED, _GROUPS, _FINER, _FINEST = 96, 8, 4, 0.6
+
+# Numbers of 16 bits that are worked on at a time.
+_LANES = 32
+
+# The cost of anchors that are none: not below any limit, not even an infinite one.
+_NEVER = math.nan
 
 
 class Rule(NamedTuple):
@@ -235,7 +244,31 @@ def _start(embedder: Embedder) -> Start:
 
 def _plane(embedder: Embedder) -> Plane:
     theta, power = embedder.theta(), 0.5 * (embedder.student.dof + 2.0)
-    weights, classes = embedder.anchor_weights, embedder.student.n_classes
+    inside = np.argsort(embedder.anchor_class, kind="stable").astype(np.int32)
+    starts = np.searchsorted(embedder.anchor_class[inside], np.arange(embedder.student.n_classes + 1))
+    order, log_odds, others = _odds(embedder.anchor_weights[:, : 0 if embedder.student.n_classes >= WIDE else None])
+    levels, parents, coarse, screens = _levels(embedder)
+    return Plane(
+        theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2), np.exp(theta[2:3] / power)]),
+        anchors=embedder.anchors,
+        anchor_weights=embedder.anchor_weights.T,
+        inside=inside,
+        inside_starts=starts.astype(np.int32),
+        order=order,
+        log_odds=log_odds,
+        others=others,
+        levels=levels,
+        parents=parents,
+        coarse=coarse,
+        screens=screens,
+        numbers=np.array([power, embedder.bound, MARGIN, SLACK, REST]),
+        counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
+    )
+
+
+def _odds(weights: Floats) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """For each class the anchors by its log-odds, these, and the probability of all others, (K, M) each."""
+    classes = len(weights) // 2
     log_q, q = -weights[:classes], -weights[classes : 2 * classes]
     # 1 - q has no digits left where q is nearly one; the sum of the others has.
     others = 1.0 - q
@@ -245,27 +278,53 @@ def _plane(embedder: Embedder) -> Plane:
     others[top, anchors] = rest.sum(axis=0)
     log_odds = log_q - np.log(np.maximum(others, 1e-300))
     order = np.argsort(log_odds, axis=1, kind="stable")
-    group = _groups(embedder.student.means) if classes >= _GROUPED else np.empty(0, dtype=np.int64)
-    return Plane(
-        theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2)]),
-        anchors=embedder.anchors,
-        anchor_weights=weights.T,
-        anchor_class=embedder.anchor_class,
-        order=order.astype(np.int32),
-        log_odds=np.take_along_axis(log_odds, order, axis=1).astype(np.float32),
-        others=np.take_along_axis(others, order, axis=1).astype(np.float32),
-        group=group,
-        group_weights=_group_weights(q, group).astype(np.float32),
-        single_weights=weights.T.astype(np.float32) if len(group) else np.zeros((len(anchors), 0), dtype=np.float32),
-        numbers=np.array([power, embedder.bound, MARGIN, SLACK, REST]),
-        counts=np.array([embedder.refine_steps, embedder.inside_steps, BISECTIONS]),
+    sort = partial(np.take_along_axis, indices=order, axis=1)
+    return order.astype(np.int32), sort(log_odds).astype(np.float32), sort(others).astype(np.float32)
+
+
+_Levels = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
+
+
+def _levels(embedder: Embedder) -> _Levels:
+    """`levels`, `parents`, `coarse` and `screens` of a `Plane`."""
+    means, classes, weights = embedder.student.means, embedder.student.n_classes, embedder.anchor_weights
+    coarse, screens = np.zeros((0, 1, BLOCK), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    if classes < _GROUPED:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), coarse, screens
+    sizes = [_GROUPS if classes >= WIDE else _FINER * _GROUPS]
+    while _FINER * sizes[-1] < _FINEST * classes:
+        sizes.append(_FINER * sizes[-1])
+    # Which group of each level every class is in; on the last it is its own.
+    groups = [*(_groups(means, size) for size in sizes), np.arange(classes)]
+    firsts = [np.unique(group, return_index=True)[1] for group in groups]
+    parents = [coarser[first] for coarser, first in zip(groups[:-1], firsts[1:], strict=True)]
+    tables = [*(_group_weights(-weights[classes : 2 * classes], group) for group in groups[:-1]), weights.T]
+    if classes >= WIDE:
+        coarse = _blocks(tables.pop(0))
+        sizes.pop(0)
+    return (
+        np.array([*sizes, classes]),
+        np.concatenate(parents[::-1]),
+        coarse,
+        np.concatenate(tables, axis=1).astype(np.float32),
     )
 
 
-def _groups(means: Floats) -> NDArray[np.int64]:
-    """Numbers of groups of classes that are neighbours on the map, (K,): the largest is halved, again and again."""
+def _blocks(weights: Floats) -> NDArray[np.float32]:
+    """Weights of anchors, (M, n), in blocks of them and turned, (B, n, 64)."""
+    blocks = np.zeros((-(-len(weights) // BLOCK) * BLOCK, weights.shape[1]), dtype=np.float32)
+    blocks[:, -1] = _NEVER
+    blocks[: len(weights)] = weights
+    return blocks.reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
+
+
+def _groups(means: Floats, size: int) -> NDArray[np.int64]:
+    """Numbers of groups of classes that are neighbours on the map, (K,): the largest is halved, again and again.
+
+    More groups are parts of fewer ones.
+    """
     groups = [np.arange(len(means))]
-    while len(groups) < _GROUPS:
+    while len(groups) < size:
         largest = groups.pop(int(np.argmax([len(group) for group in groups])))
         axis = int(np.ptp(means[largest], axis=0).argmax())
         largest = largest[np.argsort(means[largest, axis], kind="stable")]
@@ -278,9 +337,7 @@ def _groups(means: Floats) -> NDArray[np.int64]:
 
 def _group_weights(q: Floats, group: NDArray[np.int64]) -> Floats:
     """What `Embedder.anchor_weights` are for classes, for groups of them, (M, 2G + 1), from posteriors (K, M)."""
-    if not len(group):
-        return np.zeros((q.shape[1], 1))
-    sums = np.zeros((_GROUPS, q.shape[1]))
+    sums = np.zeros((int(group.max()) + 1, q.shape[1]))
     np.add.at(sums, group, q)
     logs = np.log(sums)
     return np.concatenate([-logs, -sums, (sums * logs).sum(axis=0, keepdims=True)]).T
@@ -296,12 +353,18 @@ def _outlier(combined: Combined) -> Outlier:
     blocks = -(-stored // BLOCK)
     rows = np.full((blocks * BLOCK, classes), _FAR)
     rows[:stored] = neighbours.rows
-    screen = np.zeros((blocks * BLOCK, classes), dtype=np.float32)
-    screen[:stored] = neighbours.rows
-    screen = screen.reshape(blocks, BLOCK, classes)
+    is_wide = classes >= WIDE
+    screen = np.zeros((0 if is_wide else blocks * BLOCK, classes), dtype=np.float32)
+    # Filled up so that all of a row can be worked on several at a time.
+    wide = np.zeros((blocks * BLOCK if is_wide else 0, -(-classes // _LANES) * _LANES), dtype=np.int16)
+    if is_wide:
+        wide[:stored, :classes] = np.rint(neighbours.rows * STEPS)
+    else:
+        screen[:stored] = neighbours.rows
     return Outlier(
         rows=rows,
-        screen=screen if classes >= WIDE else screen.transpose(0, 2, 1),
+        screen=screen.reshape(-1, BLOCK, classes).transpose(0, 2, 1),
+        wide=wide.view(np.int32),
         gen_scores=combined.gen_rank.scores,
         gen_log_ranks=combined.gen_rank.log_ranks,
         soft_scores=combined.soft_rank.scores,

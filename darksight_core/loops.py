@@ -5,11 +5,12 @@ The same formulas as in `embed`, `student`, `kde`, `combined`, `confidence`, `le
 
     anchors      KL_sym is at least that of fewer classes (data processing). With two, "the row's own" and "any other",
                  anchors in the order of their log-odds are tried from the row's outwards until no other can win; where
-                 classes are many, groups of neighbours on the map tell which of these need not be tried
-    neighbours   products in float32 leave few stored rows that can be the k-th nearest; float64 decides among them
+                 classes are many, groups of neighbours on the map, few and then more, tell which need not be tried
+    neighbours   products in float32, or of rows rounded to 16 bits, leave few stored rows that can be the k-th nearest;
+                 float64 decides among them
 
-Logarithms and exponentials are taken of whole arrays by `_log` and `_exp`, several at a time; those of the C library
-numba calls one by one.
+Logarithms and exponentials in loops are those of `_log_and_inverse` and `_exp`, which are worked on several at a time;
+those of the C library numba calls one by one.
 
 numba is optional: without it `COMPILED` is false, and the functions here would work, but slowly. Compiled code is kept
 beside this file, or in the user's cache directory if that is read-only; without both it is compiled in each process.
@@ -45,6 +46,7 @@ __all__ = [
     "COMPUTED",
     "CONFIDENCES",
     "DTYPES",
+    "STEPS",
     "WIDE",
     "Density",
     "Outlier",
@@ -67,6 +69,9 @@ BLOCK = 64
 
 WIDE = 256
 """Classes from which on stored rows are looked at one by one."""
+
+STEPS = 32767
+"""Steps to which the entries of such rows are rounded, from 0 to 1: the products of two rows fit into 32 bits."""
 
 COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
 """Reject scores that are computed here, and may differ from numpy's by rounding."""
@@ -131,22 +136,31 @@ _TEMPERATURE, _FLOOR = range(2)
 class Plane(NamedTuple):
     """Arrays of an `Embedder`.
 
-    `theta` has μ_x, μ_y, b, v and exp(b) / 4c² of its scores, (5, K). `anchor_weights` are (M, 2K + 1). For each class
-    `order` has the anchors by its log-odds there, which are `log_odds`, and `others` the probability of all other
-    classes, (K, M) each. `group` is that of each class, (K,), and `group_weights` are as the anchors' for the groups,
-    (M, 2G + 1); without groups G = 0. `single_weights` are those of the anchors once more, (M, 2K + 1), or (M, 0).
+    `theta` has μ_x, μ_y, b, v, exp(b) / 4c² and exp(b / c) of its scores, (6, K). `anchor_weights` are (M, 2K + 1).
+    `inside` has the anchors at which the student predicts a class, class after class, those of class k from
+    `inside_starts[k]` to `inside_starts[k + 1]`.
+
+    For each class `order` has the anchors by its log-odds there, which are `log_odds`, and `others` the probability of
+    all other classes, (K, M) each. Where classes are many, neighbours on the map are grouped, on several levels:
+    `levels` has the number of groups on each, the last is K, and `parents` which group each belongs to on the next
+    coarser level, from the classes on. `screens` are for groups what the anchors' weights are for classes, coarser
+    levels first, side by side, (M, Σ (2G + 1)). Where classes are very many, a still coarser level is apart in
+    `coarse`, in blocks of anchors, (B, 2G + 1, 64), filled up with some that are none, and `order`,
+    `log_odds` and `others` are empty. What is not there has length 0.
     """
 
     theta: Floats
     anchors: Floats
     anchor_weights: Floats
-    anchor_class: Ints
+    inside: Words
+    inside_starts: Words
     order: NDArray[np.int32]
     log_odds: NDArray[np.float32]
     others: NDArray[np.float32]
-    group: Ints
-    group_weights: NDArray[np.float32]
-    single_weights: NDArray[np.float32]
+    levels: Ints
+    parents: Ints
+    coarse: NDArray[np.float32]
+    screens: NDArray[np.float32]
     numbers: Floats
     counts: Ints
 
@@ -175,11 +189,13 @@ class Outlier(NamedTuple):
     """Arrays of a `Combined`.
 
     `rows` are the stored rows, (64 B, K), filled up to whole blocks with places that are far from any row, and `screen`
-    has them in float32 and turned, (B, K, 64), filled up with zeros; from `WIDE` classes on not turned, (B, 64, K).
+    has them in float32 and turned, (B, K, 64), filled up with zeros. From `WIDE` classes on that is empty, and `wide`
+    has them in `STEPS`, (64 B, K and some zeros), two in each number of 32 bits.
     """
 
     rows: Floats
     screen: NDArray[np.float32]
+    wide: Words
     gen_scores: Floats
     gen_log_ranks: Floats
     soft_scores: Floats
@@ -212,9 +228,9 @@ class _Results(NamedTuple):
 
 
 # How many arrays `_unpack` makes, and which of them has the stored rows.
-_ARRAYS, _STORED_ROWS = 38, 27
+_ARRAYS, _STORED_ROWS = 41, 29
 
-# Below so many classes a loop with the C library's logarithm is faster than several loops with `_log`.
+# Below so many classes a row has too few of them to work on several at a time.
 _FEW = 32
 
 # From so many rows on they are placed together, and so many at a time, whose arrays stay in cache.
@@ -265,14 +281,20 @@ def score_rows(
     count, inputs, classes = len(probs), probs.shape[1], len(start.columns)
     pis, logs, soft = np.empty((count, inputs)), np.empty((count, inputs)), np.empty((count, inputs))
     rows, guesses, values = np.empty((count, 2 * classes + 1)), np.empty((count, 2)), np.empty((2, start.sizes.max()))
-    affinity, lanes = np.empty((len(outlier.screen), BLOCK), dtype=np.float32), np.empty(BLOCK, dtype=np.float32)
+    affinity = np.empty((len(outlier.rows) // BLOCK, BLOCK), dtype=np.float32)
+    lanes, single = np.empty(BLOCK, dtype=np.float32), np.empty(inputs, dtype=np.float32)
     squares, best = np.empty(count), np.empty(outlier.counts[_NEIGHBOURS])
     _prepare(probs, start, outlier.numbers[_SOFTNESS], pis, logs, soft, rows, predicted)
     for i in range(count):
         if predicted[i] >= 0:
             _guess(rows[i], start, plane.numbers[_BOUND], values, guesses[i])
-            _affinity(soft[i], outlier.screen, affinity)
-            squares[i] = _square_distance(soft[i], affinity, outlier.rows, lanes, best)
+            if len(outlier.wide):
+                error = _wide_affinity(soft[i], outlier.wide, affinity)
+            else:
+                for k in range(inputs):
+                    single[k] = soft[i, k]
+                error = _affinity(single, outlier.screen, affinity)
+            squares[i] = _square_distance(soft[i], affinity, error, outlier.rows, lanes, best)
     return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
 
 
@@ -393,7 +415,7 @@ def nearest_rows(
     """
     lanes, best = np.empty(BLOCK, dtype=np.float32), np.empty(neighbours)
     for i in range(len(soft)):
-        squares[i] = _square_distance(soft[i], affinities[i], stored, lanes, best)
+        squares[i] = _square_distance(soft[i], affinities[i], _single_error(soft.shape[1]), stored, lanes, best)
 
 
 @_compiled
@@ -447,39 +469,42 @@ def _unpack(
         _table(doubles, places[5]),
         _table(doubles, places[6]),
         _table(doubles, places[7]),
-        _line(longs, places[8]),
-        _table(words, places[9]),
-        _table(singles, places[10]),
+        _line(words, places[8]),
+        _line(words, places[9]),
+        _table(words, places[10]),
         _table(singles, places[11]),
-        _line(longs, places[12]),
-        _table(singles, places[13]),
-        _table(singles, places[14]),
-        _line(doubles, places[15]),
-        _line(longs, places[16]),
+        _table(singles, places[12]),
+        _line(longs, places[13]),
+        _line(longs, places[14]),
+        _cube(singles, places[15]),
+        _table(singles, places[16]),
+        _line(doubles, places[17]),
+        _line(longs, places[18]),
     )
     density = Density(
-        _line(doubles, places[17]),
-        _line(doubles, places[18]),
-        _line(longs, places[19]),
-        _line(longs, places[20]),
-        _table(doubles, places[21]),
-        _line(words, places[22]),
-        _line(words, places[23]),
-        _cube(singles, places[24]),
-        _table(doubles, places[25]),
-        _line(longs, places[26]),
+        _line(doubles, places[19]),
+        _line(doubles, places[20]),
+        _line(longs, places[21]),
+        _line(longs, places[22]),
+        _table(doubles, places[23]),
+        _line(words, places[24]),
+        _line(words, places[25]),
+        _cube(singles, places[26]),
+        _table(doubles, places[27]),
+        _line(longs, places[28]),
     )
     outlier = Outlier(
-        _table(doubles, places[27]),
-        _cube(singles, places[28]),
-        _line(doubles, places[29]),
-        _line(doubles, places[30]),
-        _line(doubles, places[31]),
+        _table(doubles, places[29]),
+        _cube(singles, places[30]),
+        _table(words, places[31]),
         _line(doubles, places[32]),
         _line(doubles, places[33]),
-        _line(longs, places[34]),
+        _line(doubles, places[34]),
+        _line(doubles, places[35]),
+        _line(doubles, places[36]),
+        _line(longs, places[37]),
     )
-    ranking = Ranking(_line(doubles, places[35]), _line(doubles, places[36]), _line(longs, places[37]))
+    ranking = Ranking(_line(doubles, places[38]), _line(doubles, places[39]), _line(longs, places[40]))
     return start, plane, density, outlier, ranking
 
 
@@ -690,22 +715,26 @@ def _temper(pi: Floats, log: Floats, temperature: float) -> None:
 
 @_compiled
 def _log(values: Floats, logs: Floats) -> None:
-    """Write the logarithms of positive numbers, none of them tiny, to `logs`, another array.
+    """Write the logarithms of positive numbers, none of them tiny, to `logs`; see `_log_and_inverse`."""
+    for k in range(len(values)):
+        logs[k] = _log_and_inverse(values[k])[0]
+
+
+@_compiled
+def _log_and_inverse(value: float) -> tuple[float, float]:
+    """log x and 1 / x of a positive number that is neither tiny nor huge, by one division.
 
     x = 2ⁿ m with √½ <= m < √2, and log m is a polynomial in (m - 1) / (m + 1) (fdlibm's); right to 1e-15.
     """
-    bits, mantissas = values.view(np.int64), logs.view(np.int64)
-    for k in range(len(values)):
-        mantissas[k] = bits[k] - (((bits[k] - 0x3FE6A09E667F3BCD) >> 52) << 52)
-    for k in range(len(values)):
-        power, part = float((bits[k] - mantissas[k]) >> 52), logs[k] - 1.0
-        s = part / (2.0 + part)
-        z = s * s
-        far = 0.2222219843214978396 + z * (
-            0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.147981986051165859)
-        )
-        series = z * (0.666666666666673513 + z * (0.3999999999940941908 + z * (0.2857142874366239149 + z * far)))
-        logs[k] = power * 0.6931471805599453 + s * (2.0 + series)
+    bits = np.float64(value).view(np.int64)
+    power = (bits - 0x3FE6A09E667F3BCD) >> 52
+    mantissa = np.int64(bits - (power << 52)).view(np.float64)
+    inverse = 1.0 / (value * (mantissa + 1.0))
+    s = (mantissa - 1.0) * value * inverse
+    z = s * s
+    far = 0.2222219843214978396 + z * (0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.147981986051165859))
+    series = z * (0.666666666666673513 + z * (0.3999999999940941908 + z * (0.2857142874366239149 + z * far)))
+    return power * 0.6931471805599453 + s * (2.0 + series), (mantissa + 1.0) * inverse
 
 
 @_compiled
@@ -782,18 +811,37 @@ def _single_cost(row: NDArray[np.float32], weights: NDArray[np.float32]) -> floa
 
 
 @_compiled
-def _group(row: Floats, group: Ints, grouped: NDArray[np.float32]) -> float:
-    """Write (Π, log Π, 1) of the groups of classes to `grouped`; Σ Π log Π."""
-    groups, minus_entropy = len(grouped) // 2, 0.0
-    sums = np.zeros(groups)
-    for k in range(len(group)):
-        sums[group[k]] += row[k]
-    for g in range(groups):
-        log_sum = math.log(max(sums[g], 1e-300))
-        minus_entropy += sums[g] * log_sum
-        grouped[g], grouped[groups + g] = sums[g], log_sum
-    grouped[2 * groups] = 1.0
-    return minus_entropy
+def _group(row: Floats, plane: Plane) -> tuple[NDArray[np.float32], NDArray[np.float32], Floats]:
+    """(Π, log Π, 1) of the coarsest groups of classes and of those of all other levels, and Σ Π log Π of each level.
+
+    Levels are in the order of `plane.screens`; of the Σ Π log Π that of the coarsest is the last.
+    """
+    classes, levels, child = len(row) // 2, plane.levels, 0
+    coarse = np.empty(plane.coarse.shape[1], dtype=np.float32)
+    finer, entropies = np.empty(plane.screens.shape[1], dtype=np.float32), np.empty(len(levels) + 1)
+    sums, logs, end = row[:classes], row[classes : 2 * classes], len(finer)
+    for level in range(len(levels) - 1, -2 if len(plane.coarse) else -1, -1):
+        groups, minus_entropy = len(sums), 0.0
+        part = finer[end - 2 * groups - 1 : end] if level >= 0 else coarse
+        for g in range(groups):
+            minus_entropy += sums[g] * logs[g]
+        for g in range(groups):
+            part[g] = sums[g]
+        for g in range(groups):
+            part[groups + g] = logs[g]
+        part[2 * groups] = 1.0
+        entropies[level] = minus_entropy
+        if child < len(plane.parents):
+            end -= 2 * groups + 1
+            # Below the smallest probability by far, but it has a logarithm.
+            fewer = np.full(levels[level - 1] if level > 0 else len(coarse) // 2, 1e-300)
+            parents = plane.parents[child : child + groups]
+            for g in range(groups):
+                fewer[parents[g]] += sums[g]
+            child += groups
+            sums, logs = fewer, np.empty(len(fewer))
+            _log(sums, logs)
+    return coarse, finer, entropies
 
 
 @_compiled
@@ -828,114 +876,136 @@ def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) ->
 
     A function by itself, because the other is half as fast with this in it.
     """
-    classes, minus_entropy, other = len(row) // 2, 0.0, 0.0
-    grouped, single = np.empty(plane.group_weights.shape[1], dtype=np.float32), row.astype(np.float32)
-    of_groups = _group(row, plane.group, grouped)
+    classes, other, count = len(row) // 2, 0.0, 0
     for k in range(classes):
-        minus_entropy += row[k] * row[classes + k]
-        if k != label:
-            other += row[k]
-    # Below the smallest probability by far, but a row of one class has no other.
+        other += row[k] if k != label else 0.0
     log_odds = row[classes + label] - math.log(max(other, 1e-300))
     order, known, others = plane.order[label], plane.log_odds[label], plane.others[label]
-    # All terms of a cost but Q·log Q are positive, so their sizes sum to at most cost + 2 log K. Both factors and each
-    # of the 2K + 1 sums are rounded to 24 bits.
-    share = (2 * classes + 9) * 2.0**-24
-    rounding = share * 2.0 * (math.log(classes) + 1.0)
-    middle, best = _rank(log_odds, known), -1
+    middle, some = _rank(log_odds, known), np.empty(len(order), dtype=np.int64)
     for side in range(2):
         j = middle if side == 0 else middle - 1
         while 0 <= j < len(order):
-            # What float32 rounds off is made up for, so that no anchor is missed.
-            enough = limit * 1.0001 + 1e-9
-            if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > enough:
+            if 0.5 * (float(others[j]) - other) * (log_odds - float(known[j])) > limit * 1.0001 + 1e-9:
                 break
-            m = order[j]
-            if (1.0 - share) * _single_cost(grouped, plane.group_weights[m]) + of_groups <= 2.0 * enough + rounding:
-                least = (1.0 - share) * _single_cost(single, plane.single_weights[m]) + minus_entropy
-                if least <= 2.0 * enough + rounding:
-                    loss = 0.5 * (_cost(row, plane.anchor_weights[m]) + minus_entropy)
-                    if loss < limit:
-                        best, limit = m, loss
+            some[count] = order[j]
+            count += 1
             j += 1 if side == 0 else -1
+    _, finer, entropies = _group(row, plane)
+    return _best_of(some[:count], row, limit, finer, entropies, plane)
+
+
+@_compiled
+def _best_anchor_of_most(row: Floats, limit: float, plane: Plane) -> int:
+    """The same where the coarsest groups choose the anchors to try: orders by log-odds would take too much room."""
+    coarse, finer, entropies = _group(row, plane)
+    costs, some, count = (
+        np.empty((len(plane.coarse), BLOCK), dtype=np.float32),
+        np.empty(len(plane.screens), np.int64),
+        0,
+    )
+    _affinity(coarse, plane.coarse, costs)
+    most = np.float32(_most(limit, len(row) // 2, entropies[-1]))
+    for block in range(len(costs)):
+        part, found = costs[block], np.int32(0)
+        for j in range(len(part)):
+            found = np.int32(found | np.int32(part[j] <= most))
+        if found:
+            for j in range(len(part)):
+                if part[j] <= most:
+                    some[count] = block * BLOCK + j
+                    count += 1
+    return _best_of(some[:count], row, limit, finer, entropies, plane)
+
+
+@_compiled
+def _best_of(some: Ints, row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane) -> int:
+    """The one of some anchors, whose array is written to, of least KL_sym, or -1 if none is below the limit."""
+    start, count, last, best = 0, len(some), len(plane.levels) - 1, -1
+    costs = np.empty(count, dtype=np.float32)
+    for level in range(last + 1):
+        end, least, kept = start + 2 * plane.levels[level] + 1, 0, 0
+        part = finer[start:end]
+        for j in range(count):
+            costs[j] = _single_cost(part, plane.screens[some[j]][start:end])
+            least = j if costs[j] < costs[least] else least
+        if count:
+            # The likeliest first: the lower the limit, the fewer are left for the next level.
+            loss = 0.5 * (_cost(row, plane.anchor_weights[some[least]]) + entropies[last])
+            if loss < limit:
+                best, limit = some[least], loss
+        most = _most(limit, len(row) // 2, entropies[level])
+        for j in range(count):
+            if costs[j] <= most:
+                some[kept] = some[j]
+                kept += 1
+        start, count = end, kept
+    for j in range(count):
+        loss = 0.5 * (_cost(row, plane.anchor_weights[some[j]]) + entropies[last])
+        if loss < limit:
+            best, limit = some[j], loss
     return best
 
 
 @_compiled
-def _scores(x: float, y: float, theta: Floats, power: float, work: Floats) -> None:
-    """Write -2c / (|y - μ|² + v) and s of all classes at a point to the first two rows of `work`."""
-    classes = theta.shape[1]
-    if classes < _FEW:
-        for k in range(classes):
-            gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-            square = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-            work[0, k], work[1, k] = -2.0 * power / square, theta[2, k] - power * math.log(square)
-        return
-    for k in range(classes):
-        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        work[2, k] = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-    _log(work[2], work[1])
-    for k in range(classes):
-        work[1, k] = theta[2, k] - power * work[1, k]
-        work[0, k] = -2.0 * power / work[2, k]
+def _most(limit: float, classes: int, minus_entropy: float) -> float:
+    """What the cost in float32 is at most of an anchor whose KL_sym is below the limit, on a level of groups."""
+    # All terms of a cost but Q·log Q are positive, so their sizes sum to at most cost + 2 log K. Both factors and each
+    # of the 2K + 1 sums are rounded to 24 bits. What float32 rounds off is made up for, so that no anchor is missed.
+    share = (2 * classes + 9) * 2.0**-24
+    rounding = share * 2.0 * (math.log(classes) + 1.0)
+    return (2.0 * (limit * 1.0001 + 1e-9) + rounding - minus_entropy) / (1.0 - share)
 
 
 @_compiled
 def _posterior(x: float, y: float, theta: Floats, power: float, work: Floats) -> tuple[float, float]:
-    """Write `_scores` and exp(s), up to a factor, to `work`; log Σ exp s, and what makes them sum to one."""
-    _scores(x, y, theta, power, work)
-    classes, top, total = theta.shape[1], 0.0, 0.0
+    """Write -2c / (|y - μ|² + v), s and exp(s), up to a factor, to `work`; log Σ exp s, and what makes the sum one."""
+    at_x, at_y, offset, spread, factor = theta[0], theta[1], theta[2], theta[3], theta[4]
+    slope, score, q, top, total = work[0], work[1], work[2], 0.0, 0.0
+    for k in range(len(q)):
+        gap_x, gap_y = x - at_x[k], y - at_y[k]
+        log, inverse = _log_and_inverse(gap_x * gap_x + gap_y * gap_y + spread[k])
+        slope[k] = -2.0 * power * inverse
+        score[k] = offset[k] - power * log
     if power == 2.0:
         # ν = 2 is the default, and there exp(s) takes no exponential.
-        for k in range(classes):
-            q = theta[4, k] * work[0, k] * work[0, k]
-            work[2, k] = q
-            total += q
+        for k in range(len(q)):
+            q[k] = factor[k] * slope[k] * slope[k]
     else:
-        top = work[1, _largest(work[1], 0, classes)]
-        for k in range(classes):
-            work[2, k] = work[1, k] - top
-        _exp(work[2], work[2])
-        for k in range(classes):
-            total += work[2, k]
+        top = score[_largest(score, 0, len(score))]
+        for k in range(len(q)):
+            q[k] = score[k] - top
+        _exp(q, q)
+    for k in range(len(q)):
+        total += q[k]
     return top + math.log(total), 1.0 / total
-
-
-@_compiled
-def _loss(x: float, y: float, pair: Floats, theta: Floats, power: float, work: Floats) -> float:
-    """KL_sym at a point, the first number of `_look` by itself."""
-    log_total, scale = _posterior(x, y, theta, power, work)
-    loss = 0.0
-    for k in range(theta.shape[1]):
-        loss += (pair[0, k] - work[2, k] * scale) * (pair[1, k] - work[1, k] + log_total)
-    return 0.5 * loss
 
 
 @_compiled
 def _look(x: float, y: float, pair: Floats, theta: Floats, power: float, work: Floats) -> Local:
     """KL_sym, log Σ exp s, gradient x, y and Hessian xx, yy, xy at a point, for (π, log π); see `embed._look`."""
     log_total, scale = _posterior(x, y, theta, power, work)
-    classes, loss, mean = theta.shape[1], 0.0, 0.0
-    for k in range(classes):
-        q, surprise = work[2, k] * scale, pair[1, k] - work[1, k] + log_total
-        loss += (pair[0, k] - q) * surprise
-        mean += q * surprise
+    pi, log_pi, at_x, at_y, slope, score, q = pair[0], pair[1], theta[0], theta[1], work[0], work[1], work[2]
+    loss, mean = 0.0, 0.0
+    for k in range(len(q)):
+        surprise = log_pi[k] - score[k] + log_total
+        loss += (pi[k] - q[k] * scale) * surprise
+        mean += q[k] * scale * surprise
     g_x, g_y, mean_x, mean_y, tilt_x, tilt_y = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     h_xx, h_yy, h_xy, bend = 0.0, 0.0, 0.0, 0.0
     share, level = 1.0 / power, log_total - mean
-    for k in range(classes):
-        slope, q = work[0, k], work[2, k] * scale
-        along_x, along_y = slope * (x - theta[0, k]), slope * (y - theta[1, k])
-        tilt = q * (pair[1, k] - work[1, k] + level)
-        pull = 0.5 * (q - pair[0, k] - tilt)
-        weight = q - 0.5 * tilt + share * pull
-        mean_x += q * along_x
-        mean_y += q * along_y
+    for k in range(len(q)):
+        own = q[k] * scale
+        along_x, along_y = slope[k] * (x - at_x[k]), slope[k] * (y - at_y[k])
+        tilt = own * (log_pi[k] - score[k] + level)
+        pull = 0.5 * (own - pi[k] - tilt)
+        weight = own - 0.5 * tilt + share * pull
+        mean_x += own * along_x
+        mean_y += own * along_y
         tilt_x += tilt * along_x
         tilt_y += tilt * along_y
         g_x += pull * along_x
         g_y += pull * along_y
-        bend += pull * slope
+        bend += pull * slope[k]
         h_xx += weight * along_x * along_x
         h_yy += weight * along_y * along_y
         h_xy += weight * along_x * along_y
@@ -946,42 +1016,39 @@ def _look(x: float, y: float, pair: Floats, theta: Floats, power: float, work: F
 
 
 @_compiled
-def _lead(x: float, y: float, label: int, theta: Floats, power: float, work: Floats) -> float:
-    """Log-odds of a class against the best other one at a point."""
-    if power == 2.0:
-        posterior = work[2]
-        for k in range(theta.shape[1]):
-            gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-            distance = gap_x * gap_x + gap_y * gap_y + theta[3, k]
-            posterior[k] = theta[4, k] / (distance * distance)
-        own, posterior[label] = posterior[label], 0.0
-        # Positive floats are in the order of their bits, whose largest is found several at a time.
-        bits, top = posterior.view(np.int64), np.int64(0)
-        for k in range(len(bits)):
-            top = max(top, bits[k])
-        other = posterior[_first(bits, top)]
-        return math.log(own / other) if other > 0.0 else math.inf
-    _scores(x, y, theta, power, work)
-    own, work[1, label] = work[1, label], -np.inf
-    return float(own - work[1, _largest(work[1], 0, theta.shape[1])])
+def _leads(x: float, y: float, label: int, theta: Floats, reach: float) -> bool:
+    """Whether the log-odds of a class against every other one at a point are above c log `reach`.
+
+    s_l - s_k > c log reach is d_k exp(b_l / c) > reach d_l exp(b_k / c) with d = |y - μ|² + v, without logarithms.
+    """
+    gap_x, gap_y, behind = x - theta[0, label], y - theta[1, label], 0
+    own = reach * (gap_x * gap_x + gap_y * gap_y + theta[3, label]) / theta[5, label]
+    for k in range(theta.shape[1]):
+        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
+        behind += 1 if gap_x * gap_x + gap_y * gap_y + theta[3, k] <= own * theta[5, k] else 0
+    # It does not lead itself.
+    return behind <= 1
 
 
 @_compiled
 def _newton(
     x: float,
     y: float,
+    local: Local,
     pair: Floats,
     label: int,
-    least_lead: float,
+    reach: float,
     steps: int,
     plane: Plane,
     work: Floats,
 ) -> Place:
-    """Point, KL_sym and log Σ exp s after damped Newton steps that keep this lead; see `Embedder._newton`."""
+    """Point, KL_sym and log Σ exp s after damped Newton steps from a point and what `_look` says there.
+
+    Steps after which the class does not lead as in `_leads` are not taken, unless `reach` is 0; see `Embedder._newton`.
+    """
     theta, numbers = plane.theta, plane.numbers
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
     damping = 1e-3
-    local = _look(x, y, pair, theta, power, work)
     for _ in range(steps):
         _, _, g_x, g_y, h_xx, h_yy, h_xy = local
         step_x, step_y, length = _step(g_x, g_y, h_xx, h_yy, h_xy, damping)
@@ -990,33 +1057,28 @@ def _newton(
         factor = min(0.1 * bound / length, 1.0)
         trial_x = min(max(x + factor * step_x, -bound), bound)
         trial_y = min(max(y + factor * step_y, -bound), bound)
-        there = _look(trial_x, trial_y, pair, theta, power, work)
-        better = there[0] < local[0] + slack
-        if better and least_lead > -np.inf:
-            better = _lead(trial_x, trial_y, label, theta, power, work) > least_lead
+        # First, because it takes a fraction of what the look takes, and on the edge of a region it often fails.
+        better = reach == 0.0 or _leads(trial_x, trial_y, label, theta, reach)
         if better:
-            x, y, local = trial_x, trial_y, there
-            damping = max(0.2 * damping, 1e-6)
-        else:
-            damping = min(10.0 * damping, 1e4)
+            there = _look(trial_x, trial_y, pair, theta, power, work)
+            better = there[0] < local[0] + slack
+            if better:
+                x, y, local = trial_x, trial_y, there
+        damping = max(0.2 * damping, 1e-6) if better else min(10.0 * damping, 1e4)
     return x, y, local[0], local[1]
 
 
 @_compiled
-def _look_many(
-    at: Floats, pis: Floats, logs: Floats, theta: Floats, power: float, work: Floats, parts: Floats, sums: Floats
-) -> None:
+def _look_many(at: Floats, pis: Floats, logs: Floats, theta: Floats, power: float, work: Floats, sums: Floats) -> None:
     """Write what `_look` says of many rows (K, n) at as many points (2, n) to the first seven rows of `sums`; ν = 2.
 
-    Each loop writes one array, over all rows of a class: only such loops are worked on several rows at a time.
+    `sums` is (14, n) and `work` (3, K, n). Loops run over all rows of a class, several of which are done at a time.
     """
-    classes, n = pis.shape
-    x, y, share = at[0], at[1], 1.0 / power
+    (classes, n), x, y, share = pis.shape, at[0], at[1], 1.0 / power
     loss, log_total, g_x, g_y, h_xx, h_yy, h_xy = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6]
     mean_x, mean_y, tilt_x, tilt_y, bend, mean, total = (
         sums[7], sums[8], sums[9], sums[10], sums[11], sums[12], sums[13],
     )  # fmt: skip
-    along_x, along_y, tilt, pull, weight = parts[0], parts[1], parts[2], parts[3], parts[4]
     for j in range(len(sums)):
         line = sums[j]
         for i in range(n):
@@ -1025,64 +1087,42 @@ def _look_many(
         slope, surprise, q, log_pi = work[0, k], work[1, k], work[2, k], logs[k]
         at_x, at_y, offset, spread, factor = theta[0, k], theta[1, k], theta[2, k], theta[3, k], theta[4, k]
         for i in range(n):
-            q[i] = (x[i] - at_x) * (x[i] - at_x) + (y[i] - at_y) * (y[i] - at_y) + spread
-        _log(q, surprise)
-        for i in range(n):
-            slope[i] = -2.0 * power / q[i]
-        for i in range(n):
-            surprise[i] = log_pi[i] - offset + power * surprise[i]
-        for i in range(n):
+            gap_x, gap_y = x[i] - at_x, y[i] - at_y
+            log, inverse = _log_and_inverse(gap_x * gap_x + gap_y * gap_y + spread)
+            slope[i] = -2.0 * power * inverse
+            surprise[i] = log_pi[i] - offset + power * log
             q[i] = factor * slope[i] * slope[i]
-        for i in range(n):
             total[i] += q[i]
-    _log(total, log_total)
     for i in range(n):
-        total[i] = 1.0 / total[i]
+        log_total[i], total[i] = _log_and_inverse(total[i])
     for k in range(classes):
         surprise, q, pi = work[1, k], work[2, k], pis[k]
         for i in range(n):
-            q[i] *= total[i]
-        for i in range(n):
-            surprise[i] += log_total[i]
-        for i in range(n):
-            loss[i] += 0.5 * (pi[i] - q[i]) * surprise[i]
-        _add(q, surprise, mean)
+            own, its_surprise = q[i] * total[i], surprise[i] + log_total[i]
+            q[i], surprise[i] = own, its_surprise
+            loss[i] += 0.5 * (pi[i] - own) * its_surprise
+            mean[i] += own * its_surprise
     for k in range(classes):
         slope, surprise, q, pi, at_x, at_y = work[0, k], work[1, k], work[2, k], pis[k], theta[0, k], theta[1, k]
         for i in range(n):
-            along_x[i] = slope[i] * (x[i] - at_x)
-        for i in range(n):
-            along_y[i] = slope[i] * (y[i] - at_y)
-        for i in range(n):
-            tilt[i] = q[i] * (surprise[i] - mean[i])
-        for i in range(n):
-            pull[i] = 0.5 * (q[i] - pi[i] - tilt[i])
-        for i in range(n):
-            weight[i] = q[i] - 0.5 * tilt[i] + share * pull[i]
-        _add(q, along_x, mean_x)
-        _add(q, along_y, mean_y)
-        _add(tilt, along_x, tilt_x)
-        _add(tilt, along_y, tilt_y)
-        _add(pull, along_x, g_x)
-        _add(pull, along_y, g_y)
-        _add(pull, slope, bend)
-        for i in range(n):
-            h_xx[i] += weight[i] * along_x[i] * along_x[i]
-        for i in range(n):
-            h_yy[i] += weight[i] * along_y[i] * along_y[i]
-        for i in range(n):
-            h_xy[i] += weight[i] * along_x[i] * along_y[i]
+            along_x, along_y = slope[i] * (x[i] - at_x), slope[i] * (y[i] - at_y)
+            tilt = q[i] * (surprise[i] - mean[i])
+            pull = 0.5 * (q[i] - pi[i] - tilt)
+            weight = q[i] - 0.5 * tilt + share * pull
+            bend[i] += pull * slope[i]
+            mean_x[i] += q[i] * along_x
+            mean_y[i] += q[i] * along_y
+            tilt_x[i] += tilt * along_x
+            tilt_y[i] += tilt * along_y
+            g_x[i] += pull * along_x
+            g_y[i] += pull * along_y
+            h_xx[i] += weight * along_x * along_x
+            h_yy[i] += weight * along_y * along_y
+            h_xy[i] += weight * along_x * along_y
     for i in range(n):
         h_xx[i] += bend[i] - mean_x[i] * (mean_x[i] - tilt_x[i])
         h_yy[i] += bend[i] - mean_y[i] * (mean_y[i] - tilt_y[i])
         h_xy[i] += 0.5 * (tilt_x[i] * mean_y[i] + tilt_y[i] * mean_x[i]) - mean_x[i] * mean_y[i]
-
-
-@_compiled
-def _add(values: Floats, factors: Floats, sums: Floats) -> None:
-    """Add products to sums."""
-    for i in range(len(sums)):
-        sums[i] += values[i] * factors[i]
 
 
 @_compiled
@@ -1099,108 +1139,155 @@ def _step(g_x: float, g_y: float, h_xx: float, h_yy: float, h_xy: float, damping
 
 
 @_compiled
-def _newton_many(at: Floats, pis: Floats, logs: Floats, plane: Plane) -> Floats:
-    """Move the points (2, n) of many rows (K, n) as `_newton` does; the `sums` of `_look_many` there."""
+def _newton_many(
+    at: Floats, pis: Floats, logs: Floats, labels: Ints, reach: float, steps: int, plane: Plane, here: Floats
+) -> None:
+    """Move the points (2, n) of many rows (K, n) as `_newton` does; the `sums` of `_look_many` there go to `here`."""
     theta, numbers, (classes, n) = plane.theta, plane.numbers, pis.shape
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
-    work, parts, here, there = np.empty((3, classes, n)), np.empty((5, n)), np.empty((14, n)), np.empty((14, n))
+    work, there = np.empty((3, classes, n)), np.empty((14, n))
     trial, moves, damping = np.empty((2, n)), np.empty(n, dtype=np.bool_), np.full(n, 1e-3)
-    _look_many(at, pis, logs, theta, power, work, parts, here)
-    for _ in range(plane.counts[_STEPS]):
+    _look_many(at, pis, logs, theta, power, work, here)
+    for _ in range(steps):
         for i in range(n):
             x, y, length = _step(here[2, i], here[3, i], here[4, i], here[5, i], here[6, i], damping[i])
             factor = min(0.1 * bound / length, 1.0)
             moves[i] = length >= rest * bound
             trial[0, i] = min(max(at[0, i] + factor * x, -bound), bound)
             trial[1, i] = min(max(at[1, i] + factor * y, -bound), bound)
-        _look_many(trial, pis, logs, theta, power, work, parts, there)
+        _look_many(trial, pis, logs, theta, power, work, there)
         for i in range(n):
-            if moves[i] and there[0, i] < here[0, i] + slack:
+            better = moves[i] and there[0, i] < here[0, i] + slack
+            if better and reach != 0.0:
+                better = _leads(trial[0, i], trial[1, i], labels[i], theta, reach)
+            if better:
                 at[0, i], at[1, i] = trial[0, i], trial[1, i]
                 for j in range(7):
                     here[j, i] = there[j, i]
                 damping[i] = max(0.2 * damping[i], 1e-6)
             elif moves[i]:
                 damping[i] = min(10.0 * damping[i], 1e4)
-    return here
 
 
 @_compiled
 def _place_many(guesses: Floats, rows: Floats, predicted: Words, plane: Plane, places: Floats) -> None:
     """Write point, KL_sym and log Σ exp s of many rows to `places`, (n, 4), as `_place` finds them; bad rows too."""
-    count, classes = len(rows), plane.theta.shape[1]
-    at, pis, logs, work = (
-        np.zeros((2, count)),
-        np.empty((classes, count)),
-        np.empty((classes, count)),
-        np.empty((3, classes)),
-    )
+    count, classes, numbers, counts = len(rows), plane.theta.shape[1], plane.numbers, plane.counts
+    at, pis, logs = np.zeros((2, count)), np.empty((classes, count)), np.empty((classes, count))
+    here, labels = np.empty((14, count)), np.empty(count, dtype=np.int64)
     for i in range(count):
         row = rows[i]
         for k in range(classes):
             pis[k, i], logs[k, i] = row[k], row[classes + k]
+        labels[i] = _largest(row, classes, 2 * classes)
         if predicted[i] >= 0:
-            at[0, i], at[1, i] = _begin(guesses[i], row, _largest(row, classes, 2 * classes), plane, work)
-    sums = _newton_many(at, pis, logs, plane)
+            at[0, i], at[1, i] = guesses[i, 0], guesses[i, 1]
+    _look_many(at, pis, logs, plane.theta, numbers[_POWER], np.empty((3, classes, count)), here)
     for i in range(count):
-        place = at[0, i], at[1, i], sums[0, i], sums[1, i]
-        if predicted[i] >= 0:
-            place = _keep_class(place, rows[i], _largest(rows[i], classes, 2 * classes), plane, work)
-        places[i, 0], places[i, 1], places[i, 2], places[i, 3] = place
+        best = _best_anchor(rows[i], labels[i], here[0, i], plane) if predicted[i] >= 0 else -1
+        if best >= 0:
+            at[0, i], at[1, i] = plane.anchors[best, 0], plane.anchors[best, 1]
+    _newton_many(at, pis, logs, labels, 0.0, counts[_STEPS], plane, here)
+    for i in range(count):
+        places[i, 0], places[i, 1], places[i, 2], places[i, 3] = at[0, i], at[1, i], here[0, i], here[1, i]
+    _keep_classes(rows, predicted, labels, plane, places)
+
+
+@_compiled
+def _keep_classes(rows: Floats, predicted: Words, labels: Ints, plane: Plane, places: Floats) -> None:
+    """Do what `_keep_class` does to the places (n, 4) of many rows."""
+    theta, numbers, classes = plane.theta, plane.numbers, plane.theta.shape[1]
+    reach = math.exp(numbers[_MARGIN] / numbers[_POWER])
+    astray, anchors, n = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64), 0
+    for i in range(len(rows)):
+        if predicted[i] >= 0 and not _leads(places[i, 0], places[i, 1], labels[i], theta, reach):
+            astray[n], anchors[n] = i, _inside_anchor(rows[i], labels[i], plane)
+            n += 1 if anchors[n] >= 0 else 0
+    if n == 0:
+        return
+    pis, logs, own = np.empty((classes, n)), np.empty((classes, n)), np.empty(n, dtype=np.int64)
+    edge, inside = np.empty((2, n)), np.empty((2, n))
+    for j in range(n):
+        i, row = astray[j], rows[astray[j]]
+        for k in range(classes):
+            pis[k, j], logs[k, j] = row[k], row[classes + k]
+        own[j], inside[0, j], inside[1, j] = labels[i], plane.anchors[anchors[j], 0], plane.anchors[anchors[j], 1]
+        edge[0, j], edge[1, j] = _edge(inside[0, j], inside[1, j], places[i, 0], places[i, 1], own[j], reach, plane)
+    work, here, there = np.empty((3, classes, n)), np.empty((14, n)), np.empty((14, n))
+    _look_many(edge, pis, logs, theta, numbers[_POWER], work, here)
+    _look_many(inside, pis, logs, theta, numbers[_POWER], work, there)
+    for j in range(n):
+        if not here[0, j] < there[0, j]:
+            edge[0, j], edge[1, j] = inside[0, j], inside[1, j]
+    _newton_many(edge, pis, logs, own, reach, plane.counts[_INSIDE_STEPS], plane, here)
+    for j in range(n):
+        place = places[astray[j]]
+        place[0], place[1], place[2], place[3] = edge[0, j], edge[1, j], here[0, j], here[1, j]
 
 
 @_compiled
 def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> Place:
     """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
-    classes = plane.theta.shape[1]
+    theta, power, classes = plane.theta, plane.numbers[_POWER], plane.theta.shape[1]
     label, pair = _largest(row, classes, 2 * classes), row[: 2 * classes].reshape((2, classes))
-    x, y = _begin(guess, row, label, plane, work)
-    place = _newton(x, y, pair, label, -np.inf, plane.counts[_STEPS], plane, work)
-    return _keep_class(place, row, label, plane, work)
-
-
-@_compiled
-def _begin(guess: Floats, row: Floats, label: int, plane: Plane, work: Floats) -> tuple[float, float]:
-    """Where the search begins: f_p's guess, or the best anchor if that is better."""
-    x, y, pair = guess[0], guess[1], row[: len(row) - 1].reshape((2, len(row) // 2))
-    limit = _loss(x, y, pair, plane.theta, plane.numbers[_POWER], work)
-    if len(plane.group):
-        best = _best_anchor_of_many(row, label, limit, plane)
+    x, y = guess[0], guess[1]
+    here = _look(x, y, pair, theta, power, work)
+    if len(plane.coarse):
+        best = _best_anchor_of_most(row, here[0], plane)
+    elif len(plane.levels):
+        best = _best_anchor_of_many(row, label, here[0], plane)
     else:
-        best = _best_anchor(row, label, limit, plane)
+        best = _best_anchor(row, label, here[0], plane)
     if best >= 0:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
-    return x, y
+        here = _look(x, y, pair, theta, power, work)
+    place = _newton(x, y, here, pair, label, 0.0, plane.counts[_STEPS], plane, work)
+    return _keep_class(place, row, label, plane, work)
 
 
 @_compiled
 def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Floats) -> Place:
     """The place itself, or the best one where the student predicts the row's class if it does not do so there."""
-    theta, power, margin, inside = plane.theta, plane.numbers[_POWER], plane.numbers[_MARGIN], -1
-    x, y, pair = place[0], place[1], row[: len(row) - 1].reshape((2, len(row) // 2))
-    if _lead(x, y, label, theta, power, work) > margin:
+    theta, power = plane.theta, plane.numbers[_POWER]
+    reach, pair = math.exp(plane.numbers[_MARGIN] / power), row[: len(row) - 1].reshape((2, len(row) // 2))
+    if _leads(place[0], place[1], label, theta, reach):
         return place
-    least = np.inf
-    for m in range(len(plane.anchors)):
-        if plane.anchor_class[m] == label:
-            cost = _cost(row, plane.anchor_weights[m])
-            if cost < least:
-                inside, least = m, cost
+    inside = _inside_anchor(row, label, plane)
     if inside < 0:
         return place
     from_x, from_y = plane.anchors[inside, 0], plane.anchors[inside, 1]
+    x, y = _edge(from_x, from_y, place[0], place[1], label, reach, plane)
+    here, there = _look(x, y, pair, theta, power, work), _look(from_x, from_y, pair, theta, power, work)
+    if not here[0] < there[0]:
+        x, y, here = from_x, from_y, there
+    return _newton(x, y, here, pair, label, reach, plane.counts[_INSIDE_STEPS], plane, work)
+
+
+@_compiled
+def _inside_anchor(row: Floats, label: int, plane: Plane) -> int:
+    """Index of the anchor of least KL_sym among those where the student predicts the class, or -1 if there is none."""
+    best, least = -1, np.inf
+    for j in range(plane.inside_starts[label], plane.inside_starts[label + 1]):
+        cost = _cost(row, plane.anchor_weights[plane.inside[j]])
+        if cost < least:
+            best, least = plane.inside[j], cost
+    return best
+
+
+@_compiled
+def _edge(
+    from_x: float, from_y: float, to_x: float, to_y: float, label: int, reach: float, plane: Plane
+) -> tuple[float, float]:
+    """The last point found by halving at which the class leads, on the way from one where it does to another."""
     low, high = 0.0, 1.0
     for _ in range(plane.counts[_BISECTIONS]):
         middle = 0.5 * (low + high)
-        x_there, y_there = from_x + middle * (x - from_x), from_y + middle * (y - from_y)
-        if _lead(x_there, y_there, label, theta, power, work) > margin:
+        x, y = from_x + middle * (to_x - from_x), from_y + middle * (to_y - from_y)
+        if _leads(x, y, label, plane.theta, reach):
             low = middle
         else:
             high = middle
-    x, y = from_x + low * (x - from_x), from_y + low * (y - from_y)
-    if not _loss(x, y, pair, theta, power, work) < _loss(from_x, from_y, pair, theta, power, work):
-        x, y = from_x, from_y
-    return _newton(x, y, pair, label, margin, plane.counts[_INSIDE_STEPS], plane, work)
+    return from_x + low * (to_x - from_x), from_y + low * (to_y - from_y)
 
 
 @_compiled
@@ -1277,59 +1364,60 @@ def _select(values: Floats, largest: Floats) -> None:
 
 
 @_compiled
-def _affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
-    """Write the products with all stored rows to `affinity`."""
-    classes = len(soft)
-    if classes >= WIDE:
-        _wide_affinity(soft, screen, affinity)
-        return
+def _affinity(row: NDArray[np.float32], screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> float:
+    """Write the products of a row with all rows of a screen to `affinity`; their `_single_error`."""
+    classes = len(row)
     for block in range(len(screen)):
         rows, sums, k = screen[block], affinity[block], 0
         for m in range(len(sums)):
             sums[m] = 0.0
         # Four classes at a time, because reading and writing the sums takes longer than adding to them.
         while k + 3 < classes:
-            a, b = np.float32(soft[k]), np.float32(soft[k + 1])
-            c, d = np.float32(soft[k + 2]), np.float32(soft[k + 3])
+            a, b, c, d = row[k], row[k + 1], row[k + 2], row[k + 3]
             row_a, row_b, row_c, row_d = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
             for m in range(len(sums)):
                 sums[m] += (a * row_a[m] + b * row_b[m]) + (c * row_c[m] + d * row_d[m])
             k += 4
         while k < classes:
-            a, row_a = np.float32(soft[k]), rows[k]
+            a, row_a = row[k], rows[k]
             for m in range(len(sums)):
                 sums[m] += a * row_a[m]
             k += 1
+    return _single_error(classes)
 
 
 @_compiled
-def _wide_affinity(soft: Floats, screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
-    """The same for rows so long that each is better read from end to end, four of them at a time."""
-    for block in range(len(screen)):
-        sums = affinity[block]
-        for m in range(0, BLOCK, 4):
-            row_a, row_b, row_c, row_d = (
-                screen[block, m],
-                screen[block, m + 1],
-                screen[block, m + 2],
-                screen[block, m + 3],
-            )
-            a, b, c, d = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
-            for k in range(len(soft)):
-                value = np.float32(soft[k])
-                a += value * row_a[k]
-                b += value * row_b[k]
-                c += value * row_c[k]
-                d += value * row_d[k]
-            sums[m], sums[m + 1], sums[m + 2], sums[m + 3] = a, b, c, d
+def _single_error(classes: int) -> float:
+    """What a product of rows of length one in float32 is off at most: factors and each sum are rounded to 24 bits."""
+    return (classes + 8) * 2.0**-24
+
+
+@_compiled
+def _wide_affinity(soft: Floats, wide: Words, affinity: NDArray[np.float32]) -> float:
+    """Write the products of a long row with all stored rows to `affinity`; what they are off at most.
+
+    16 bits are half of the memory of float32, from which rows so long are read cold. With each entry off by half a step
+    at most, and Σ a <= √K for rows of length one, a product is off by √K / S + K / 4S², and by float32.
+    """
+    rows = wide.view(np.int16)
+    row, root = np.zeros(rows.shape[1], dtype=np.int16), math.sqrt(len(soft))
+    for k in range(len(soft)):
+        row[k] = int(soft[k] * STEPS + 0.5)
+    for m in range(len(rows)):
+        stored, total = rows[m], np.int32(0)
+        for k in range(len(row)):
+            total = np.int32(total + np.int32(np.int32(row[k]) * np.int32(stored[k])))
+        affinity[m // BLOCK, m % BLOCK] = total / STEPS**2
+    return root / STEPS * (1.0 + root / (4 * STEPS)) + 2.0**-24
 
 
 @_compiled
 def _square_distance(
-    soft: Floats, affinity: NDArray[np.float32], rows: Floats, lanes: NDArray[np.float32], best: Floats
+    soft: Floats, affinity: NDArray[np.float32], error: float, rows: Floats, lanes: NDArray[np.float32], best: Floats
 ) -> float:
     """Square distance to the k-th nearest stored row, k being the length of `best`; see `SoftNeighbours.score`.
 
+    `affinity` has the products with all stored rows, each off by at most `error`.
     `lanes` gets the largest product at each place of the blocks. The k-th largest of these is at most the k-th largest
     of all, so only rows whose product is not below it, but for rounding, can be among the k nearest.
     """
@@ -1343,8 +1431,7 @@ def _square_distance(
         best[j] = np.inf
     for j in range(len(lanes)):
         _insert(-float(lanes[j]), best)
-    # Both factors and each of the K sums are rounded to 24 bits.
-    least = np.float32(-best[-1] - (len(soft) + 8) * 2.0**-23)
+    least = np.float32(-best[-1] - 2.0 * error)
     for j in range(len(best)):
         best[j] = np.inf
     for block in range(len(affinity)):
@@ -1475,15 +1562,6 @@ def _largest(values: Floats, start: int, end: int) -> int:
         if values[k] > values[best]:
             best = k
     return best - start
-
-
-@_compiled
-def _first(values: Ints, value: np.int64) -> int:
-    """Where a value is that is among some."""
-    k = 0
-    while values[k] != value:
-        k += 1
-    return k
 
 
 @_compiled

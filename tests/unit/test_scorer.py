@@ -382,12 +382,17 @@ def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
     plane = kernel._plane(embedder)
     best, losses = embedder.best_anchor(rows)
     labels = rows[:, classes : 2 * classes].argmax(axis=1)
-    search = loops._best_anchor_of_many if len(plane.group) else loops._best_anchor
 
-    found = [search(row, int(label), np.inf, plane) for row, label in zip(rows, labels, strict=True)]
+    def search(row: Floats, label: int, limit: float) -> int:
+        if classes < 96:
+            return loops._best_anchor(row, label, limit, plane)
+        if classes < 256:
+            return loops._best_anchor_of_many(row, label, limit, plane)
+        return loops._best_anchor_of_most(row, limit, plane)
+
+    found = [search(row, int(label), np.inf) for row, label in zip(rows, labels, strict=True)]
     better = [
-        search(row, int(label), float(loss) - 1e-9, plane)
-        for row, label, loss in zip(rows, labels, losses, strict=True)
+        search(row, int(label), float(loss) - 1e-9) for row, label, loss in zip(rows, labels, losses, strict=True)
     ]
 
     np.testing.assert_array_equal(found, best)

@@ -1,0 +1,83 @@
+"""The shortcuts of the compiled loops against the plain formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from darksight_core import embed, kernel, loops
+from darksight_core.combined import Combined
+from darksight_core.embed import MARGIN
+from darksight_core.simplex import log_probs
+from tests.maps import extreme_probs, map_probs, random_embedder
+
+pytestmark = pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(1e-300, 1e300))
+def test_logarithm_and_inverse_by_one_division(value: float) -> None:
+    """Both are right to rounding over the whole range."""
+    log, inverse = loops._log_and_inverse(value)
+
+    np.testing.assert_allclose(log, np.log(value), rtol=1e-14, atol=1e-15)
+    np.testing.assert_allclose(inverse, 1.0 / value, rtol=1e-15)
+
+
+@pytest.mark.parametrize("dof", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("classes", [2, 10, 130])
+def test_a_class_leads_where_its_log_odds_say_so(classes: int, dof: float) -> None:
+    """The test without logarithms agrees with the log-odds themselves, of every class at every point."""
+    embedder, rng = random_embedder(classes, dof=dof), np.random.default_rng(0)
+    plane = kernel._plane(embedder)
+    points, labels = rng.uniform(-20.0, 20.0, size=(2, 300)), rng.integers(classes, size=300)
+    points[:, :150] = embedder.student.means[labels[:150]].T + rng.normal(size=(2, 150))
+    x, y, offset, spread = embedder.theta()[:, :, None]
+    power = 0.5 * (dof + 2.0)
+    lead = embed._lead(embed._Theta(x, y, offset, spread, power), points, labels)
+    reach = float(np.exp(MARGIN / power))
+
+    found = [
+        loops._leads(*point, int(label), plane.theta, reach) for point, label in zip(points.T, labels, strict=True)
+    ]
+
+    np.testing.assert_array_equal(found, lead > MARGIN)
+    assert 0 < np.count_nonzero(found) < len(found)
+
+
+@pytest.mark.parametrize("classes", [256, 300])
+def test_products_of_16_bits_are_off_by_no_more_than_is_said(classes: int) -> None:
+    """For usual and for one-hot rows; and that is little."""
+    rows = np.concatenate([map_probs(random_embedder(classes), 90), extreme_probs(classes)])
+    combined = Combined.fit(log_probs(rows))
+    outlier, stored = kernel._outlier(combined), combined.neighbours.rows
+    products = np.empty((len(outlier.rows) // loops.BLOCK, loops.BLOCK), dtype=np.float32)
+    for row in np.concatenate([stored[:20], np.eye(classes)[:3]]):
+        error = loops._wide_affinity(row, outlier.wide, products)
+
+        off = np.abs(products.ravel()[: len(stored)] - stored @ row)
+        assert off.max() <= error < 1e-3
+
+
+@pytest.mark.parametrize("classes", [100, 300])
+def test_groups_of_classes_never_cost_more_than_the_classes(classes: int) -> None:
+    """KL_sym of groups is below that of finer groups, and of the classes, at every anchor: no anchor is lost."""
+    embedder = random_embedder(classes)
+    plane, rows = kernel._plane(embedder), embedder.prepare(log_probs(map_probs(embedder, 10)))
+    sizes = plane.levels.tolist()
+    for row in rows:
+        coarse, finer, entropies = loops._group(row, plane)
+        ends = np.cumsum([2 * size + 1 for size in sizes])
+        levels = [
+            finer[end - 2 * size - 1 : end] @ plane.screens[:, end - 2 * size - 1 : end].T + entropy
+            for size, end, entropy in zip(sizes, ends, entropies, strict=False)
+        ]
+        if len(plane.coarse):
+            costs = np.einsum("bkm,k->bm", plane.coarse, coarse).ravel()[: len(embedder.anchors)]
+            levels.insert(0, costs + entropies[-1])
+        exact = row @ embedder.anchor_weights + entropies[len(sizes) - 1]
+        for fewer, more in zip(levels, [*levels[1:], exact], strict=True):
+            assert (fewer <= more + 1e-4 * (1.0 + more)).all()
+    assert sizes == ([32, 100] if classes == 100 else [32, 128, 300])
