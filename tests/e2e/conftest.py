@@ -66,7 +66,7 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     labels = np.array([rng.choice(CLASSES, p=row / row.sum()) for row in probs.astype(np.float64)])
     options = ("--workers", "1", "--explorer-port", "0")
     with running_server({"digits": folder / "digits.safetensors"}, folder / "data", *options) as server:
-        with Client(server.grpc_target) as client:
+        with Client(server.grpc_target, timeout_seconds=60.0) as client:
             scored = client.score("digits", probs)
             client.report("digits", list(scored.prediction_ids)[:100], labels[:100].tolist())
             wait_until(lambda: sum(point.label is not None for point in client.points("digits", page_size=ROWS)) == 100)

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from darksight_service.cli import main
 
 from darksight_core.bundle import read_bundle
 from darksight_core.scorer import Scorer
@@ -72,8 +74,7 @@ def test_same_seed_gives_the_same_bundle(folder: Path) -> None:
 
 
 def test_evaluate_measures_the_map(folder: Path) -> None:
-    """evaluate gives fidelity, neighbours and clusters, as text and as JSON."""
-    text = darksight("evaluate", folder / "model.safetensors", folder / "predictions.npz")
+    """evaluate gives fidelity, neighbours and clusters."""
     done = darksight("evaluate", folder / "model.safetensors", folder / "predictions.npz", "--json")
 
     found = json.loads(done.stdout)
@@ -81,7 +82,6 @@ def test_evaluate_measures_the_map(folder: Path) -> None:
     assert 0.5 < found["fidelity"]["acc_ground"] < 1.0
     assert found["local_fidelity"]["neighbours"] == [5, 10, 50, 100]
     assert max(found["local_fidelity"]["teacher"]) < 0.3
-    assert "KL_sym" in text.stdout
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
@@ -193,13 +193,24 @@ def test_a_subset_of_classes_can_be_mapped(folder: Path) -> None:
     ],
     ids=["missing file", "bad option", "unknown class", "no folder", "shares", "not shares", "ending", "not a bundle"],
 )
-def test_bad_usage_exits_2_with_a_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
-    """Bad usage exits with 2 and words that say what is wrong, never a traceback."""
-    done = darksight(*arguments, cwd=folder)
+def test_bad_usage_exits_2_with_a_sentence(
+    folder: Path,
+    arguments: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Bad usage exits with 2 and words that say what is wrong, never a traceback.
 
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    In this process, which has imported torch already.
+    """
+    monkeypatch.chdir(folder)
+
+    with pytest.raises(SystemExit) as end:
+        sys.exit(main(arguments))
+
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
     assert not (folder / "x.safetensors").exists()
 
 
@@ -207,11 +218,13 @@ def test_interrupt_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:
     """Ctrl-C during a fit exits with 130, names the file that was not written, and leaves no part of it."""
     np.savez(tmp_path / "predictions.npz", probs=make_probs(5_000, 30))
     command = [*DARKSIGHT, "fit", "predictions.npz", "--out", "model.safetensors"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    # A shell lets what it runs in the background ignore Ctrl-C, and so would whatever the tests start.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=listening) as process:
         assert process.stderr is not None
         heard = ""
-        while "map: starts" not in heard:
-            heard += process.stderr.read(1)
+        while "map: starts" not in heard and (letter := process.stderr.read(1)):
+            heard += letter
         os.kill(process.pid, signal.SIGINT)
         rest = process.stderr.read()
         status = process.wait(timeout=60)

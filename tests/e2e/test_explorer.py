@@ -53,7 +53,7 @@ def test_more_points_than_can_be_drawn_are_shaded(page: Page, explored: Explored
 
     def crowd(by: int) -> None:
         """Let a minute count more points, or fewer again."""
-        with closing(sqlite3.connect(explored.server.data_dir / "darksight.db", timeout=30)) as database, database:
+        with closing(sqlite3.connect(explored.server.data_dir / "darksight.db", timeout=60)) as database, database:
             database.execute(
                 "UPDATE rollup SET points = points + ? WHERE minute = (SELECT min(minute) FROM rollup)", (by,)
             )
@@ -151,7 +151,7 @@ def draw(page: Page, polygon: list[tuple[float, float]]) -> None:
 
 def test_a_region_is_drawn_previewed_saved_and_enforced(page: Page, explored: Explored) -> None:
     """From the mouse to the gate: what is inside is refused by the next call, and no longer once it is removed."""
-    with Client(explored.server.grpc_target) as client:
+    with Client(explored.server.grpc_target, timeout_seconds=60.0) as client:
         answers = [client.gate("digits", row) for row in explored.probs[:10]]
         row, (x, y) = next((i, answer.point) for i, answer in enumerate(answers) if answer.accepted)
 
@@ -191,7 +191,7 @@ def test_points_are_added_as_they_arrive(page: Page, explored: Explored) -> None
 
     before = drawn()
 
-    with Client(explored.server.grpc_target) as client:
+    with Client(explored.server.grpc_target, timeout_seconds=60.0) as client:
         client.score("digits", explored.probs[:100])
 
     wait_until(lambda: drawn() >= before + 100, what="the points")
@@ -199,7 +199,7 @@ def test_points_are_added_as_they_arrive(page: Page, explored: Explored) -> None
 
 def test_a_region_is_carried_over_to_another_version(page: Page, explored: Explored) -> None:
     """The other version's page offers it, finds it again by the rows that were inside, and saves it as a shadow."""
-    with Client(explored.server.grpc_target) as client:
+    with Client(explored.server.grpc_target, timeout_seconds=60.0) as client:
         model = client.deploy("digits", "other.safetensors")
         other = next(each.version for each in model.versions if each.version != model.active_version)
         x, y = client.score("digits", explored.probs[:1]).points[0]
@@ -219,7 +219,7 @@ def test_a_region_is_carried_over_to_another_version(page: Page, explored: Explo
 
 def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
     """No inline script, no frame, nothing from elsewhere, no sniffing, no referrer; and no name that is not ours."""
-    with httpx.Client(base_url=explored.url) as client:
+    with httpx.Client(base_url=explored.url, timeout=60.0) as client:
         answers = [client.get(path) for path in ("/map", "/login", "/api/models", "/static/map.js", "/nowhere")]
         rebound = client.get("/api/models", headers={"host": "rebound.example"})
         forged = client.post("/api/logout", headers={"origin": "http://elsewhere.example"})
@@ -253,7 +253,7 @@ def test_answers_say_what_a_browser_may_do(explored: Explored) -> None:
 )
 def test_a_bad_request_is_told_what_is_wrong(explored: Explored, path: str, status: int, field: str) -> None:
     """Status, sentence and the name of the parameter."""
-    answer = httpx.get(explored.url + path)
+    answer = httpx.get(explored.url + path, timeout=60.0)
 
     assert answer.status_code == status
     assert answer.json()["error"]["field"] == field
@@ -262,7 +262,7 @@ def test_a_bad_request_is_told_what_is_wrong(explored: Explored, path: str, stat
 
 def test_columns_come_as_bytes(explored: Explored) -> None:
     """A call for points is answered in arrays, as many as the header says."""
-    answer = httpx.get(f"{explored.url}/api/map/points?model=digits&limit=50&count=1&entropy=1")
+    answer = httpx.get(f"{explored.url}/api/map/points?model=digits&limit=50&count=1&entropy=1", timeout=60.0)
     header = columns_of(answer.content)
 
     assert header["meta"]["total"] >= ROWS
@@ -274,7 +274,7 @@ def test_columns_come_as_bytes(explored: Explored) -> None:
 def test_the_first_page_names_the_explorer(explored: Explored) -> None:
     """The parent's own page says where the explorer is, and alerts lead to the map of a model."""
     status, text = explored.server.get("/")
-    moved = httpx.get(f"{explored.url}/models/digits")
+    moved = httpx.get(f"{explored.url}/models/digits", timeout=60.0)
 
     assert status == 200
     assert urlsplit(json.loads(text)["explorer"]).netloc == urlsplit(explored.url).netloc
@@ -295,7 +295,7 @@ def test_a_token_opens_the_explorer(explored: Explored, browser: Browser, tmp_pa
     assert process.stderr is not None
     try:
         url = next(filter(None, (re.search(r"explorer on (\S+)", line) for line in process.stderr)))[1]
-        refused = httpx.get(f"{url}/api/models")
+        refused = httpx.get(f"{url}/api/models", timeout=60.0)
         with watched_page(browser, url, may_fail=True) as page:
             page.goto("/map?model=digits&colour=entropy")
             expect(page).to_have_url(re.compile("/login"))

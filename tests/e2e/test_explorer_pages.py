@@ -47,7 +47,7 @@ def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) 
     expect(page.locator("#history tbody tr").first).to_contain_text("fewer errors, please")
     expect(page.locator("#history tbody tr").first).to_contain_text("ada")
     expect(page.locator("#score-line")).to_contain_text(threshold)
-    gate = httpx.get(f"{explored.url}/api/gate", params={"model": "digits"}, timeout=30.0).json()["gate"]
+    gate = httpx.get(f"{explored.url}/api/gate", params={"model": "digits"}, timeout=60.0).json()["gate"]
     assert gate["reject"]["threshold"] == pytest.approx(float(threshold), abs=1e-3)
 
 
@@ -55,7 +55,7 @@ def test_points_are_labelled_by_keys_and_taught(page: Page, explored: Explored) 
     """One key a point; `u` takes the last one back; the labels reach the store and the learned confidence."""
 
     def labels() -> int:
-        found = httpx.get(f"{explored.url}/api/review/lesson", params={"model": "digits"}, timeout=30.0).json()
+        found = httpx.get(f"{explored.url}/api/review/lesson", params={"model": "digits"}, timeout=60.0).json()
         return int(found["used"]["labels"])
 
     before = labels()

@@ -131,7 +131,7 @@ def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_i
     postgres.stop()
     try:
         service.start()
-        with Client(service.target, timeout_seconds=30.0) as client:
+        with Client(service.target, timeout_seconds=60.0) as client:
             scored = client.score(MODEL, pool()[:7])
     finally:
         postgres.start()

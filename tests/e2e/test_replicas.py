@@ -221,7 +221,7 @@ def test_three_replicas_as_in_the_manifest_have_the_same_state(world: World) -> 
     """All were started at once with the same --model names: one trail, which each of them folded to the same state."""
     states = []
     for service in world.replicas:
-        with Client(service.target) as client:
+        with Client(service.target, timeout_seconds=60.0) as client:
             states.append({model.name: (model.active_version, model.previous_version) for model in client.models()})
 
     assert len(world.replicas) == REPLICAS == 3
@@ -293,7 +293,7 @@ def test_a_connection_is_made_anew_when_it_is_old(world: World) -> None:
 def test_a_policy_set_at_one_replica_is_in_force_at_all(story: World) -> None:
     """Within seconds; and evidence begins anew at all of them, since it is about one rule."""
     with ExitStack() as stack:
-        each = [stack.enter_context(Client(service.target)) for service in story.replicas]
+        each = [stack.enter_context(Client(service.target, timeout_seconds=60.0)) for service in story.replicas]
         each[0].set_policy("quiet", Policy(alpha=0.05), author="test")
 
         for client in each:

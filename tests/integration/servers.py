@@ -35,7 +35,7 @@ class Server:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of a page."""
         try:
-            with urllib.request.urlopen(self.http_url + path, timeout=30) as response:
+            with urllib.request.urlopen(self.http_url + path, timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

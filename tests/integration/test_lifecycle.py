@@ -28,6 +28,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [gated_bundle(folder / f"{seed}.safetensors", seed=seed) for seed in (0, 1)]
 
 
+@pytest.fixture(scope="module")
+def plain(bundles: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of one worker, for tests that leave it well."""
+    with running_server({"digits": bundles[0]}, tmp_path_factory.mktemp("plain"), "--workers", "1") as server:
+        yield server
+
+
 class Load:
     """Calls without pause from a few threads; remembers what came back."""
 
@@ -37,7 +44,7 @@ class Load:
         self.failures: list[Exception] = []
         self.calls = 0
         self._stop = threading.Event()
-        self._client = Client(target, timeout_seconds=30.0, **options)
+        self._client = Client(target, timeout_seconds=60.0, **options)
         self._rows = make_probs(rows, K)
         self._threads = [threading.Thread(target=self._run) for _ in range(3)]
 
@@ -69,7 +76,7 @@ class Load:
 def stored_names(server: Server) -> list[str]:
     """Names of all stored points, when none waits to be stored."""
     wait_until(lambda: not waiting(server.data_dir), what="the spools to be empty")
-    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
         return [point.prediction_id for point in client.points("digits", page_size=10_000)]
 
 
@@ -80,7 +87,7 @@ def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], 
         running_server(
             {"digits": bundles[0]}, tmp_path, "--workers", "2", "--bundle-dir", str(bundles[0].parent)
         ) as server,
-        Client(server.grpc_target, timeout_seconds=30.0) as operator,
+        Client(server.grpc_target, timeout_seconds=60.0) as operator,
     ):
         operator.deploy("digits", bundles[1].name)
         load = Load(server.grpc_target)
@@ -135,15 +142,21 @@ def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], 
     """What operators changed is not undone by the command line."""
     versions = [read_bundle(bundle).version for bundle in bundles]
     folder = ("--bundle-dir", str(bundles[0].parent), "--workers", "1")
-    with running_server({"digits": bundles[0]}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+    with (
+        running_server({"digits": bundles[0]}, tmp_path, *folder) as server,
+        Client(server.grpc_target, timeout_seconds=60.0) as client,
+    ):
         client.deploy("digits", bundles[1].name, activate=True)
 
-    with running_server({"digits": bundles[0]}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+    with (
+        running_server({"digits": bundles[0]}, tmp_path, *folder) as server,
+        Client(server.grpc_target, timeout_seconds=60.0) as client,
+    ):
         assert client.score("digits", make_probs(1, K)).version == versions[1]
         assert client.roll_back("digits").active_version == versions[0]
         assert server.events("active_version_kept")
 
-    with running_server({}, tmp_path, *folder) as server, Client(server.grpc_target) as client:
+    with running_server({}, tmp_path, *folder) as server, Client(server.grpc_target, timeout_seconds=60.0) as client:
         assert client.score("digits", make_probs(1, K)).version == versions[0]
 
 
@@ -180,30 +193,30 @@ def test_a_flood_is_refused_with_a_hint_and_the_server_stays_well(bundles: list[
         hints = {dict(call.trailing_metadata()).get("grpc-retry-pushback-ms") for call in refused}
         assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert hints == {"50"}
-        with Client(server.grpc_target) as client:
+        with Client(server.grpc_target, timeout_seconds=60.0) as client:
             assert client.score("digits", make_probs(1, K)).recorded
         assert "darksight_" in server.get("/metrics")[1]
     assert issubclass(Overloaded, Exception)
 
 
-def test_a_call_whose_deadline_passed_is_given_up(bundles: list[Path], tmp_path: Path):
+def test_a_call_whose_deadline_passed_is_given_up(plain: Server):
     """Nobody waits for the answer, so nothing of the batch is stored."""
-    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
-        data = tensor_request(make_probs(100_000, K)).SerializeToString()
-        with grpc.insecure_channel(server.grpc_target) as channel, pytest.raises(grpc.RpcError) as failure:
-            channel.unary_unary(SCORE)(data, timeout=0.1)
-        assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        with Client(server.grpc_target) as client:
-            client.score("digits", make_probs(1, K), prediction_ids=["after"])
-        assert stored_names(server) == ["after"]
+    data = tensor_request(make_probs(100_000, K)).SerializeToString()
+    with grpc.insecure_channel(plain.grpc_target) as channel, pytest.raises(grpc.RpcError) as failure:
+        channel.unary_unary(SCORE)(data, timeout=0.1)
+
+    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    with Client(plain.grpc_target, timeout_seconds=60.0) as client:
+        client.score("digits", make_probs(1, K), prediction_ids=["after"])
+    assert stored_names(plain) == ["after"]
 
 
-def test_two_services_do_not_share_a_port_or_a_data_folder(bundles: list[Path], tmp_path: Path):
+def test_two_services_do_not_share_a_port(plain: Server, bundles: list[Path], tmp_path: Path):
     """A second one is refused with the reason, instead of taking half of the calls."""
-    with running_server({"digits": bundles[0]}, tmp_path / "a", "--workers", "1") as server:
-        port = server.grpc_target.rpartition(":")[2]
-        with pytest.raises(AssertionError, match="cannot listen on"):
-            start_server(tmp_path / "b", {"digits": bundles[0]}, f"--grpc-port={port}")
+    port = plain.grpc_target.rpartition(":")[2]
+
+    with pytest.raises(AssertionError, match="cannot listen on"):
+        start_server(tmp_path, {"digits": bundles[0]}, f"--grpc-port={port}")
 
 
 def test_nothing_of_the_service_outlives_its_supervisor(bundles: list[Path], tmp_path: Path):

@@ -101,9 +101,9 @@ def code_of(channel: grpc.Channel, path: str, is_stream: bool, token: str | None
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     try:
         if is_stream:
-            list(channel.stream_stream(path)(iter([]), metadata=metadata, timeout=30))
+            list(channel.stream_stream(path)(iter([]), metadata=metadata, timeout=60))
         else:
-            channel.unary_unary(path)(b"", metadata=metadata, timeout=30)
+            channel.unary_unary(path)(b"", metadata=metadata, timeout=60)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -136,11 +136,11 @@ def test_the_client_says_what_is_wrong_with_its_token(
     """No token, a wrong one, one without the scope, and the right one from a file."""
     (tmp_path / "secret").write_text(secrets[1]["score"] + "\n")
 
-    with Client(guarded.grpc_target) as client, pytest.raises(Unauthenticated):
+    with Client(guarded.grpc_target, timeout_seconds=60.0) as client, pytest.raises(Unauthenticated):
         client.score("digits", make_probs(1, K))
-    with Client(guarded.grpc_target, token="ds_wrong") as client, pytest.raises(Unauthenticated):
+    with Client(guarded.grpc_target, token="ds_wrong", timeout_seconds=60.0) as client, pytest.raises(Unauthenticated):
         client.score("digits", make_probs(1, K))
-    with Client(guarded.grpc_target, token_file=str(tmp_path / "secret")) as client:
+    with Client(guarded.grpc_target, token_file=str(tmp_path / "secret"), timeout_seconds=60.0) as client:
         assert client.score("digits", make_probs(1, K)).recorded
         with pytest.raises(PermissionDenied, match="no scope 'admin'"):
             client.set_policy("digits", Policy(alpha=0.5))
@@ -155,7 +155,7 @@ def test_a_revoked_token_is_refused_within_seconds(bundle: Path, tmp_path: Path)
     variables = {"DARKSIGHT_TOKENS_FILE": str(path)}
     with (
         running_server({"digits": bundle}, tmp_path / "data", "--workers", "1", environment=variables) as server,
-        Client(server.grpc_target, token=secret) as client,
+        Client(server.grpc_target, token=secret, timeout_seconds=60.0) as client,
     ):
         assert client.score("digits", make_probs(1, K)).recorded
         path.write_text(other.line())
@@ -185,7 +185,7 @@ def test_tls_with_client_certificates_lets_in_who_was_signed_and_nobody_else(bun
     }
 
     def can_call(target: str, **options: object) -> bool:
-        with Client(target, timeout_seconds=5.0, retries=1, **options) as client:
+        with Client(target, timeout_seconds=60.0, retries=1, **options) as client:
             try:
                 return client.score("digits", make_probs(1, K)).recorded
             except Unavailable:

@@ -72,7 +72,7 @@ def server(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     """A client of it."""
-    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
         yield client
 
 
@@ -85,7 +85,7 @@ def channel(server: Server) -> Iterator[grpc.Channel]:
 
 def call(channel: grpc.Channel, method: str, data: bytes, **options: object) -> bytes:
     """A call with bytes as they are."""
-    answer: bytes = channel.unary_unary(method)(data, timeout=30, **options)
+    answer: bytes = channel.unary_unary(method)(data, timeout=60, **options)
     return answer
 
 
@@ -245,7 +245,7 @@ def test_the_client_splits_what_is_too_large_for_one_message(client: Client):
 
 def test_compressed_requests_are_accepted(server: Server):
     """gzip, for clients far away."""
-    with Client(server.grpc_target, compression="gzip") as client:
+    with Client(server.grpc_target, compression="gzip", timeout_seconds=60.0) as client:
         assert client.score("digits", make_probs(50, K)).recorded
 
 
@@ -264,7 +264,7 @@ def test_a_stream_answers_in_order_and_goes_on_after_a_bad_request(
     ]
     answers = [
         monitor_pb2.ScoreStreamResponse.FromString(data)
-        for data in channel.stream_stream("/darksight.v1.MonitorService/ScoreStream")(iter(requests), timeout=30)
+        for data in channel.stream_stream("/darksight.v1.MonitorService/ScoreStream")(iter(requests), timeout=60)
     ]
 
     kinds = [answer.WhichOneof("result") for answer in answers]
@@ -413,7 +413,7 @@ def test_every_method_of_the_protos_is_served(channel: grpc.Channel):
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
                 if method.client_streaming:
-                    assert list(channel.stream_stream(path)(iter([]), timeout=30)) == []
+                    assert list(channel.stream_stream(path)(iter([]), timeout=60)) == []
                 else:
                     assert status(channel, path, b"\xff")[0] is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -452,7 +452,7 @@ def test_metrics_of_all_workers_are_one_page(server: Server, client: Client):
 
     before = accepted()
     for target in range(6):
-        with Client(server.grpc_target) as another:
+        with Client(server.grpc_target, timeout_seconds=60.0) as another:
             another.score("digits", make_probs(10, K, seed=target))
 
     assert accepted() == before + 60

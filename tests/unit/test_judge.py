@@ -40,12 +40,25 @@ def make_rows(scorer: Scorer, n: int) -> Floats:
     return np.stack([kinds[i % 3][i // 3 % len(kinds[i % 3])] for i in range(n)]) if n else np.empty((0, classes))
 
 
+@cache
+def scored_rows(scorer: Scorer, n: int) -> tuple[Floats, Scores]:
+    """Such rows, and what the scorer says about them, which is the same for every gate."""
+    probs = make_rows(scorer, n)
+    return probs, scorer.score(probs)
+
+
+@cache
+def usual_rows(scorer: Scorer) -> tuple[Floats, Scores]:
+    """Logarithms of usual rows, and their scores."""
+    rows = map_probs(scorer.embedder, 200, seed=5)
+    return log_probs(rows), scorer.score(rows)
+
+
 def make_gate(scorer: Scorer, name: str | None, *, outlier: Cutoff | None = None, fail_open: bool = False) -> Gate:
     """A gate whose threshold is the very score of some row."""
     if name is None:
         return Gate(outlier, fail_open=fail_open)
-    rows = map_probs(scorer.embedder, 200, seed=5)
-    log_pi, scores = log_probs(rows), scorer.score(rows)
+    log_pi, scores = usual_rows(scorer)
     right = np.random.default_rng(0).random(200) < 0.8
     learned = None
     if name == "learned":
@@ -91,12 +104,12 @@ def test_a_judge_decides_as_its_gate(name: str | None, classes: int, compiled: b
         for fail_open in (False, True):
             judge = Judge(scorer, make_gate(scorer, name, outlier=outlier, fail_open=fail_open))
             for n in (0, 1, 7, 8, 300):
-                probs = make_rows(scorer, n)
+                probs, scores = scored_rows(scorer, n)
                 logits = np.random.default_rng(1).normal(size=probs.shape) if name in LOGIT_SCORES else None
 
                 found = judge.judge(probs, logits=logits)
 
-                assert_same(found, decide_by_parts(judge, probs, scorer.score(probs), logits))
+                assert_same(found, decide_by_parts(judge, probs, scores, logits))
                 assert len(found) == n
 
 
