@@ -490,7 +490,7 @@ messages = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=messages)
 def test_no_request_whatever_is_an_internal_error(channel: grpc.Channel, data: bytes):
     """A result without NaN in an accepted row, or a status that names the caller's mistake."""

@@ -109,7 +109,7 @@ def test_useless_score_has_its_closed_forms() -> None:
 
 
 @given(rows=tied_rows)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_figures_equal_the_slow_way(rows: list[tuple[int, bool]]) -> None:
     """With ties, AURC and AUGRC are the means over all orders of tied rows, AUROC over pairs, and E-AURC is no less
     than 0.

@@ -40,7 +40,7 @@ def split_sketches(contents: NDArray[np.int64], seed: int = 0) -> tuple[RowSketc
 
 
 @given(n=st.integers(20, 5_000), seed=st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_split_takes_every_row_once(n: int, seed: int) -> None:
     """The three sets are sorted, have no row in common and leave none out."""
     split = make_split(n, seed)
@@ -187,7 +187,7 @@ def test_sketch_names_what_is_missing(name: str) -> None:
     a=st.lists(st.integers(0, 60), max_size=80),
     b=st.lists(st.integers(0, 60), max_size=80),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_overlap_is_exact_on_small_sets(a: list[int], b: list[int]) -> None:
     """Under the sketch size the overlap is the share of b's unique rows among a's unique rows."""
     unique_a = {x for x in a if a.count(x) == 1}

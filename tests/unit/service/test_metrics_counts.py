@@ -73,7 +73,7 @@ def test_each_row_is_counted_once_where_it_belongs(tmp_path: Path, n: int) -> No
     assert (seen["seconds_sum"][0], seen["batch_sum"][0]) == (3e-3, n)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 2**31))
 def test_a_batch_counts_as_its_rows_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
