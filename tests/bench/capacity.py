@@ -26,12 +26,16 @@ from tests.bench.load import cpu_seconds, resident_bytes
 from tests.bench.serve import Bench, Served, connect, demand_ok, generators, tell, verdict
 from tests.bench.spool import make_points
 from tests.faults.nemesis import children
+from tests.integration.servers import wait_until, waiting
 from tests.postgres import Postgres, running_postgres
 
 __all__ = ["BUSY", "Costs", "Load", "calibrated", "cells"]
 
 FIGURES = ("workers, cores", "keepers, cores", "PostgreSQL, cores", "stored, bytes/s", "write-ahead log, bytes/s")
 """What is measured and predicted, per second."""
+
+# The keeper brings the rows of many calls at once, so the database knows of rows alone.
+_BY_ROWS = FIGURES[2:]
 
 BUSY = 0.7
 """Share of a core that is planned with: beyond it latencies grow."""
@@ -77,7 +81,8 @@ CHECKS = (Load(1_300, 1), Load(200, 100))
 class Costs:
     """What each figure costs: just to be there, for a call, for one of several rows on top of that, and for a row.
 
-    One row is judged by a compiled loop, several go through arrays: their call costs more, and each row less.
+    One row is judged by a compiled loop, several go through arrays: their call costs more, and each row less. To be
+    there is not to be idle: a service that gets any calls brings points to the database several times a second.
     """
 
     idle: Mapping[str, float]
@@ -113,10 +118,14 @@ def calibrated(measured: Mapping[Load, Mapping[str, float]]) -> Costs:
     idle = measured[least]
     found = {}
     for name in idle:
-        above = np.array([max(measured[load][name] - idle[name], 0.0) for load in loads])
+        seen = np.array([measured[load][name] for load in loads])
+        above = np.maximum(seen - idle[name], 0.0)
+        quantities = np.array([_quantities(load) for load in loads])
+        if name in _BY_ROWS:
+            quantities[:, :2] = 0.0
         # Relative to each figure, so that noise in the largest does not decide all.
-        weights = 1.0 / np.maximum(above, 1e-9 + 1e-3 * above.max())
-        found[name] = nnls(weights[:, None] * np.array([_quantities(load) for load in loads]), weights * above)[0]
+        weights = 1.0 / np.maximum(seen, 1e-12)
+        found[name] = nnls(weights[:, None] * quantities, weights * above)[0]
     call, batch, row = ({name: float(costs[part]) for name, costs in found.items()} for part in range(3))
     return Costs(dict(idle), call, batch, row)
 
@@ -161,7 +170,7 @@ class Measured:
         found = [
             sum(map(cpu_seconds, (*self.ours.workers, self.ours.server.process.pid))),
             cpu_seconds(self.ours.keeper),
-            sum(map(cpu_seconds, pids)) + _buried_seconds(server.pid),
+            sum(map(_exact_seconds, pids)) + _buried_seconds(server.pid),
             *map(float, self.postgres.execute(_SIZES_QUERY, self.database)[0]),
         ]
         return dict(zip(FIGURES, found, strict=True))
@@ -185,6 +194,8 @@ class Measured:
         after, elapsed = self.totals(), time.monotonic() - started
         for generator in some:
             demand_ok(generator.result(), str(load))  # type: ignore[attr-defined]
+        # Rows that come late are those of this run, not of the next one.
+        wait_until(lambda: not waiting(self.ours.server.data_dir), what="the spools to be empty")
         found = {name: (after[name] - before[name]) / elapsed for name in FIGURES}
         if load.rows > 1_000 and not found["stored, bytes/s"]:
             raise RuntimeError(f"{load}: no point reached the database")
@@ -192,6 +203,15 @@ class Measured:
 
 
 _SIZES_QUERY = "SELECT pg_database_size(current_database()), pg_current_wal_lsn() - '0/0'"
+
+
+def _exact_seconds(pid: int) -> float:
+    """CPU time of a process of one thread; a tenth of what a process of the database uses in a run may be one tick."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0]) / 1e9
+    except FileNotFoundError:  # a connection that has ended, and is among the buried
+        return 0.0
 
 
 def _buried_seconds(pid: int) -> float:

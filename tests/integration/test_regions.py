@@ -70,13 +70,13 @@ def target_of(scored: Scored) -> list[tuple[float, float]]:
     return around(scored.points[np.flatnonzero(scored.accepted)[0]])
 
 
-def wait_for_decisions(client: Client, expected: np.ndarray) -> None:
+def wait_for_decisions(client: Client, expected: np.ndarray, seconds: float = 120.0) -> None:
     """Until every worker gives these reasons, many calls in a row."""
 
     def is_so() -> bool:
         return all(np.array_equal(client.score("digits", ROWS).reason, expected) for _ in range(8))
 
-    wait_until(is_so, what="all workers to decide alike")
+    wait_until(is_so, seconds, "all workers to decide alike")
 
 
 def reasons_inside(scored: Scored, polygon: list[tuple[float, float]]) -> np.ndarray:
@@ -135,7 +135,7 @@ def test_a_region_ends_by_itself(client: Client):
         client.save_region("digits", "soon", polygon, expires_at=ends)
         try:
             client.enforce_region("digits", "soon")
-            wait_for_decisions(client, expected)
+            wait_for_decisions(client, expected, seconds)
         except (UnknownModel, AssertionError):
             continue
         break

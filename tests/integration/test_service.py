@@ -444,18 +444,12 @@ def test_callers_that_send_no_message_hold_no_thread(channel: grpc.Channel):
 
 def test_metrics_of_all_workers_are_one_page(server: Server, client: Client):
     """Counts add up over workers."""
-
-    def accepted() -> float:
-        page = server.get("/metrics")[1]
-        lines = [line for line in page.splitlines() if line.startswith("darksight_decisions_total{")]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-    before = accepted()
+    before = server.counted("darksight_decisions_total")
     for target in range(6):
         with Client(server.grpc_target, timeout_seconds=60.0) as another:
             another.score("digits", make_probs(10, K, seed=target))
 
-    assert accepted() == before + 60
+    assert server.counted("darksight_decisions_total") == before + 60
 
 
 def test_logs_have_no_probabilities_and_one_json_object_per_line(server: Server):

@@ -9,8 +9,8 @@ from tests.bench.capacity import BUSY, FIGURES, HEADER, Costs, Load, calibrated,
 LOADS = (Load(0, 1), Load(800, 1), Load(300, 32), Load(100, 256))
 COSTS = Costs(
     idle=dict.fromkeys(FIGURES, 0.004),
-    call=dict(zip(FIGURES, (500e-6, 20e-6, 2e-6, 0.0, 15.0), strict=True)),
-    batch=dict(zip(FIGURES, (300e-6, 40e-6, 16e-6, 0.0, 40.0), strict=True)),
+    call=dict(zip(FIGURES, (500e-6, 20e-6, 0.0, 0.0, 0.0), strict=True)),
+    batch=dict(zip(FIGURES, (300e-6, 40e-6, 0.0, 0.0, 0.0), strict=True)),
     row=dict(zip(FIGURES, (4e-6, 1e-6, 2e-6, 160.0, 180.0), strict=True)),
 )
 
