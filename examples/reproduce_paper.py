@@ -193,7 +193,7 @@ for folder, names in (("mnist_paper", MNIST), ("cifar10_vgg16", CIFAR), ("cifar1
 # %% MNIST by other methods, from a LeNet whose last hidden layer (fc2) is at hand
 lenet = Rows("mnist_lenet", args.compared)
 # Ours has been at work above; others must not pay for their first start either, which compiles code.
-noise = np.random.default_rng(0).dirichlet(np.ones(10), 1_200)
+noise = np.random.default_rng(0).dirichlet(np.ones(10), min(args.compared, 1_200))
 for method in ("tsne",) if args.no_umap else ("tsne", "umap"):
     embed(Recipe(method, "prob"), noise)
 fc2 = np.load(args.data / "mnist_lenet" / "test_features.npz")["features"].astype(np.float64)

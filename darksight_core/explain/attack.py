@@ -20,13 +20,13 @@ from torch import Tensor
 from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain
 from darksight_core.explain.objectives import Objective
+from darksight_core.explain.question import Question, batches
 from darksight_core.fit.config import Progress, Report, silent
 from darksight_core.judge import Judge, Judged
 from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
 
-_BATCH_ROWS = 64
 # Steps add up to this many budgets, so that every corner of the box can be reached from every place in it.
 _REACH = 2.5
 
@@ -97,16 +97,16 @@ def attack(
         raise ConfigError(
             f"inputs go from {inputs.min():g} to {inputs.max():g}, beyond the range {low:g} to {high:g}; name theirs"
         )
-    found = torch.empty_like(rows)
-    for start in range(0, len(rows), _BATCH_ROWS):
-        box = _Box(rows[start : start + _BATCH_ROWS], budget, low, high)
-        best, value = box.centre, _value(chain, objective, box.centre)
+    found, question = torch.empty_like(rows), Question(chain, objective)
+    for part in batches(len(rows)):
+        box = _Box(rows[part], budget, low, high)
+        best = _Best(box.centre, question.value(box.centre))
         for number in range(starts):
-            begin = box.centre if number == 0 else box.random(seed, start, number)
-            best, value = _climb(chain, objective, box, begin, steps, best, value)
-            done = start * starts + len(best) * (number + 1)
+            begin = box.centre if number == 0 else box.random(seed, part.start, number)
+            best = _climb(question, box, begin, steps, best)
+            done = part.start * starts + len(best.inputs) * (number + 1)
             report(Progress("attack", done, len(rows) * starts, math.nan))
-        found[start : start + _BATCH_ROWS] = best
+        found[part] = best.inputs
     moved = (found.double() - rows.double()).abs().reshape(len(rows), -1).amax(dim=1).numpy()
     return Attack(found.numpy(), moved, chain.judged(judge, rows), chain.judged(judge, found))
 
@@ -132,25 +132,24 @@ class _Box:
         return self.clip(self.centre + self.budget * torch.tensor(np.stack(shifts), dtype=self.centre.dtype))
 
 
-def _climb(
-    chain: Chain, objective: Objective, box: _Box, begin: Tensor, steps: int, best: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The best inputs met on the way up from `begin`, and F there; no worse than `best`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """The best inputs met so far, and F there."""
+
+    inputs: Tensor
+    value: Tensor
+
+    def or_better(self, inputs: Tensor, value: Tensor) -> _Best:
+        wins = value > self.value
+        each = wins.reshape(-1, *[1] * (inputs.dim() - 1))
+        return _Best(torch.where(each, inputs, self.inputs), torch.where(wins, value, self.value))
+
+
+def _climb(question: Question, box: _Box, begin: Tensor, steps: int, best: _Best) -> _Best:
+    """The best of `best` and of what is met on the way up from `begin`."""
     here = begin
     for _ in range(steps):
-        here = here.detach().requires_grad_()
-        reached = objective(chain.points(here))
-        (slope,) = torch.autograd.grad(reached.sum(), here)
-        best, value = _better(best, value, here.detach(), reached.detach())
-        here = box.clip(here.detach() + _REACH * box.budget / steps * torch.nan_to_num(slope).sign())
-    return _better(best, value, here, _value(chain, objective, here))
-
-
-def _better(best: Tensor, value: Tensor, there: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
-    wins = reached > value
-    return torch.where(wins.reshape(-1, *[1] * (best.dim() - 1)), there, best), torch.where(wins, reached, value)
-
-
-def _value(chain: Chain, objective: Objective, inputs: Tensor) -> Tensor:
-    with torch.no_grad():
-        return objective(chain.points(inputs))
+        value, slope = question.value_and_slope(here)
+        best = best.or_better(here, value)
+        here = box.clip(here + _REACH * box.budget / steps * torch.nan_to_num(slope).sign())
+    return best.or_better(here, question.value(here))

@@ -11,24 +11,20 @@ part of the result. It adds slopes, so a jump of y on the way, from one minimum 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain, ClassifierError
 from darksight_core.explain.objectives import Objective
+from darksight_core.explain.question import Question, batches
 from darksight_core.fit.config import Progress, Report, silent
 from darksight_core.simplex import Floats
 
 __all__ = ["Attribution", "gradient", "integrated", "smooth"]
-
-_BATCH_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +66,11 @@ def gradient(chain: Chain, objective: Objective, inputs: NDArray[Any], *, report
     report
         Told about progress.
     """
-    heat = np.empty(inputs.shape)
-    value, at_rest = _values(chain, objective, inputs)
-    for part in _parts(len(inputs), 1, report):
-        heat[part] = _slope(chain, objective, chain.tensor(inputs[part]))
+    heat, question = np.empty(inputs.shape), Question(chain, objective)
+    value, at_rest = _values(question, inputs)
+    for part in batches(len(inputs)):
+        heat[part] = _slope(question, inputs[part])
+        report(Progress("explain", part.stop, len(inputs), math.nan))
     return Attribution(heat, value, at_rest)
 
 
@@ -99,13 +96,13 @@ def integrated(
     """
     _at_least_one(steps=steps)
     start = _baseline(baseline, inputs)
-    heat = np.zeros(inputs.shape)
-    value, at_rest = _values(chain, objective, inputs)
-    change = value - _values(chain, objective, start)[0]
-    for part in _parts(len(inputs), steps, report):
+    heat, question = np.zeros(inputs.shape), Question(chain, objective)
+    value, at_rest = _values(question, inputs)
+    change = value - _values(question, start)[0]
+    for part in batches(len(inputs)):
         for step in range(steps):
             way = start[part] + (step + 0.5) / steps * (inputs[part] - start[part])
-            heat[part] += _slope(chain, objective, chain.tensor(way)) / steps
+            heat[part] += _slope(question, way) / steps
             report(Progress("explain", part.start * steps + len(way) * (step + 1), len(inputs) * steps, math.nan))
     heat *= inputs - start
     return Attribution(heat, value, at_rest, change, heat.reshape(len(heat), -1).sum(axis=1) - change)
@@ -137,41 +134,32 @@ def smooth(
     _at_least_one(samples=samples)
     if not noise >= 0.0:
         raise ConfigError(f"noise must not be negative, not {noise}")
-    heat = np.zeros(inputs.shape)
-    value, at_rest = _values(chain, objective, inputs)
+    heat, question = np.zeros(inputs.shape), Question(chain, objective)
+    value, at_rest = _values(question, inputs)
     for row, original in enumerate(inputs):
         rng = np.random.default_rng((seed, row))
         copies = original + noise * np.ptp(original) * rng.standard_normal((samples, *original.shape))
-        for start in range(0, samples, _BATCH_ROWS):
-            part = copies[start : start + _BATCH_ROWS]
-            heat[row] += _slope(chain, objective, chain.tensor(part)).sum(axis=0) / samples
+        for part in batches(samples):
+            heat[row] += _slope(question, copies[part]).sum(axis=0) / samples
         report(Progress("explain", row + 1, len(inputs), math.nan))
     return Attribution(heat, value, at_rest)
 
 
-def _slope(chain: Chain, objective: Objective, inputs: Tensor) -> Floats:
+def _slope(question: Question, inputs: NDArray[Any]) -> Floats:
     """∇F at inputs (n, ...)."""
-    inputs.requires_grad_()
-    (slope,) = torch.autograd.grad(objective(chain.points(inputs)).sum(), inputs)
+    _, slope = question.value_and_slope(question.chain.tensor(inputs))
     found: Floats = slope.double().numpy()
     return found
 
 
-def _values(chain: Chain, objective: Objective, inputs: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+def _values(question: Question, inputs: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+    """F of inputs, and whether they are at rest, (n,) each."""
     value, at_rest = np.empty(len(inputs)), np.empty(len(inputs), dtype=np.bool_)
-    for part in _parts(len(inputs)):
-        rows = chain.tensor(inputs[part])
-        with torch.no_grad():
-            value[part] = objective(chain.points(rows)).numpy()
-        at_rest[part] = chain.at_rest(rows)
+    for part in batches(len(inputs)):
+        rows = question.chain.tensor(inputs[part])
+        value[part] = question.value(rows).numpy()
+        at_rest[part] = question.chain.at_rest(rows)
     return value, at_rest
-
-
-def _parts(rows: int, weight: int = 1, report: Report = silent) -> Iterator[slice]:
-    for start in range(0, rows, _BATCH_ROWS):
-        part = slice(start, min(start + _BATCH_ROWS, rows))
-        yield part
-        report(Progress("explain", part.stop * weight, rows * weight, math.nan))
 
 
 def _baseline(baseline: ArrayLike, inputs: NDArray[Any]) -> NDArray[Any]:

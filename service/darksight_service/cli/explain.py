@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +14,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate import Decision
 from darksight_core.judge import Judge, Judged
+from darksight_service.arrays import read_array
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
 from darksight_service.tables import atomic
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--budget goes with --attack or --reach, and they with it")
     files = _files(args)
     args.on_interrupt = f"nothing was written to {args.out}"
-    bundle, inputs = read_bundle(args.bundle), _read_inputs(args.inputs)[: args.rows]
+    bundle, inputs = read_bundle(args.bundle), read_array(args.inputs, *_NAMES)[: args.rows]
     chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
     judge = Judge.of(bundle)
     judged = chain.judged(judge, chain.tensor(inputs))
@@ -131,26 +131,6 @@ def _files(args: argparse.Namespace) -> dict[str, Path]:
     if out.suffix and not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is no folder; make it first")
     return files
-
-
-def _read_inputs(path: Path) -> NDArray[Any]:
-    """The rows of a file; nothing is ever unpickled."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            names = [name for name in _NAMES if name in loaded.files] or loaded.files
-            if len(names) != 1:
-                raise ConfigError(f"{path} has arrays {', '.join(names) or 'none'}; name the rows to explain inputs")
-            array: NDArray[Any] = loaded[names[0]]
-            return array
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path} cannot be read as .npy or .npz of plain arrays: {error}") from error
 
 
 def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, judged: Judged) -> Objective:

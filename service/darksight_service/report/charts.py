@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "layout", "packed", "plain", "points_trace"]
+__all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "layout", "packed", "plain", "points_trace"]
 
 GREY = "#b8b8b8"
+
+HALO = ", ".join(f"{x}px {y}px 1px white" for x in (-1, 0, 1) for y in (-1, 0, 1))
+"""Shadow of names among dots."""
 
 LINE_COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#44AA99",

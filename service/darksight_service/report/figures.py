@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,18 @@ _SCORES = {
     "dirichlet": "Dirichlet mixture (probabilities)",
     "combined": "combined (unusualness)",
 }
+_MORE_SCORES = {
+    "margin": "margin of the first two",
+    "doctor": "Doctor",
+    "gen": "GEN",
+    "energy": "energy",
+    "max_logit": "max-logit",
+    "kl_matching": "KL matching",
+    "soft_knn": "soft kNN (map)",
+}
 _CURVE_POINTS = 250
+_SHORT = 3
+_SEEN = 0.1  # share of rows from which the axis of accuracy is chosen: below it curves jump
 
 
 def all_figures(found: Findings) -> list[Figure]:
@@ -48,7 +60,7 @@ def score_label(name: str, rivals: tuple[Rival, ...]) -> str:
     kind, _, rest = name.partition("_")
     if kind in ("kde", "gmm") and rest in labels:
         return f"{kind.upper()} ({labels[rest]})"
-    return _SCORES.get(name, name)
+    return _SCORES.get(name) or _MORE_SCORES.get(name, name)
 
 
 def confusion_figure(found: Findings) -> Figure | None:
@@ -91,6 +103,7 @@ def confusion_figure(found: Findings) -> Figure | None:
     }  # fmt: skip
     rho = found.measures.global_fidelity.ground
     ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 6}, "dtick": 1}
+    turn = -60 if max(map(len, shown)) > _SHORT else 0
     said = "cannot be given" if rho is None else f"is {rho:.2f}"
     return Figure(
         "global-fidelity",
@@ -106,11 +119,11 @@ def confusion_figure(found: Findings) -> Figure | None:
         [cells, dots],
         layout(
             620 if not few else 520,
-            margin={"l": 110, "r": 20, "t": 20, "b": 110},
-            xaxis=axis("true class", domain=[0.0, 0.52], tickangle=-60, **ticks),
+            margin={"l": 60, "r": 20, "t": 20, "b": 60},
+            xaxis=axis("true class", domain=[0.0, 0.52], tickangle=turn, **ticks),
             yaxis=axis("predicted class", autorange="reversed", **ticks),
             xaxis2=axis("distance of centres", domain=[0.64, 1.0], anchor="y2"),
-            yaxis2=axis("share confused", type="log", anchor="x2", exponentformat="power"),
+            yaxis2=axis("share confused", type="log", anchor="x2", dtick="D2", tickformat="~%"),
         ),
     )  # fmt: skip
 
@@ -120,13 +133,25 @@ def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     return np.unique(np.linspace(0, count - 1, min(count, _CURVE_POINTS)).astype(np.intp))
 
 
+def _best_rivals(order: Sequence[str], rivals: tuple[Rival, ...]) -> set[str]:
+    """Of the densities on other maps, the first in `order` for each kind of density and each method and input."""
+    found: dict[tuple[str, str], str] = {}
+    kinds = {
+        f"{kind}_{rival.key}": (kind, rival.label.partition(" (")[0]) for kind in ("kde", "gmm") for rival in rivals
+    }
+    for name in order:
+        if name in kinds:
+            found.setdefault(kinds[name], name)
+    return set(found.values())
+
+
 def accuracy_figure(found: Findings) -> Figure | None:
     """Accuracy on the rows that are kept against the share kept, for every score; None without labels."""
     compared = found.comparison
     if compared is None or compared.errors is None or compared.failure is None or not compared.errors.any():
         return None
     order = sorted(compared.scores, key=lambda name: compared.failure[name].augrc if compared.failure else 0.0)
-    rivals = {f"{kind}_{rival.key}" for kind in ("kde", "gmm") for rival in found.rivals}
+    rivals = _best_rivals(order, found.rivals)
     data: list[dict[str, Any]] = []
     lowest = 1.0
     for number, name in enumerate(order):
@@ -136,12 +161,12 @@ def accuracy_figure(found: Findings) -> Figure | None:
         label = score_label(name, found.rivals)
         shown = name in _SCORES or name in rivals
         if shown:
-            lowest = min(lowest, float(curve.accuracy[kept].min()))
+            lowest = min(lowest, float(curve.accuracy[curve.coverage >= _SEEN].min()))
         data.append({
             "type": "scatter", "mode": "lines", "name": label, "visible": True if shown else "legendonly",
             "x": packed(curve.coverage[kept]), "y": packed(curve.accuracy[kept]),
             "line": {"color": LINE_COLOURS[number % len(LINE_COLOURS)], "width": 2,
-                     "dash": ("solid", "dash", "dot")[number // len(LINE_COLOURS) % 3]},
+                     "dash": "solid" if name in _SCORES else "dash" if name in rivals else "dot"},
             "hovertemplate": f"{label}: %{{x:.0%}} kept, %{{y:.2%}} right<extra></extra>",
         })  # fmt: skip
     accuracy = 1.0 - float(compared.errors.mean())
@@ -152,7 +177,8 @@ def accuracy_figure(found: Findings) -> Figure | None:
         f"{accuracy:.2%} on the right, where everything is kept, and the best score is the highest curve. Scores that "
         f"remember rows were made from {compared.memory:,} rows and all are measured on the other "
         f"{compared.measured:,}. "
-        "In the legend the best is first, by AUGRC; click to show or hide.",
+        "In the legend the best is first, by AUGRC; click to show or hide. Dashed: densities on other maps, of several "
+        "perplexities the best; the others and dotted scores are hidden at first.",
         "This is about being wrong, not about being unusual. Densities on the map say how unusual a "
         "prediction is and are "
         "seldom the best score for this. A point read off a curve is no promise for new rows: darksight "
@@ -160,7 +186,8 @@ def accuracy_figure(found: Findings) -> Figure | None:
         "one.",
         data,
         layout(
-            480,
+            max(480, 19 * len(order) + 90),
+            legend={"itemsizing": "constant", "font": {"size": 11}},
             xaxis=axis("share of rows kept", range=[0.0, 1.0], tickformat=".0%"),
             yaxis=axis("accuracy on rows kept", range=[lowest - 0.1 * (1.0 - lowest), 1.0 + 0.03 * (1.0 - lowest)],
                        tickformat=".1%" if lowest > 0.9 else ".0%"),

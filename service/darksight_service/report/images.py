@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import base64
 import struct
-import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_service.arrays import read_array
 
-__all__ = ["as_data_uri", "encode_png", "read_features", "read_images", "read_rows_array"]
+__all__ = ["as_data_uri", "encode_png", "read_features", "read_images"]
 
 _SIDE = 64
 
 
-def read_rows_array(path: Path, name: str, rows: int) -> NDArray[np.generic]:
-    """The array `name` of an .npz, or that of an .npy; refused unless it has one entry for each row.
-
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        Array to look for; an .npz with a single array may call it anything.
-    rows
-        Number of rows of the predictions.
-    """
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            array = loaded
-        else:
-            with loaded:
-                key = name if name in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
-                if key is None:
-                    raise ConfigError(f"{path} has no array {name!r}, but {', '.join(loaded.files) or 'nothing'}")
-                array = loaded[key]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} is no .npz or .npy file of numbers ({error})") from None
+def _read_rows(path: Path, name: str, rows: int) -> NDArray[Any]:
+    """The array `name` of a file; refused unless it has one entry for each of the `rows` predictions."""
+    array = read_array(path, name)
     if array.ndim == 0 or len(array) != rows:
         count = 0 if array.ndim == 0 else len(array)
         raise ConfigError(
@@ -54,7 +32,7 @@ def read_rows_array(path: Path, name: str, rows: int) -> NDArray[np.generic]:
 
 def read_features(path: Path, rows: int) -> NDArray[np.floating]:
     """Features of the rows, (n, d)."""
-    array = read_rows_array(path, "features", rows)
+    array = _read_rows(path, "features", rows)
     if array.dtype.kind not in "fiu" or array.ndim < 2:
         raise ConfigError(f"{path}: features must be numbers of shape (n, d), not {array.dtype} of shape {array.shape}")
     values = array.reshape(rows, -1).astype(np.float64)
@@ -65,7 +43,7 @@ def read_features(path: Path, rows: int) -> NDArray[np.floating]:
 
 def read_images(path: Path, rows: int) -> NDArray[np.uint8]:
     """Pictures of the rows, (n, height, width) or (n, height, width, 3), as bytes; numbers up to 1 are scaled."""
-    array = read_rows_array(path, "images", rows)
+    array = _read_rows(path, "images", rows)
     shape = array.shape
     if array.dtype.kind not in "fiub" or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))):
         raise ConfigError(

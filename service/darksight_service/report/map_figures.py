@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from darksight_core.path import MapPath
 from darksight_core.simplex import Floats
 from darksight_service.palette import class_colours, map_view
-from darksight_service.report.charts import GREY, LINE_COLOURS, Figure, axis, layout, packed, plain, points_trace
+from darksight_service.report.charts import GREY, HALO, LINE_COLOURS, Figure, axis, layout, packed, plain, points_trace
 from darksight_service.report.findings import Findings
 
 __all__ = ["class_groups", "cluster_figure", "map_figure", "path_figure", "small_multiples"]
@@ -132,7 +132,7 @@ def _by_entropy(found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_
     if len(bad):
         colour = {"color": packed(found.unsure[bad]), "coloraxis": "coloraxis"}
         look = colour | _cross(len(bad), colour)
-        traces.append(points_trace(found.points, bad, name="mistakes", marker=look, showlegend=False))
+        traces.append(points_trace(found.points, bad, name="mistakes", marker=look))
     return traces
 
 
@@ -193,7 +193,7 @@ def _stars(found: Findings) -> dict[str, Any]:
         "y": packed(means[:, 1]),
         "text": [plain(name, _NAME) for name in found.class_names],
         "textposition": "top center",
-        "textfont": {"size": 9 if many else 14, "color": "#111"},
+        "textfont": {"size": 9 if many else 14, "color": "#111", "shadow": HALO},
         "marker": {
             "symbol": "star",
             "size": 9 if many else 16,
@@ -258,7 +258,7 @@ def small_multiples(found: Findings) -> Figure | None:
             "type": "scatter", "mode": "markers+text", **place,
             "x": packed(student.means[group, 0]), "y": packed(student.means[group, 1]),
             "text": [plain(found.class_names[k], 14) for k in group], "textposition": "top center",
-            "textfont": {"size": 10, "color": "#111"}, "hoverinfo": "text",
+            "textfont": {"size": 10, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
             "marker": {"symbol": "star", "size": 9, "color": class_colours(_GROUP)[: len(group)],
                        "line": {"color": "black", "width": 0.8}},
         })  # fmt: skip
@@ -370,37 +370,45 @@ def path_figure(found: Findings, number: int) -> Figure:
     place = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
     grey = {"color": "#d5d5d5", "size": 3}
     data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **place))
+    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **place))
     data.append({
         "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
         "line": {"color": "#111", "width": 2}, "hoverinfo": "skip", **place,
     })  # fmt: skip
-    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 5}, **place))
+    means = found.bundle.embedder.student.means[shown]
+    data.append({
+        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **place,
+        "text": [plain(found.class_names[k], _NAME) for k in shown], "textposition": "top center",
+        "textfont": {"size": 13, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
+        "marker": {"symbol": "star", "size": 11, "color": [colours[k] for k in shown],
+                   "line": {"color": "black", "width": 0.8}},
+    })  # fmt: skip
+    frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
     beside = f"{len(path.rows)} real rows lie beside it" if len(path.rows) else "no real row lies beside it"
     return Figure(
         f"path-{number + 1}",
         f"Along the path: {name}",
-        "Left: probability of each class on the way along the black line on the right. Lines are what "
-        "the map says, dots "
-        f"what the classifier said about the nearest real rows; {beside}. Where dots follow lines, the "
-        "map may be read as "
-        "it is drawn: two clusters that touch are joined by rows torn between them, in order of how torn they are.",
+        "Left: probability of each class on the way along the black line on the right. Lines are what the map says, "
+        f"dots what the classifier said about the nearest real rows; {beside}, orange on the right. Stars are the "
+        "centres of the classes that matter on the way. Where dots follow lines, the map may be read as it is drawn: "
+        "two clusters that touch are joined by rows torn between them, in order of how torn they are.",
         "Where no dots are, the map says what the student would say about rows that nobody has seen.",
         data,
         layout(
             400,
             xaxis=axis("share of the way", domain=[0.0, 0.56], range=[-0.01, 1.01]),
             yaxis=axis("probability", range=[-0.02, 1.02]),
-            xaxis2=axis(domain=[0.66, 1.0], anchor="y2", range=[float(low[0]), float(high[0])]),
-            yaxis2=axis(anchor="x2", scaleanchor="x2", range=[float(low[1]), float(high[1])]),
+            xaxis2=axis(domain=[0.68, 1.0], anchor="y2", range=[float(low[0]), float(high[0])], **frame),
+            yaxis2=axis(anchor="x2", scaleanchor="x2", range=[float(low[1]), float(high[1])], **frame),
             legend={"x": 0.57, "y": 1.0, "xanchor": "left", "font": {"size": 12}},
         ),
     )  # fmt: skip
 
 
 def _path_classes(path: MapPath, probs: Floats) -> list[int]:
-    """Classes that have a tenth somewhere on the way, the largest first, as many as there are colours."""
+    """Classes that have a tenth somewhere on the way, in the order of where; no more than there are colours."""
     top = path.probs.max(axis=0)
     if len(probs):
         top = np.maximum(top, probs.max(axis=0))
     order = np.argsort(-top, kind="stable")[: len(LINE_COLOURS)]
-    return [int(k) for k in order if top[k] >= 0.1]
+    return sorted((int(k) for k in order if top[k] >= 0.1), key=lambda k: int(path.probs[:, k].argmax()))

@@ -76,7 +76,7 @@ def build_page(
         f"<title>{_text(title)}</title><style>{own.joinpath('page.css').read_text(encoding='utf-8')}</style></head><body>",
         f"<h1>{_text(title)}</h1>",
         *_summary(found),
-        "<nav>" + "".join(f'<a href="#{figure.name}">{_text(figure.title)}</a>' for figure in figures),
+        "<nav>" + "".join(f'<a href="#{figure.name}">{_text(_short(figure))}</a>' for figure in figures),
         '<a href="#compression">Model compression</a><a href="#time">Time</a><a href="#cases">Cases</a></nav>',
         *(_figure(figure) for figure in figures),
         *_tables(found),
@@ -94,6 +94,11 @@ def build_page(
 
 def _text(value: object) -> str:
     return html.escape(str(value))
+
+
+def _short(figure: Figure) -> str:
+    """A title without its question; a path keeps its ends, of which there may be several."""
+    return figure.title if figure.name.startswith("path-") else figure.title.partition(":")[0]
 
 
 def _json(name: str, value: object) -> str:
@@ -114,7 +119,8 @@ def _summary(found: Findings) -> Iterable[str]:
     yield '<p class="small">Every figure has a sentence on how to read it and one on what it does not '
     yield "say. The camera in "
     yield "a figure's corner saves it as PNG, the disk as SVG; drag to zoom, double-click to go back. "
-    yield f'<button id="download">numbers as JSON</button> Made by darksight {__version__}.</p>'
+    yield f"Made by darksight {__version__}.</p>"
+    yield '<p><button id="download">numbers as JSON</button></p>'
     for note in found.notes + (() if found.comparison is None else found.comparison.notes):
         yield f'<p class="small">Note: {_text(note)}.</p>'
 
@@ -123,7 +129,8 @@ def _figure(figure: Figure) -> str:
     height = figure.layout["height"]
     return (
         f'<h2 id="{figure.name}">{_text(figure.title)}</h2><figure>'
-        f'<div class="plot" id="plot-{figure.name}" data-figure="{figure.name}" style="height:{height}px"></div>'
+        f'<div class="wide"><div class="plot" id="plot-{figure.name}" data-figure="{figure.name}" '
+        f'style="height:{height}px"></div></div>'
         f'<figcaption><p>{_text(figure.caption)}</p><p class="limits">{_text(figure.limits)}</p></figcaption></figure>'
     )
 
@@ -192,8 +199,8 @@ def _method_table(found: Findings) -> Iterable[str]:
     )
     yield "the map are neighbours among the rows, 1 is best; clusters and global as in the figures above, "
     yield "1 is best.</p>"
-    yield '<p class="small limits">Times on a busy machine are longer. Each method has settings that '
-    yield "would change its row.</p>"
+    yield '<p class="small limits">Times on a busy machine are longer, CPU seconds less so, and the first map of a '
+    yield "method may pay for compiling its code. Each method has settings that would change its row.</p>"
 
 
 def _score_table(found: Findings) -> Iterable[str]:
