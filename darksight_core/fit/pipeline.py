@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ from darksight_core.bundle import (
     make_manifest,
     write_bundle,
 )
-from darksight_core.combined import GAMMA, TOP_CLASSES, Combined, SoftNeighbours, draw_known
-from darksight_core.confidence import gen
+from darksight_core.combined import Combined
 from darksight_core.embed import Embedder, Network
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
 from darksight_core.fit.distil import DistilConfig, Lessons, distil
 from darksight_core.fit.fitting import MapFit, decide_map, draw_core, entropies, place_rows
+from darksight_core.fit.outliers import OutlierScores
 from darksight_core.fit.plane import Theta, best_candidate, nearest_candidate, newton, rows_of
 from darksight_core.fit.sample import Sample
 from darksight_core.fit.share import Part, Share
@@ -183,10 +183,12 @@ def fit_bundle(
     soft = _tempered(mapped[fit.own], config.temperature)
     options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
 
-    fitted, lessons = _fit_map(soft, fit, config, DistilConfig(**options), sample, steps, report)
+    outliers = OutlierScores(probs, even, config.seed)
+    meanwhile = outliers.meanwhile()
+    fitted, lessons = _fit_map(soft, fit, config, DistilConfig(**options), sample, steps, meanwhile, report)
     soft_even, even_points = _tempered(mapped[even.own], config.temperature), fitted.points[fit.where(even)]
     f_p, embedder = _distilled(
-        soft, fit, soft_even, even, fitted, lessons, DistilConfig(**options), steps, report,
+        soft, fit, soft_even, even, fitted, lessons, DistilConfig(**options), steps, meanwhile, report,
         n_inputs=predictions.n_classes, refine_steps=refine_steps, temperature=config.temperature,
         columns=None if columns is None else tuple(columns),
     )  # fmt: skip
@@ -194,7 +196,7 @@ def fit_bundle(
     points = steps.rows("served", share.rows, lambda: _served_points(embedder, probs, even, report))
     all_points = team.gather(points)
     kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, crew=team)))
-    combined = _combined(probs, even, config.seed)
+    combined = outliers.finish()
     figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
     map_figures = _map_figures(mapped, even, fitted, even_points, _shown_labels(predictions, columns, team), config)
     held = team.pick(probs, share.rows.start, split.calibrate)
@@ -275,6 +277,7 @@ def _fit_map(
     distil_config: DistilConfig,
     sample: Sample | None,
     steps: Steps,
+    meanwhile: Iterable[None],
     report: Report,
 ) -> tuple[MapFit, Lessons]:
     """The map with the points of this process's fit rows, and which rows f_p is to learn from.
@@ -289,7 +292,7 @@ def _fit_map(
         core_rows = fit.pick(soft, core.rows.numpy())
     else:
         entropy, core, core_rows = entropies(soft), None, soft
-    made = steps.once("map", lambda: _map_arrays(decide_map(core_rows, core, plain, report=report)))
+    made = steps.once("map", lambda: _map_arrays(decide_map(core_rows, core, plain, report=report)), meanwhile)
     fitted = _map_of(made)
     if config.method == "fast":
         points = steps.rows(
@@ -332,6 +335,7 @@ def _distilled(
     lessons: Lessons,
     config: DistilConfig,
     steps: Steps,
+    meanwhile: Iterable[None],
     report: Report,
     **embedding: Any,
 ) -> tuple[_FP, Embedder]:
@@ -354,7 +358,7 @@ def _distilled(
             "stages": np.frombuffer(json.dumps([stage.as_dict() for stage in made.stages]).encode(), dtype=np.uint8),
         }
 
-    made = steps.once("network", make)
+    made = steps.once("network", make, meanwhile)
     student = Student(made["means"], made["scales"], made["log_prior"], float(made["dof"][0]))
     layers = range(sum(name.startswith("weight") for name in made))
     network = Network(
@@ -372,20 +376,6 @@ def _reference(predictions: Predictions, even: Part, points: Floats, seed: int) 
     probs = even.pick(predictions.probs[even.own], shown)
     labels = None if predictions.labels is None else even.pick(predictions.labels[even.own], shown)
     return Reference.of(even.pick(points, shown), probs.argmax(axis=1), labels, probs=probs)
-
-
-def _combined(probs: NDArray[np.float32], even: Part, seed: int) -> Combined:
-    """`Combined.fit` of the rows of all processes."""
-    team = even.share.team
-    drawn, stored = draw_known(even.total, probs.shape[1], seed)
-    neighbours = SoftNeighbours.of_known(log_probs(even.pick(probs[even.own], drawn)), stored)
-    ranked = np.setdiff1d(np.arange(even.first, even.first + len(even.own)), drawn[:stored]) - even.first
-    scores = np.empty((2, len(ranked)))
-    for block in even.blocks:
-        low, high = np.searchsorted(ranked, (block.start, block.stop))
-        log_pi = log_probs(probs[even.own[ranked[low:high]]])
-        scores[:, low:high] = gen(log_pi, GAMMA, TOP_CLASSES), neighbours.score(log_pi)
-    return Combined.of_scores(neighbours, *(team.gather(score) for score in scores))
 
 
 def _shown_labels(predictions: Predictions, columns: Sequence[int] | None, team: Team) -> NDArray[np.int64] | None:

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.kde import (
@@ -21,6 +17,7 @@ from darksight_core.kde import (
     exact_log_kde,
 )
 from darksight_core.simplex import Floats
+from tests.threads import together
 
 
 def make_clusters(n: int = 3_000, seed: int = 0) -> Floats:
@@ -342,33 +339,15 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         Kde.from_tensors({**tensors, name: whole[:-1]})
 
 
-class _Thread:
-    """One of several threads that build a density together, as processes would."""
-
-    def __init__(self, rank: int, size: int, meeting: threading.Barrier, table: dict[int, NDArray[Any]]) -> None:
-        self.rank, self.size = rank, size
-        self._meeting, self._table = meeting, table
-
-    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
-        self._table[self.rank] = array
-        self._meeting.wait(60.0)
-        found = np.concatenate([self._table[rank] for rank in range(self.size)])
-        self._meeting.wait(60.0)
-        return found
-
-
 @pytest.mark.parametrize("make", [make_line, make_clusters])
 def test_a_crew_finds_the_density_that_one_finds(make: Callable[[int], Floats]) -> None:
     """Whether much of the tree is one member's or little, and whether the bandwidth is raised or not."""
     points = make(800)
     alone = Kde.fit(points)
 
-    meeting, table = threading.Barrier(3), dict[int, NDArray[Any]]()
-    with ThreadPoolExecutor(3) as pool:
-        crew = [_Thread(rank, 3, meeting, table) for rank in range(3)]
-        together = list(pool.map(lambda member: Kde.fit(points, crew=member), crew))
+    found_by_three = together(3, lambda member: Kde.fit(points, crew=member))
 
     assert (alone.bandwidth > choose_bandwidth(points)) == (make is make_line)
-    for found in together:
+    for found in found_by_three:
         for name, array in alone.tensors().items():
             np.testing.assert_array_equal(found.tensors()[name], array)
