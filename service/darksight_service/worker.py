@@ -80,7 +80,7 @@ def main() -> int:
         return open_store()
 
     bulk = make_bulk_pool()
-    scoring = Scoring(monitor, bulk, store, counts.process)
+    scoring = Scoring(monitor, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
     admin = Admin(Control(registry, state_file, store), monitor)
     server = RpcServer(
         settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process

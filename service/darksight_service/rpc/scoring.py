@@ -35,6 +35,8 @@ M = TypeVar("M", bound=Message)
 
 # From here on a batch takes longer than the change of threads that lets single rows overtake it.
 _BULK_ROWS = 128
+# What the thread that reads for gRPC may do by itself.
+_SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
 _MAX_PAGE = 10_000
 _DEFAULT_PAGE = 100
 _MAX_CLASSES = 1 << 20
@@ -54,19 +56,39 @@ class Scoring:
         Gives the store for stored points, opened when it is first needed.
     counts
         Counters of the process.
+    waits_for_disk
+        Whether an answer does.
     """
 
     def __init__(
-        self, monitor: Monitor, bulk: futures.Executor, store: Callable[[], Store], counts: ProcessCounts
+        self,
+        monitor: Monitor,
+        bulk: futures.Executor,
+        store: Callable[[], Store],
+        counts: ProcessCounts,
+        *,
+        waits_for_disk: bool = False,
     ) -> None:
         self._monitor = monitor
         self._bulk = bulk
         self._store = store
         self._counts = counts
+        self._waits_for_disk = waits_for_disk
 
     def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Score."""
         return write_response(self._answer(parse(monitor_pb2.ScoreRequest, data), context))
+
+    def is_short(self, data: bytes) -> bool:
+        """Whether a Score waits for nothing and is over in a millisecond: few values, and no version to be read."""
+        if self._waits_for_disk or len(data) > _SHORT_BYTES:
+            return False
+        try:
+            request = monitor_pb2.ScoreRequest.FromString(data)
+        except DecodeError:
+            return False
+        shape = request.tensor.shape
+        return not request.version and len(shape) == 2 and 0 < shape[0] < _SHORT_ROWS
 
     def score_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """ScoreStream: gRPC reads the next request when this one is answered, and so holds back a caller in a hurry."""

@@ -141,15 +141,19 @@ def method_table(
     """What makes the table of all methods of ours; a method of a proto that is missing here fails a test."""
 
     def make(calls: CallPool, streams: CountingPool) -> Mapping[str, Method]:
-        def unary(scope: str, behaviour: Callable[..., bytes]) -> Method:
-            return Method(scope, grpc.unary_unary_rpc_method_handler(_reporting(behaviour, counts)), calls)
+        def unary(
+            scope: str, behaviour: Callable[..., bytes], is_short: Callable[[bytes], bool] | None = None
+        ) -> Method:
+            call = _reporting(behaviour, counts)
+            call.is_short = is_short  # type: ignore[attr-defined]  # where the pool looks for it
+            return Method(scope, grpc.unary_unary_rpc_method_handler(call), calls)
 
         def stream(scope: str, behaviour: Callable[..., Any]) -> Method:
             behaviour = _in_pool(_reporting(behaviour, counts), streams)
             return Method(scope, grpc.stream_stream_rpc_method_handler(behaviour), streams)
 
         table = {
-            f"/{MONITOR}/Score": unary("score", scoring.score),
+            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short),
             f"/{MONITOR}/ScoreStream": stream("score", scoring.score_stream),
             f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
             f"/{MONITOR}/ListPoints": unary("read", scoring.list_points),
