@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from darksight_service.cli.fit import picture
-from darksight_service.sheet import draw_sheet
+from darksight_service.heat import draw_sheet
 from sklearn.datasets import load_digits
 
 from darksight_core.bundle import read_bundle, write_bundle

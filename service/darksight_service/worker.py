@@ -22,7 +22,7 @@ from darksight_service.processes import stop_event
 from darksight_service.registry import Registry, Version
 from darksight_service.rpc.admin import Admin
 from darksight_service.rpc.inference import InferenceServicer
-from darksight_service.rpc.pools import make_bulk_pool
+from darksight_service.rpc.pools import BulkPool
 from darksight_service.rpc.scoring import Scoring
 from darksight_service.rpc.server import RpcServer, method_table
 from darksight_service.settings import Settings, read_settings
@@ -79,7 +79,7 @@ def main() -> int:
     def store() -> Store:
         return open_store()
 
-    bulk = make_bulk_pool()
+    bulk = BulkPool()
     scoring = Scoring(monitor, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
     admin = Admin(Control(registry, state_file, store), monitor)
     server = RpcServer(

@@ -215,8 +215,8 @@ def _result(args: argparse.Namespace, bundle: Bundle, columns: Columns, files: d
 
 
 def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
+    from darksight_service.heat import draw_sheet
     from darksight_service.plot import save_map
-    from darksight_service.sheet import draw_sheet
 
     if not args.out.suffix:
         args.out.mkdir(parents=True, exist_ok=True)

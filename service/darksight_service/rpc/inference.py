@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
 from typing import Any, NamedTuple
 
 import grpc
@@ -25,10 +24,11 @@ from numpy.typing import NDArray
 from darksight_core import __version__
 from darksight_core.gate import LOGIT_SCORES
 from darksight_service.errors import NotFoundError, RequestError
-from darksight_service.monitor import Monitor, Scored
+from darksight_service.monitor import Monitor, Scored, Tensor
 from darksight_service.records import MAX_ROWS
 from darksight_service.registry import Serving
 from darksight_service.rpc.auth import OPEN
+from darksight_service.rpc.pools import BulkPool
 from darksight_service.rpc.scoring import parse
 
 __all__ = ["InferenceServicer"]
@@ -36,7 +36,6 @@ __all__ = ["InferenceServicer"]
 Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 
 _PLATFORM = "darksight"
-_BULK_ROWS = 128
 
 
 class _Output(NamedTuple):
@@ -73,10 +72,10 @@ class InferenceServicer:
     monitor
         Which answers.
     bulk
-        Where large batches are judged, if not where they arrive.
+        Where large batches are judged.
     """
 
-    def __init__(self, monitor: Monitor, bulk: futures.Executor | None = None) -> None:
+    def __init__(self, monitor: Monitor, bulk: BulkPool) -> None:
         self._monitor = monitor
         self._bulk = bulk
 
@@ -177,10 +176,7 @@ class InferenceServicer:
                 is_wanted=context.is_active,
             )
 
-        if self._bulk is None or len(values) < _BULK_ROWS:
-            scored = answer()
-        else:
-            scored = self._bulk.submit(answer).result()
+        scored = self._bulk.run(values.shape[0], answer)
         return _response(request, scored, names).SerializeToString()
 
 
@@ -203,7 +199,7 @@ def _wanted(request: pb2.ModelInferRequest) -> Sequence[str]:
     return list(dict.fromkeys(output.name for output in request.outputs)) or list(_OUTPUTS)
 
 
-def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any]]:
+def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any] | Tensor]:
     """Name of the input tensor and its rows, (n, K)."""
     if len(request.inputs) != 1 or request.inputs[0].name not in ("probs", "logits"):
         names = ", ".join(repr(tensor.name[:100]) for tensor in request.inputs[:5]) or "none"
@@ -226,11 +222,13 @@ def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any]]:
             f"inputs: {tensor.name} has {found:g} {unit}, but its shape {list(shape)} needs {math.prod(shape)}",
             field="inputs",
         )
-    if request.raw_input_contents:
-        values = np.frombuffer(request.raw_input_contents[0], dtype)
-    else:
-        values = np.array(getattr(tensor.contents, field), dtype)
-    return tensor.name, values.reshape(shape if len(shape) == 2 else (1, *shape))
+    rows, classes = shape if len(shape) == 2 else (1, *shape)
+    if not request.raw_input_contents:
+        return tensor.name, np.array(getattr(tensor.contents, field), dtype).reshape(rows, classes)
+    data = request.raw_input_contents[0]
+    if rows and dtype.itemsize == 4:
+        return tensor.name, Tensor(data, (rows, classes))
+    return tensor.name, np.frombuffer(data, dtype).reshape(rows, classes)
 
 
 def _response(request: pb2.ModelInferRequest, scored: Scored, names: Sequence[str]) -> pb2.ModelInferResponse:

@@ -8,7 +8,6 @@ way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +22,7 @@ from darksight_core.sheet import ANSWERED, STORED
 from darksight_service.errors import RequestError
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.monitor import Monitor, Scored, Tensor
+from darksight_service.rpc.pools import BulkPool
 from darksight_service.rpc.status import abort_code, status_of
 from darksight_service.times import milliseconds, timestamp
 
@@ -33,8 +33,6 @@ __all__ = ["Scoring", "parse", "read_values", "write_response"]
 
 M = TypeVar("M", bound=Message)
 
-# From here on a batch takes longer than the change of threads that lets single rows overtake it.
-_BULK_ROWS = 128
 # What the thread that reads for gRPC may do by itself.
 _SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
 _MAX_PAGE = 10_000
@@ -63,7 +61,7 @@ class Scoring:
     def __init__(
         self,
         monitor: Monitor,
-        bulk: futures.Executor,
+        bulk: BulkPool,
         store: Callable[[], Store],
         counts: ProcessCounts,
         *,
@@ -160,7 +158,7 @@ class Scoring:
             batch_id=request.batch_id,
             is_wanted=context.is_active,
         )
-        return answer() if values.shape[0] < _BULK_ROWS else self._bulk.submit(answer).result()
+        return self._bulk.run(values.shape[0], answer)
 
 
 def parse(kind: type[M], data: bytes) -> M:

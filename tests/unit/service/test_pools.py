@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-
 from darksight_service.rpc.pools import CallPool
 from darksight_service.rpc.scoring import Scoring
 
