@@ -2,8 +2,9 @@
 
     python -m tests.bench.echo PORT NUMBER
 
-Threaded, on one core, sharing the port. The method says how many bytes the answer has: /echo/150 answers any request
-with 150 bytes, so that both servers send as much as they get. It ends when its stdin does.
+Threaded, on one core, sharing the port, with gRPC's own pool of threads, as anybody would start one. The method says
+how many bytes the answer has: /echo/150 answers any request with 150 bytes, so that both servers send as much as they
+get. It ends when its stdin does.
 """
 
 from __future__ import annotations

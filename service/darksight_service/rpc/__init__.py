@@ -5,6 +5,7 @@ admin       models, versions and policies
 inference   the Open Inference Protocol, for clients of Triton and KServe
 status      what each error becomes on the wire
 auth        who may call what
+pools       the threads of a worker, and which calls need none
 server      the gRPC server: limits, TLS, health, and the one table of all methods
 """
 

@@ -32,7 +32,9 @@ _BULK_ROWS = 128
 # Lower than everything else in the process by a factor of 0.8^10, about a tenth of the processor.
 _NICE = 10
 
-_receive_message: Any = getattr(_server, "_receive_message", None)
+# Nobody promises that these parts of gRPC stay: without them calls go the way that it made for them.
+_PARTS = ("_receive_message", "_RECEIVE_MESSAGE_TOKEN", "_is_rpc_state_active")
+_IS_KNOWN = all(hasattr(_server, name) for name in _PARTS)
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -77,8 +79,7 @@ class CallPool(futures.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC needs no future, which takes 10 us
         """Run a call of gRPC's when its message is there; anything else in a thread as soon as may be."""
-        # Nobody promises that these parts of gRPC stay: with others, calls go the way that it made for them.
-        if len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request" and _receive_message is not None:
+        if _IS_KNOWN and len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request":
             self._take_when_read(fn, *args)
         else:
             self._queue.put(partial(fn, *args, **kwargs))
@@ -94,7 +95,7 @@ class CallPool(futures.Executor):
         self, fn: Callable[..., Any], run: Any, event: Any, state: Any, behaviour: Any, ask: Any, read: Any, write: Any
     ) -> None:
         """What `grpc._server` does with a call of one message, in another order."""
-        note = _receive_message(state, event.call, read)
+        note = _server._receive_message(state, event.call, read)
         is_short = getattr(behaviour, "is_short", None) if self._open == 0 else None
 
         def request() -> Any:
