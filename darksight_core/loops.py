@@ -1016,18 +1016,29 @@ def _look(x: float, y: float, pair: Floats, theta: Floats, power: float, work: F
 
 
 @_compiled
-def _leads(x: float, y: float, label: int, theta: Floats, reach: float) -> bool:
-    """Whether the log-odds of a class against every other one at a point are above c log `reach`.
+def _rival(x: float, y: float, label: int, theta: Floats, reach: float, hint: int) -> int:
+    """A class over which a class does not lead at a point by log-odds above c log `reach`, or the class itself if none.
 
-    s_l - s_k > c log reach is d_k exp(b_l / c) > reach d_l exp(b_k / c) with d = |y - μ|² + v, without logarithms.
+    s_l - s_k > c log reach is d_k exp(b_l / c) > reach d_l exp(b_k / c) with d = |y - μ|² + v, without logarithms. The
+    hint is asked first: near the edge of a region it is the same class again and again.
     """
-    gap_x, gap_y, behind = x - theta[0, label], y - theta[1, label], 0
-    own = reach * (gap_x * gap_x + gap_y * gap_y + theta[3, label]) / theta[5, label]
-    for k in range(theta.shape[1]):
-        gap_x, gap_y = x - theta[0, k], y - theta[1, k]
-        behind += 1 if gap_x * gap_x + gap_y * gap_y + theta[3, k] <= own * theta[5, k] else 0
-    # It does not lead itself.
-    return behind <= 1
+    at_x, at_y, spread, ratio, rivals = theta[0], theta[1], theta[3], theta[5], 0
+    own = reach * _spread_square(x - at_x[label], y - at_y[label], spread[label]) / ratio[label]
+    if hint != label and _spread_square(x - at_x[hint], y - at_y[hint], spread[hint]) <= own * ratio[hint]:
+        return hint
+    for k in range(len(ratio)):
+        rivals += 1 if _spread_square(x - at_x[k], y - at_y[k], spread[k]) <= own * ratio[k] else 0
+    # One of them is the class itself.
+    if rivals > 1:
+        for k in range(len(ratio)):
+            if k != label and _spread_square(x - at_x[k], y - at_y[k], spread[k]) <= own * ratio[k]:
+                return k
+    return label
+
+
+@_compiled
+def _spread_square(gap_x: float, gap_y: float, spread: float) -> float:
+    return gap_x * gap_x + gap_y * gap_y + spread
 
 
 @_compiled
@@ -1044,11 +1055,11 @@ def _newton(
 ) -> Place:
     """Point, KL_sym and log Σ exp s after damped Newton steps from a point and what `_look` says there.
 
-    Steps after which the class does not lead as in `_leads` are not taken, unless `reach` is 0; see `Embedder._newton`.
+    Steps after which the class has a `_rival` are not taken, unless `reach` is 0; see `Embedder._newton`.
     """
     theta, numbers = plane.theta, plane.numbers
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]
-    damping = 1e-3
+    damping, rival = 1e-3, label
     for _ in range(steps):
         _, _, g_x, g_y, h_xx, h_yy, h_xy = local
         step_x, step_y, length = _step(g_x, g_y, h_xx, h_yy, h_xy, damping)
@@ -1058,7 +1069,10 @@ def _newton(
         trial_x = min(max(x + factor * step_x, -bound), bound)
         trial_y = min(max(y + factor * step_y, -bound), bound)
         # First, because it takes a fraction of what the look takes, and on the edge of a region it often fails.
-        better = reach == 0.0 or _leads(trial_x, trial_y, label, theta, reach)
+        better = True
+        if reach != 0.0:
+            rival = _rival(trial_x, trial_y, label, theta, reach, rival)
+            better = rival == label
         if better:
             there = _look(trial_x, trial_y, pair, theta, power, work)
             better = there[0] < local[0] + slack
@@ -1159,7 +1173,7 @@ def _newton_many(
         for i in range(n):
             better = moves[i] and there[0, i] < here[0, i] + slack
             if better and reach != 0.0:
-                better = _leads(trial[0, i], trial[1, i], labels[i], theta, reach)
+                better = _rival(trial[0, i], trial[1, i], labels[i], theta, reach, labels[i]) == labels[i]
             if better:
                 at[0, i], at[1, i] = trial[0, i], trial[1, i]
                 for j in range(7):
@@ -1200,7 +1214,8 @@ def _keep_classes(rows: Floats, predicted: Words, labels: Ints, plane: Plane, pl
     reach = math.exp(numbers[_MARGIN] / numbers[_POWER])
     astray, anchors, n = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64), 0
     for i in range(len(rows)):
-        if predicted[i] >= 0 and not _leads(places[i, 0], places[i, 1], labels[i], theta, reach):
+        rival = _rival(places[i, 0], places[i, 1], labels[i], theta, reach, labels[i])
+        if predicted[i] >= 0 and rival != labels[i]:
             astray[n], anchors[n] = i, _inside_anchor(rows[i], labels[i], plane)
             n += 1 if anchors[n] >= 0 else 0
     if n == 0:
@@ -1250,7 +1265,7 @@ def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Float
     """The place itself, or the best one where the student predicts the row's class if it does not do so there."""
     theta, power = plane.theta, plane.numbers[_POWER]
     reach, pair = math.exp(plane.numbers[_MARGIN] / power), row[: len(row) - 1].reshape((2, len(row) // 2))
-    if _leads(place[0], place[1], label, theta, reach):
+    if _rival(place[0], place[1], label, theta, reach, label) == label:
         return place
     inside = _inside_anchor(row, label, plane)
     if inside < 0:
@@ -1279,14 +1294,15 @@ def _edge(
     from_x: float, from_y: float, to_x: float, to_y: float, label: int, reach: float, plane: Plane
 ) -> tuple[float, float]:
     """The last point found by halving at which the class leads, on the way from one where it does to another."""
-    low, high = 0.0, 1.0
+    low, high, rival = 0.0, 1.0, label
     for _ in range(plane.counts[_BISECTIONS]):
         middle = 0.5 * (low + high)
         x, y = from_x + middle * (to_x - from_x), from_y + middle * (to_y - from_y)
-        if _leads(x, y, label, plane.theta, reach):
+        found = _rival(x, y, label, plane.theta, reach, rival)
+        if found == label:
             low = middle
         else:
-            high = middle
+            high, rival = middle, found
     return from_x + low * (to_x - from_x), from_y + low * (to_y - from_y)
 
 
@@ -1418,29 +1434,29 @@ def _square_distance(
     """Square distance to the k-th nearest stored row, k being the length of `best`; see `SoftNeighbours.score`.
 
     `affinity` has the products with all stored rows, each off by at most `error`.
-    `lanes` gets the largest product at each place of the blocks. The k-th largest of these is at most the k-th largest
-    of all, so only rows whose product is not below it, but for rounding, can be among the k nearest.
+    `lanes` gets the largest product at each place of the blocks. The k-th largest of some of all is at most the k-th
+    largest of all, so only rows whose product is not below it, but for rounding, can be among the k nearest.
     """
-    for j in range(len(lanes)):
-        lanes[j] = -1.0
-    for block in range(len(affinity)):
-        part = affinity[block]
-        for j in range(len(lanes)):
-            lanes[j] = part[j] if part[j] > lanes[j] else lanes[j]
+    # No product is negative, so they are in the order of their bits, whose largest are found several at a time.
+    bits, tops, fourth = affinity.view(np.int32), lanes.view(np.int32), len(lanes) // 4
+    for j in range(len(tops)):
+        tops[j] = 0
+    for block in range(len(bits)):
+        part = bits[block]
+        for j in range(len(tops)):
+            tops[j] = max(tops[j], part[j])
     for j in range(len(best)):
         best[j] = np.inf
-    for j in range(len(lanes)):
-        _insert(-float(lanes[j]), best)
+    for j in range(fourth):
+        top = max(max(lanes[j], lanes[j + fourth]), max(lanes[j + 2 * fourth], lanes[j + 3 * fourth]))
+        _insert(-float(top), best)
     least = np.float32(-best[-1] - 2.0 * error)
     for j in range(len(best)):
         best[j] = np.inf
-    for block in range(len(affinity)):
-        part, found = affinity[block], np.int32(0)
-        for j in range(len(part)):
-            found = np.int32(found | np.int32(part[j] >= least))
-        if found:
-            for j in range(len(part)):
-                if part[j] >= least:
+    for j in range(len(lanes)):
+        if lanes[j] >= least:
+            for block in range(len(affinity)):
+                if affinity[block, j] >= least:
                     row, square = rows[block * BLOCK + j], 0.0
                     for k in range(len(soft)):
                         square += (soft[k] - row[k]) * (soft[k] - row[k])

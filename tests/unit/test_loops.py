@@ -28,8 +28,8 @@ def test_logarithm_and_inverse_by_one_division(value: float) -> None:
 
 @pytest.mark.parametrize("dof", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("classes", [2, 10, 130])
-def test_a_class_leads_where_its_log_odds_say_so(classes: int, dof: float) -> None:
-    """The test without logarithms agrees with the log-odds themselves, of every class at every point."""
+def test_a_class_has_a_rival_where_its_log_odds_say_so(classes: int, dof: float) -> None:
+    """The test without logarithms agrees with the log-odds themselves, and names a class that is one; with any hint."""
     embedder, rng = random_embedder(classes, dof=dof), np.random.default_rng(0)
     plane = kernel._plane(embedder)
     points, labels = rng.uniform(-20.0, 20.0, size=(2, 300)), rng.integers(classes, size=300)
@@ -39,12 +39,20 @@ def test_a_class_leads_where_its_log_odds_say_so(classes: int, dof: float) -> No
     lead = embed._lead(embed._Theta(x, y, offset, spread, power), points, labels)
     reach = float(np.exp(MARGIN / power))
 
-    found = [
-        loops._leads(*point, int(label), plane.theta, reach) for point, label in zip(points.T, labels, strict=True)
-    ]
+    for hint in (0, 1, classes - 1):
+        found = np.array(
+            [
+                loops._rival(*point, int(label), plane.theta, reach, hint)
+                for point, label in zip(points.T, labels, strict=True)
+            ]
+        )
 
-    np.testing.assert_array_equal(found, lead > MARGIN)
-    assert 0 < np.count_nonzero(found) < len(found)
+        np.testing.assert_array_equal(found == labels, lead > MARGIN)
+        assert 0 < np.count_nonzero(found == labels) < len(found)
+        behind = found != labels
+        rivals = embedder.student.log_posterior(points.T)[np.arange(len(labels)), found]
+        own = embedder.student.log_posterior(points.T)[np.arange(len(labels)), labels]
+        assert (own[behind] - rivals[behind] <= MARGIN + 1e-12).all()
 
 
 @pytest.mark.parametrize("classes", [256, 300])
