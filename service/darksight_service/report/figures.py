@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,19 +155,20 @@ def accuracy_figure(found: Findings) -> Figure | None:
     rivals = _best_rivals(order, found.rivals)
     data: list[dict[str, Any]] = []
     lowest = 1.0
-    for number, name in enumerate(order):
+    colours = {dash: itertools.cycle(LINE_COLOURS) for dash in ("solid", "dash", "dot")}
+    for name in order:
         curve = risk_curve(compared.scores[name], compared.errors)
         kept = np.flatnonzero(curve.coverage >= 0.02)
         kept = kept[_thinned(len(kept))]
         label = score_label(name, found.rivals)
-        shown = name in _SCORES or name in rivals
+        dash = "solid" if name in _SCORES else "dash" if name in rivals else "dot"
+        shown = dash != "dot"
         if shown:
             lowest = min(lowest, float(curve.accuracy[curve.coverage >= _SEEN].min()))
         data.append({
             "type": "scatter", "mode": "lines", "name": label, "visible": True if shown else "legendonly",
             "x": packed(curve.coverage[kept]), "y": packed(curve.accuracy[kept]),
-            "line": {"color": LINE_COLOURS[number % len(LINE_COLOURS)], "width": 2,
-                     "dash": "solid" if name in _SCORES else "dash" if name in rivals else "dot"},
+            "line": {"color": next(colours[dash]), "width": 2, "dash": dash},
             "hovertemplate": f"{label}: %{{x:.0%}} kept, %{{y:.2%}} right<extra></extra>",
         })  # fmt: skip
     accuracy = 1.0 - float(compared.errors.mean())
@@ -186,7 +188,7 @@ def accuracy_figure(found: Findings) -> Figure | None:
         "one.",
         data,
         layout(
-            max(480, 19 * len(order) + 90),
+            max(480, 20 * len(order) + 100),
             legend={"itemsizing": "constant", "font": {"size": 11}},
             xaxis=axis("share of rows kept", range=[0.0, 1.0], tickformat=".0%"),
             yaxis=axis("accuracy on rows kept", range=[lowest - 0.1 * (1.0 - lowest), 1.0 + 0.03 * (1.0 - lowest)],

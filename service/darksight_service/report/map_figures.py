@@ -54,6 +54,7 @@ def map_figure(found: Findings) -> Figure:
     outside = int(((found.points < low) | (found.points > high)).any(axis=1).sum())
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.08}
     far = f" {outside:,} rows lie outside of the part that is shown first; zoom out to see them." if outside else ""
+    strange = " A click on its name in the legend shows a file of foreign rows, as diamonds." if foreign else ""
     less = "" if len(rows) == len(found) else f" Drawn are {len(rows):,} of {len(found):,} rows, mistakes first."
     return Figure(
         "map",
@@ -61,7 +62,7 @@ def map_figure(found: Findings) -> Figure:
         "Each dot is one prediction, placed so that a simple classifier that reads the place alone says what the "
         "watched classifier said. The buttons colour dots by predicted class, true class or entropy (dark: unsure). "
         "Crosses are mistakes, stars the centres of the classes, and lines join places of equal density P(y; θ), a "
-        f"factor of ten apart. Point at a dot for its row.{far}{less}",
+        f"factor of ten apart. Point at a dot for its row.{strange}{far}{less}",
         "Distances between clusters that do not touch mean little, and neither do directions. A cross "
         "in the middle of a "
         "cluster is a mistake that nothing on the map warns of.",
@@ -132,7 +133,8 @@ def _by_entropy(found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_
     if len(bad):
         colour = {"color": packed(found.unsure[bad]), "coloraxis": "coloraxis"}
         look = colour | _cross(len(bad), colour)
-        traces.append(points_trace(found.points, bad, name="mistakes", marker=look))
+        # Without a place in the legend, where plotly takes an entropy for a colour.
+        traces.append(points_trace(found.points, bad, name="mistakes", marker=look, showlegend=False))
     return traces
 
 

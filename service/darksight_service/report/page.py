@@ -14,6 +14,7 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -233,13 +234,11 @@ def _cases(found: Findings, images: NDArray[np.uint8] | None) -> Iterable[str]:
         yield f"wrong neighbour on the map; anywhere on the map it would be {found.alike.chance:.0%}.</p>"
     elif found.labels is not None:
         yield "<p>There are too few mistakes to look for kinds of them.</p>"
-    last = ""
-    for case in found.cases:
-        if case.kind != last:
-            last = case.kind
-            title, text = _KINDS[case.kind]
-            yield f'<h3>{_text(title)}</h3><p class="small">{_text(text)}</p>'
-        yield _about(found, case) + _cards(found, case.rows, images)
+    for kind, several in groupby(found.cases, key=lambda case: case.kind):
+        title, text = _KINDS[kind]
+        yield f'<h3>{_text(title)}</h3><p class="small">{_text(text)}</p>'
+        for about, alike in groupby(several, key=lambda case: _about(found, case)):
+            yield about + _cards(found, [row for case in alike for row in case.rows], images)
 
 
 def _about(found: Findings, case: Case) -> str:
