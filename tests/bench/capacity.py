@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tests.bench import results
 from tests.bench.load import cpu_seconds, resident_bytes
-from tests.bench.serve import Bench, Served, connect, demand_ok, generators, tell, verdict
+from tests.bench.serve import Bench, Served, connect, generators, tell, verdict
 from tests.bench.spool import make_points
 from tests.faults.nemesis import children
 from tests.integration.servers import wait_until, waiting
@@ -193,7 +193,10 @@ class Measured:
         self.vacuum()
         after, elapsed = self.totals(), time.monotonic() - started
         for generator in some:
-            demand_ok(generator.result(), str(load))  # type: ignore[attr-defined]
+            statuses = generator.result().statuses  # type: ignore[attr-defined]
+            # A call or two that a busy machine refuses change no figure.
+            if statuses["OK"] < 0.999 * sum(statuses.values()):
+                raise RuntimeError(f"{load}: {dict(statuses)}")
         # Rows that come late are those of this run, not of the next one.
         wait_until(lambda: not waiting(self.ours.server.data_dir), what="the spools to be empty")
         found = {name: (after[name] - before[name]) / elapsed for name in FIGURES}
