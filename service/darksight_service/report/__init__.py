@@ -1,7 +1,7 @@
 """One page about a bundle on labelled rows: every figure of the method's paper, for any classifier, in one file.
 
 findings    all numbers, computed once
-figures     a picture of each, as plotly reads it; map_figures has those of the map itself
+figures     a picture of each, as plotly reads it; map_figures has those of the map, path_figures those of walks on it
 images      thumbnails, and the arrays that belong to rows
 page        figures, tables, cases and numbers in one HTML file that asks nobody for anything
 pictures    the same figures as PNG and SVG files

@@ -1,0 +1,98 @@
+"""Pictures of a walk over the map: probabilities on the way, and where it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from darksight_core.path import MapPath
+from darksight_core.simplex import Floats
+from darksight_service.palette import map_view
+from darksight_service.report.charts import HALO, LINE_COLOURS, Figure, axis, layout, packed, plain, points_trace
+from darksight_service.report.findings import Findings
+from darksight_service.report.map_figures import LEGEND_CLASSES
+
+__all__ = ["path_figure"]
+
+_NAME = 18
+
+
+def path_figure(found: Findings, number: int) -> Figure:
+    """Probabilities along one of the paths, and the path on the map."""
+    name, path = found.paths[number]
+    probs = np.exp(found.log_pi[path.rows])
+    shown = _path_classes(path, probs)
+    colours = dict(zip(shown, LINE_COLOURS, strict=False))
+    data: list[dict[str, Any]] = []
+    for k in shown:
+        label = plain(found.class_names[k], _NAME)
+        data.append({
+            "type": "scatter", "mode": "lines", "x": packed(path.position), "y": packed(path.probs[:, k]),
+            "name": label, "line": {"color": colours[k], "width": 2.5}, "legendgroup": str(k),
+            "hovertemplate": f"{label}: %{{y:.2f}}<extra>map</extra>",
+        })  # fmt: skip
+        data.append({
+            "type": "scatter", "mode": "markers", "x": packed(path.row_position), "y": packed(probs[:, k]),
+            "customdata": packed(path.rows.astype(np.int64)), "showlegend": False, "legendgroup": str(k),
+            "marker": {"color": colours[k], "size": 6, "line": {"color": "white", "width": 0.5}},
+            "hovertemplate": f"row %{{customdata}}: {label} %{{y:.2f}}<extra>classifier</extra>",
+        })  # fmt: skip
+    low, high = _path_view(found, path)
+    back = np.random.default_rng(0).permutation(len(found))[:1_500]
+    place = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
+    grey = {"color": "#d5d5d5", "size": 3}
+    data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **place))
+    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **place))
+    data.append({
+        "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
+        "line": {"color": "#111", "width": 2}, "hoverinfo": "skip", **place,
+    })  # fmt: skip
+    means = found.bundle.embedder.student.means[shown]
+    data.append({
+        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **place,
+        "text": [plain(found.class_names[k], _NAME) for k in shown],
+        "textposition": [("top center", "bottom center")[place % 2] for place in range(len(shown))],
+        "textfont": {"size": 13, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
+        "marker": {"symbol": "star", "size": 11, "color": [colours[k] for k in shown],
+                   "line": {"color": "black", "width": 0.8}},
+    })  # fmt: skip
+    frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
+    part = ", which has a part of the map" if found.n_classes > LEGEND_CLASSES else ""
+    beside = f"{len(path.rows)} real rows lie beside it" if len(path.rows) else "no real row lies beside it"
+    return Figure(
+        f"path-{number + 1}",
+        f"Along the path: {name}",
+        f"Left: probability of each class on the way along the black line on the right{part}. Lines are what the map "
+        f"says, dots what the classifier said about the nearest real rows; {beside}, orange on the right. Stars are "
+        "centres of classes that matter on the way. Where dots follow lines, the map may be read as it is drawn: "
+        "two clusters that touch are joined by rows torn between them, in order of how torn they are.",
+        "Where no dots are, the map says what the student would say about rows that nobody has seen.",
+        data,
+        layout(
+            400,
+            xaxis=axis("share of the way", domain=[0.0, 0.56], range=[-0.01, 1.01]),
+            yaxis=axis("probability", range=[-0.02, 1.02]),
+            xaxis2=axis(domain=[0.68, 1.0], anchor="y2", range=[float(low[0]), float(high[0])], **frame),
+            yaxis2=axis(anchor="x2", scaleanchor="x2", range=[float(low[1]), float(high[1])], **frame),
+            legend={"x": 0.57, "y": 1.0, "xanchor": "left", "font": {"size": 12}},
+        ),
+    )  # fmt: skip
+
+
+def _path_view(found: Findings, path: MapPath) -> tuple[Floats, Floats]:
+    """Corners of the map, or among many classes of its part around a path, which would be a dot on the whole."""
+    if found.n_classes <= LEGEND_CLASSES:
+        return map_view(found.bundle.embedder.student, found.points)
+    low, high = path.points.min(axis=0), path.points.max(axis=0)
+    middle, reach = (low + high) / 2.0, 2.0 * float((high - low).max()) + 1e-3
+    return middle - reach, middle + reach
+
+
+def _path_classes(path: MapPath, probs: Floats) -> list[int]:
+    """Classes that have a tenth somewhere on the way, in the order of where; no more than there are colours."""
+    top = path.probs.max(axis=0)
+    if len(probs):
+        top = np.maximum(top, probs.max(axis=0))
+    order = np.argsort(-top, kind="stable")[: len(LINE_COLOURS)]
+    return sorted((int(k) for k in order if top[k] >= 0.1), key=lambda k: int(path.probs[:, k].argmax()))
