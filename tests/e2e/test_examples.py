@@ -50,7 +50,7 @@ def test_monitoring_of_a_scikit_learn_classifier(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("openTSNE") is None, reason="needs the extra compare")
 def test_the_paper_again(tmp_path: Path) -> None:
     """On a few rows: every table, figure and claim is in the report."""
-    small = ("--rows", 400, "--compared", 400, "--no-umap")
+    small = ("--rows", 600, "--compared", 600, "--no-umap")
     run_example("reproduce_paper.py", "--data", DATA, "--out", tmp_path, "--cache", tmp_path / "cache", *small)
 
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
