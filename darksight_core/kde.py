@@ -487,7 +487,9 @@ class _Build:
         """The leaves of all processes in the order of their keys."""
         gather = self.crew.gather
         anchors = gather(np.array([leaf.anchor for leaf in own]).reshape(-1, 2))
-        heads = gather(np.array([(leaf.key, leaf.width, *leaf.values.shape) for leaf in own]).reshape(-1, 4))
+        shapes = [(leaf.key, leaf.width, *leaf.values.shape) for leaf in own]
+        # A process without a leaf must still read the others' numbers as what they are.
+        heads = gather(np.array(shapes, dtype=np.int64).reshape(-1, 4))
         values = gather(np.concatenate([np.empty(0), *(leaf.values.ravel() for leaf in own)]))
         parts = np.split(values, np.cumsum(heads[:, 2] * heads[:, 3]))
         leaves = [

@@ -27,6 +27,8 @@ class Member:
         """Arrays of all one after the other."""
         self.table[self.rank] = array
         self.meeting.wait(60.0)
+        # Processes send bytes and read them as what they themselves have.
+        assert {each.dtype for each in self.table.values()} == {array.dtype}
         found = np.concatenate([self.table[rank] for rank in range(self.size)])
         self.meeting.wait(60.0)
         return found

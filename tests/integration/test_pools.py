@@ -11,9 +11,11 @@ from darksight_service.rpc.pools import CallPool
 
 from tests.integration.servers import wait_until
 
+THREADS, LIMIT = 2, 20
+
 
 class Who(grpc.GenericRpcHandler):
-    """Answers with the name of the thread; only b"short" is a short call."""
+    """Answers with the name of the thread; only b"short" is a short call. A watch is answered once and goes on."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         """The handler of every method."""
@@ -21,14 +23,27 @@ class Who(grpc.GenericRpcHandler):
         def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
             return threading.current_thread().name.encode()
 
+        def watch(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+            yield b"watching"
+            over = threading.Event()
+            context.add_callback(over.set)
+            over.wait(60)
+
         answer.is_short = lambda data: data == b"short"
+        if details.method == "/who/watch":
+            return grpc.unary_stream_rpc_method_handler(watch)
         return grpc.unary_unary_rpc_method_handler(answer)
 
 
 @pytest.fixture
-def channel() -> Iterator[grpc.Channel]:
-    """A channel to a server with two threads."""
-    pool = CallPool(2, 64, "call")
+def pool() -> CallPool:
+    """Of two threads."""
+    return CallPool(THREADS, LIMIT, "call")
+
+
+@pytest.fixture
+def channel(pool: CallPool) -> Iterator[grpc.Channel]:
+    """A channel to a server with that pool."""
     server = grpc.server(pool, handlers=[Who()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -38,27 +53,54 @@ def channel() -> Iterator[grpc.Channel]:
     pool.shutdown()
 
 
+def is_in_pool(channel: grpc.Channel, data: bytes) -> bool:
+    """Whether a thread of the pool answers."""
+    name: bytes = channel.unary_unary("/who/am_i")(data, timeout=30)
+    return name.startswith(b"call_")
+
+
 def test_a_short_call_that_comes_alone_needs_no_thread_of_the_pool(channel: grpc.Channel):
     """A long one does, and so does a short one beside others, until they have ended, however they did."""
-
-    def is_in_pool(data: bytes) -> bool:
-        name: bytes = channel.unary_unary("/who/am_i")(data, timeout=30)
-        return name.startswith(b"call_")
 
     def nothing() -> Iterator[bytes]:
         is_over.wait(60)
         yield from ()
 
     is_over = threading.Event()
-    assert not is_in_pool(b"short")
-    assert is_in_pool(b"long")
+    assert not is_in_pool(channel, b"short")
+    assert is_in_pool(channel, b"long")
 
     silent = [channel.stream_unary("/who/am_i").future(nothing(), timeout=60) for _ in range(4)]
     hurried = channel.stream_unary("/who/am_i").future(nothing(), timeout=0.2)
-    wait_until(lambda: is_in_pool(b"short"), what="other calls to be there")
+    wait_until(lambda: is_in_pool(channel, b"short"), what="other calls to be there")
     assert hurried.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     for call in silent[:2]:
         call.cancel()
     is_over.set()
     assert {call.code() for call in silent[2:]} == {grpc.StatusCode.UNIMPLEMENTED}
-    wait_until(lambda: not is_in_pool(b"short"), what="the other calls to end")
+    wait_until(lambda: not is_in_pool(channel, b"short"), what="the other calls to end")
+
+
+def test_a_call_counts_before_its_message_is_there(channel: grpc.Channel, pool: CallPool):
+    """As many as may be in hand: callers that send slowly cannot fill the memory beyond that."""
+    is_over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        is_over.wait(60)
+        yield from ()
+
+    silent = [channel.stream_unary("/who/am_i").future(nothing(), timeout=60) for _ in range(LIMIT - THREADS)]
+    wait_until(lambda: pool.is_full, what="all of them")
+
+    is_over.set()
+    assert {call.code() for call in silent} == {grpc.StatusCode.UNIMPLEMENTED}
+    wait_until(lambda: not pool.is_full, what="their end")
+
+
+def test_a_watch_that_is_open_is_no_call_beside(channel: grpc.Channel):
+    """A stream of answers may live for days."""
+    watched = channel.unary_stream("/who/watch")(b"")
+    assert next(watched) == b"watching"
+
+    assert not is_in_pool(channel, b"short")
+    watched.cancel()

@@ -339,10 +339,10 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         Kde.from_tensors({**tensors, name: whole[:-1]})
 
 
-@pytest.mark.parametrize("make", [make_line, make_clusters])
-def test_a_crew_finds_the_density_that_one_finds(make: Callable[[int], Floats]) -> None:
-    """Whether much of the tree is one member's or little, and whether the bandwidth is raised or not."""
-    points = make(800)
+@pytest.mark.parametrize(("make", "rows"), [(make_line, 800), (make_clusters, 800), (make_clusters, 40)])
+def test_a_crew_finds_the_density_that_one_finds(make: Callable[[int], Floats], rows: int) -> None:
+    """Whether a member has much of the tree, little or nothing, and whether the bandwidth is raised or not."""
+    points = make(rows)
     alone = Kde.fit(points)
 
     found_by_three = together(3, lambda member: Kde.fit(points, crew=member))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
 from functools import partial
@@ -31,9 +32,11 @@ T = TypeVar("T")
 _BULK_ROWS = 128
 # Lower than everything else in the process by a factor of 0.8^10, about a tenth of the processor.
 _NICE = 10
+# How long calls may go on that were cancelled at the end, before the worker closes its books without them.
+_LAST_SECONDS = 2.0
 
 # Nobody promises that these parts of gRPC stay: without them calls go the way that it made for them.
-_PARTS = ("_receive_message", "_RECEIVE_MESSAGE_TOKEN", "_is_rpc_state_active")
+_PARTS = ("_receive_message", "_RECEIVE_MESSAGE_TOKEN", "_is_rpc_state_active", "_unary_response_in_pool")
 _IS_KNOWN = all(hasattr(_server, name) for name in _PARTS)
 
 _log = logging.getLogger("darksight.rpc")
@@ -63,8 +66,8 @@ class CallPool(futures.Executor):
     def __init__(self, threads: int, limit: int, name: str) -> None:
         self.limit = limit
         self._room = max(limit - threads, 1)
-        # Counted in the one thread that reads for gRPC.
-        self._open = 0
+        # Both counted in the one thread that reads for gRPC: calls without an answer, and those without their message.
+        self._open = self._awaited = 0
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
@@ -75,7 +78,7 @@ class CallPool(futures.Executor):
     @property
     def is_full(self) -> bool:
         """Whether the next call is one too many."""
-        return self._queue.qsize() >= self._room
+        return self._queue.qsize() + self._awaited >= self._room
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC needs no future, which takes 10 us
         """Run a call of gRPC's when its message is there; anything else in a thread as soon as may be."""
@@ -85,11 +88,12 @@ class CallPool(futures.Executor):
             self._queue.put(partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads when the queue is empty."""
+        """End the threads when the queue is empty; a call that hears nothing is not waited for."""
         for _ in self._threads:
             self._queue.put(None)
+        end = time.monotonic() + _LAST_SECONDS
         for thread in self._threads if wait else ():
-            thread.join()
+            thread.join(max(end - time.monotonic(), 0.0))
 
     def _take_when_read(
         self, fn: Callable[..., Any], run: Any, event: Any, state: Any, behaviour: Any, ask: Any, read: Any, write: Any
@@ -103,6 +107,7 @@ class CallPool(futures.Executor):
             return state.request if _server._is_rpc_state_active(state) else None
 
         def received(message: Any) -> Any:
+            self._awaited -= 1
             ended = note(message)
             if ended[0] is None:
                 # If none came gRPC says so to the caller, when it has asked for itself.
@@ -114,9 +119,12 @@ class CallPool(futures.Executor):
                     self._queue.put(call)
             return ended
 
+        self._awaited += 1
+        # A stream of answers, as a watched health, may be open for days.
+        if run is _server._unary_response_in_pool:
+            self._open += 1
+            state.callbacks.append(self._close)
         # Its lock is held by whom we are called.
-        self._open += 1
-        state.callbacks.append(self._close)
         event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), received)
         state.due.add(_server._RECEIVE_MESSAGE_TOKEN)
 
@@ -126,6 +134,8 @@ class CallPool(futures.Executor):
     def _work(self) -> None:
         while (call := self._queue.get()) is not None:
             _run(call)
+            # With it goes its message, which may be large, while this thread waits for the next.
+            del call
 
 
 def _run(call: Callable[[], object]) -> None:
