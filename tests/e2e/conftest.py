@@ -74,7 +74,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
         yield Explored(server, probs, labels)
 
 
-@pytest.fixture(scope="session")
+# Ended with its file: as long as Playwright is there it has an event loop, beside which other tests can run none.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The system's Chromium."""
     with running_browser() as found:
