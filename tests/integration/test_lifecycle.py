@@ -92,8 +92,11 @@ def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], 
         operator.deploy("digits", bundles[1].name)
         load = Load(server.grpc_target)
         with load.running():
-            for swap in range(30):
+            wait_until(lambda: load.versions == {versions[0]}, what="the first version")
+            for swap in range(31):
                 operator.activate("digits", versions[(swap + 1) % 2])
+            # Swaps may be faster than the worker that has the load looks for them; the last one stays.
+            wait_until(lambda: load.versions == set(versions), what="the second version")
         names = stored_names(server)
 
     assert load.failures == []
