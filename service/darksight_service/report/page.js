@@ -34,7 +34,7 @@ function describe(row) {
     const line = element("div", undefined, "bar"), at = row * rows.ranks + i, share = columns.share[at] / 65535;
     const bar = element("i");
     bar.style.width = `${100 * share}%`;
-    line.append(element("span", `${names[columns.top[at]]} ${share.toFixed(3)}`), bar);
+    line.append(element("span", names[columns.top[at]]), element("span", share.toFixed(3)), bar);
     box.append(line);
   }
   box.append(element("div", `p-value ${columns.p_value[row].toPrecision(3)}, entropy ${columns.entropy[row].toFixed(3)}`));

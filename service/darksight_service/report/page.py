@@ -271,7 +271,7 @@ def _cards(found: Findings, rows: Iterable[int], images: NDArray[np.uint8] | Non
             truth = f"<div{kind}>true {_text(found.class_names[found.labels[row]])}</div>"
         order = np.argsort(-found.log_pi[row], kind="stable")[:_RANKS]
         bars = "".join(
-            f'<div class="bar"><span>{_text(found.class_names[k])} {p:.2f}</span><i '
+            f'<div class="bar"><span>{_text(found.class_names[k])}</span><span>{p:.2f}</span><i '
             f'style="width:{100 * p:.0f}%"></i></div>'
             for k, p in zip(order, np.exp(found.log_pi[row, order]), strict=True)
         )
