@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 from darksight_client import Client
+from darksight_service.cli import main
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
@@ -19,8 +23,24 @@ from tests.e2e.browser import running_browser, watched_page
 from tests.integration.servers import Server, running_server, wait_until
 from tests.postgres import Postgres, running_postgres
 
+Refusal: TypeAlias = Callable[[Path, Sequence[str]], str]
+
 CLASSES = 5
 ROWS = 300
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Runs a command in a folder and gives what it says when it ends with 2; here, where torch is imported already."""
+
+    def run(folder: Path, arguments: Sequence[str]) -> str:
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as end:
+            sys.exit(main(arguments))
+        assert end.value.code == 2
+        return capsys.readouterr().err
+
+    return run
 
 
 @pytest.fixture(scope="session")

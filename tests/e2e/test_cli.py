@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.cli import main
 
 from darksight_core.bundle import read_bundle
 from darksight_core.scorer import Scorer
 from tests.builders import make_probs
+from tests.e2e.conftest import Refusal
 
 DARKSIGHT = (sys.executable, "-m", "darksight_service")
 
@@ -194,23 +194,10 @@ def test_a_subset_of_classes_can_be_mapped(folder: Path) -> None:
     ids=["missing file", "bad option", "unknown class", "no folder", "shares", "not shares", "ending", "not a bundle"],
 )
 def test_bad_usage_exits_2_with_a_sentence(
-    folder: Path,
-    arguments: tuple[str, ...],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, arguments: tuple[str, ...], words: str, refusal: Refusal
 ) -> None:
-    """Bad usage exits with 2 and words that say what is wrong, never a traceback.
-
-    In this process, which has imported torch already.
-    """
-    monkeypatch.chdir(folder)
-
-    with pytest.raises(SystemExit) as end:
-        sys.exit(main(arguments))
-
-    assert end.value.code == 2
-    assert words in capsys.readouterr().err
+    """Bad usage exits with 2 and words that say what is wrong, never a traceback."""
+    assert words in refusal(folder, arguments)
     assert not (folder / "x.safetensors").exists()
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from darksight_service.cli import main
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
@@ -26,6 +25,7 @@ from darksight_core.scorer import Scorer, Scores
 from darksight_core.selective import risk_curve
 from darksight_core.simplex import log_probs
 from tests.builders import make_probs
+from tests.e2e.conftest import Refusal
 
 SCORES = {"msp", "entropy", "margin", "doctor", "gen", "kl_matching", "log_density", "log_kde", "combined", "learned"}
 
@@ -233,21 +233,12 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
     ],
 )  # fmt: skip
 def test_bad_usage_exits_2_with_a_sentence(
-    folder: Path, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, arguments: tuple[str, ...], words: str, refusal: Refusal
 ) -> None:
-    """Bad usage exits with 2, words that say what is wrong, no traceback and no file.
+    """Bad usage exits with 2, words that say what is wrong, no traceback and no file."""
+    out = ("--out", "never.safetensors") if arguments[0] == "calibrate" else ()
 
-    In this process, which has imported torch already.
-    """
-    command, *rest = arguments
-    paths = [folder / part if part.endswith(("npz", "safetensors", "json")) else part for part in rest]
-    out = ("--out", folder / "never.safetensors") if command == "calibrate" else ()
-
-    with pytest.raises(SystemExit) as end:
-        sys.exit(main([str(part) for part in (command, *paths, *out)]))
-
-    assert end.value.code == 2
-    assert words in capsys.readouterr().err
+    assert words in refusal(folder, (*arguments, *out))
     assert not (folder / "never.safetensors").exists()
 
 

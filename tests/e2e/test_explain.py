@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from darksight_service.cli import main
 
 from darksight_core.bundle import write_bundle
 from tests.bundles import make_bundle
+from tests.e2e.conftest import Refusal
 
 
 def explain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -71,18 +71,11 @@ def test_heat_and_attack_go_to_a_folder(folder: Path) -> None:
     ids=["classes", "integers", "module", "budget", "missing"],
 )
 def test_what_cannot_be_explained_gets_a_sentence(
-    folder: Path,
-    arguments: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, arguments: tuple[str, ...], message: str, refusal: Refusal
 ) -> None:
     """Exit 2, one line, and nothing written."""
-    monkeypatch.chdir(folder)
+    said = refusal(folder, ["explain", *arguments])
 
-    assert main(["explain", *arguments]) == 2
-
-    said = capsys.readouterr().err
     assert message in said
     assert len(said.strip().splitlines()) == 1
     assert not (folder / "x.npz").exists()

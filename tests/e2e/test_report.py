@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_service.cli import main
 from playwright.sync_api import Browser, Page
 
 from darksight_core.bundle import write_bundle
 from tests.bundles import make_bundle
 from tests.e2e.browser import watched_page
+from tests.e2e.conftest import Refusal
 
 FIGURES = ["map", "clusters", "global-fidelity", "accuracy-data", "foreign", "local-fidelity", "path-1", "path-2"]
 
@@ -130,18 +130,11 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
     ids=["exists", "no folder", "images", "features", "class", "points"],
 )
 def test_bad_usage_exits_2_with_a_sentence(
-    made: Made,
-    arguments: tuple[str, ...],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    made: Made, arguments: tuple[str, ...], words: str, refusal: Refusal
 ) -> None:
     """Nothing is computed or written, and the sentence names what to do."""
-    monkeypatch.chdir(made.folder)
+    said = refusal(made.folder, ["report", "model.safetensors", "rows.npz", *arguments])
 
-    assert main(["report", "model.safetensors", "rows.npz", *arguments]) == 2
-
-    said = capsys.readouterr().err
     assert words in said
     assert len(said.strip().splitlines()) == 1
     assert not (made.folder / "x.html").exists()
