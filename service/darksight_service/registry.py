@@ -215,8 +215,8 @@ class Registry:
         is_certified &= not gate.regions
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
             return replace(current, shadow=None)
-        counts = self._counts(name, bundle)
-        counts.set_rule(*((0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)))
+        rule = (0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)
+        counts = self._counts(name, bundle).set_rule(*rule)
         return Serving(name, bundle, gate, Judge(bundle.scorer, gate), counts, is_certified)
 
     def _now_ms(self) -> int:

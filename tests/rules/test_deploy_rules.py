@@ -81,9 +81,16 @@ def assert_rules(
         wanted = expr if value is None else f"abs({expr} - ({value!r})) < bool {slack!r}"
         samples = [] if value is None else [{"labels": "{" + KEY + "}", "value": 1}]
         checks.append({"expr": wanted, "eval_time": "2h", "exp_samples": samples})
+    assert_checks(folder, series, checks, evaluated_every="20m")
+
+
+def assert_checks(
+    folder: Path, series: list[dict[str, str]], checks: list[dict[str, Any]], *, evaluated_every: str
+) -> None:
+    """promtool finds what is expected of the rules on series with a sample a minute."""
     content = {
         "rule_files": [str(path) for path in RULES],
-        "evaluation_interval": "20m",
+        "evaluation_interval": evaluated_every,
         "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
     }
     path = folder / "test.yml"
@@ -194,6 +201,70 @@ def test_no_traffic_gives_no_nan(tmp_path: Path, ruled: bool) -> None:
     expected: dict[str, float | None] = {f"{name} != {name}": None for name in names}
     expected |= {"model:darksight_psi:1h": None, "model:darksight_outlier:ratio_rate1h": None, "ALERTS": None}
     assert_rules(tmp_path, series, expected, slack=0.0)
+
+
+def fired_by(minute: int, *alerts: str) -> dict[str, Any]:
+    """What promtool is to find: these alerts have fired up to a minute, and no others."""
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in alerts]
+    expr = f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{minute}m]))'
+    return {"expr": expr, "eval_time": f"{minute}m", "exp_samples": samples}
+
+
+def with_tightened_rule(before: int, after: int, rate: float) -> list[dict[str, str]]:
+    """Series of a model whose alpha falls from 10 % to 0.1 % after some minutes, and its outlier rate to `rate`.
+
+    A replica counts 1,000 rows a minute. Another one, which follows a minute later, has no rows.
+    """
+    size, rows, ranks = 9_999, 1_000, (1_000, 10)
+    bounds = [float(beta.ppf(0.9975, rank, size + 1 - rank)) for rank in ranks]
+    outliers = rows * 0.1, rows * rate
+    key = f'instance="a",{KEY}'
+    counters = {f'darksight_pvalue_bin_total{{{key},bin="{i}"}}': (rows / 20, rows / 20) for i in range(20)}
+    counters[f'darksight_decisions_total{{{key},decision="reject",reason="outlier"}}'] = outliers
+    values = {name: f"0+{old}x{before} {before * old + new}+{new}x{after}" for name, (old, new) in counters.items()}
+    # Evidence since the rule came into force starts again with it.
+    for name, (old, new) in (("rows", (rows, rows)), ("outliers", outliers)):
+        values[f"darksight_drift_{name}{{{key}}}"] = f"0+{old}x{before} {new}+{new}x{after}"
+    for instance, late in (("a", 0), ("b", 1)):
+        for name, (loose, tight) in {"rank": ranks, "alpha": (0.1, 0.001), "rate_bound": bounds}.items():
+            labels = f'instance="{instance}",{KEY}'
+            values[f"darksight_outlier_{name}{{{labels}}}"] = f"{loose!r}x{before + late} {tight!r}x{after - late}"
+    values[f"darksight_calibration_size{{{key}}}"] = f"{size}x{before + after + 1}"
+    return [{"series": name, "values": text} for name, text in values.items()]
+
+
+@needs_promtool
+def test_a_lower_alpha_raises_no_alarm(tmp_path: Path) -> None:
+    """Windows that still hold the outliers of a looser rule are held against what that rule explains."""
+    before, after = 70, 130
+
+    assert_checks(
+        tmp_path,
+        with_tightened_rule(before, after, rate=0.001),
+        [fired_by(before + after)],
+        evaluated_every="2m",
+    )
+
+
+@needs_promtool
+def test_drift_after_a_lower_alpha_is_found_by_the_new_rule(tmp_path: Path) -> None:
+    """At once by the evidence since the rule came into force; by an hour's window when the old rule has left it."""
+    before, after = 70, 80
+
+    assert_checks(
+        tmp_path,
+        # Half of what the old rule allows, fifty times what the new one does.
+        with_tightened_rule(before, after, rate=0.05),
+        [
+            fired_by(before),
+            fired_by(before + 10, "DarkSightOutlierRateChanged"),
+            fired_by(before + 56, "DarkSightOutlierRateChanged"),
+            fired_by(
+                before + 70, "DarkSightOutlierBudgetFast", "DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"
+            ),
+        ],
+        evaluated_every="2m",
+    )
 
 
 def test_constants_in_rules_are_ours() -> None:

@@ -14,6 +14,7 @@ who reads in between misses outliers, never the rows that they were found among.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import threading
 import time
@@ -112,12 +113,14 @@ class ModelCounts:
             for (name, length), start in zip(sections, self.file.offsets.values(), strict=True)
         }
         at = self.file.offsets
+        self._rank_in_force = at["rank"]
         self._drift_rows, self._drift_outliers = at["drift_rows"], at["drift_outliers"]
         # Offsets that every row and every call needs: one tuple to unpack costs less than an attribute each.
-        names = ("p_values", "drift_rows", "density", "predicted", "drift_outliers", "outliers")
+        names = ("p_values", "rank", "drift_rows", "density", "predicted", "drift_outliers", "outliers")
         self._row = tuple(at[name] for name in names)
         self._call = (at["seconds"], at["seconds_sum"], at["batch"], at["batch_sum"])
         self._cells[at["calibration_rows"]] = float(calibration_rows)
+        self._rank = self._cells[at["rank"]]
         self._exemplar_due = 0.0
 
     def observe(
@@ -155,14 +158,16 @@ class ModelCounts:
             That the call took.
         """
         cell = decision * _REASONS + why
-        p_values, rows, densities, classes, outliers, strange = self._row
+        p_values, rank, rows, densities, classes, outliers, strange = self._row
         times, time_sum, sizes, size_sum = self._call
         cells = self._cells
         with self._lock:
+            is_evidence = cells[rank] == self._rank
             if p == p:
                 # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
-                cells[rows] += 1.0
+                if is_evidence:
+                    cells[rows] += 1.0
             cells[cell] += 1.0
             if density == density:
                 cells[densities + bisect_left(DENSITY_BUCKETS, density)] += 1.0
@@ -170,7 +175,8 @@ class ModelCounts:
                 label = label if label < self._classes else self._classes
                 cells[classes + label] += 1.0
             if why == _OUTLIER:
-                cells[outliers] += 1.0
+                if is_evidence:
+                    cells[outliers] += 1.0
                 if label >= 0:
                     cells[strange + label] += 1.0
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
@@ -211,26 +217,29 @@ class ModelCounts:
             parts["density"] += densities
             parts["predicted"] += classes
             parts["outliers"] += strange
-            cells[self._drift_rows] += len(p_value)
-            cells[self._drift_outliers] += outliers
+            if cells[self._rank_in_force] == self._rank:
+                cells[self._drift_rows] += len(p_value)
+                cells[self._drift_outliers] += outliers
             times, time_sum, sizes, size_sum = self._call
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
             cells[time_sum] += seconds
             cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
             cells[size_sum] += len(decision)
 
-    def set_rule(self, alpha: float, rank: int) -> None:
-        """The outlier rule in force, p-value <= rank / (n + 1); 0 and 0 for none.
+    def set_rule(self, alpha: float, rank: int) -> ModelCounts:
+        """Put the outlier rule p-value <= rank / (n + 1) in force, 0 and 0 for none; the counters for calls under it.
 
-        Evidence against an unchanged rate is about one rule: the counts behind it start again with another one.
+        Evidence against an unchanged rate is about one rule: the counts behind it start again with another one, and a
+        call that an earlier rule judged and that ends later is no part of them.
         """
         at = self.file.offsets
         with self._lock:
-            if (self._cells[at["alpha"]], self._cells[at["rank"]]) == (float(alpha), float(rank)):
-                return
-            self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
-            self._cells[at["alpha"]], self._cells[at["rank"]] = float(alpha), float(rank)
-            self._cells[at["rule_since"]] = time.time()
+            if (self._cells[at["alpha"]], self._cells[at["rank"]]) != (float(alpha), float(rank)):
+                self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
+                self._cells[at["alpha"]], self._cells[at["rank"]] = float(alpha), float(rank)
+                self._cells[at["rule_since"]] = time.time()
+            self._rank = float(rank)
+        return copy.copy(self)
 
     def remember_outlier(self, prediction_id: str, p_value: float) -> None:
         """Keep the id of an outlier as the exemplar of its counter; at most one a second, the others cost nothing."""

@@ -272,6 +272,23 @@ def test_another_rule_starts_the_evidence_again(tmp_path: Path) -> None:
     assert seen.sections["p_values"].sum() == kept
 
 
+@pytest.mark.parametrize("n", [1, 100])
+def test_what_an_earlier_rule_judged_is_no_evidence_about_the_next(tmp_path: Path, n: int) -> None:
+    """A call that was in hand when the rule changed is counted, but not against the new rule."""
+    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
+    loose = counts.set_rule(0.05, 5)
+    tight = counts.set_rule(0.01, 1)
+    rows = {**batch(n), "p_value": np.full(n, 0.02), "reason": np.full(n, int(Reason.OUTLIER), dtype=np.uint8)}
+
+    loose.observe(**rows)
+    late = only(tmp_path, "model")
+    tight.observe(**rows)
+
+    seen = only(tmp_path, "model")
+    assert (late.number("drift_rows"), late.number("drift_outliers"), late.sections["p_values"].sum()) == (0, 0, n)
+    assert (seen.number("drift_rows"), seen.number("drift_outliers")) == (n, n)
+
+
 def test_counts_without_a_disk(tmp_path: Path) -> None:
     """A folder that cannot be written to costs the metrics, not the scoring."""
     (tmp_path / "file").write_text("")
