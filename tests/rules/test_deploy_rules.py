@@ -85,13 +85,18 @@ def assert_rules(
 
 
 def assert_checks(
-    folder: Path, series: list[dict[str, str]], checks: list[dict[str, Any]], *, evaluated_every: str
+    folder: Path,
+    series: list[dict[str, str]],
+    checks: list[dict[str, Any]],
+    *,
+    evaluated_every: str,
+    scraped_every: str = "1m",
 ) -> None:
-    """promtool finds what is expected of the rules on series with a sample a minute."""
+    """promtool finds what is expected of the rules on series."""
     content = {
         "rule_files": [str(path) for path in RULES],
         "evaluation_interval": evaluated_every,
-        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
+        "tests": [{"interval": scraped_every, "input_series": series, "promql_expr_test": checks}],
     }
     path = folder / "test.yml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -265,6 +270,32 @@ def test_drift_after_a_lower_alpha_is_found_by_the_new_rule(tmp_path: Path) -> N
         ],
         evaluated_every="2m",
     )
+
+
+@needs_promtool
+def test_the_first_scrapes_of_a_new_target_raise_no_alarm(tmp_path: Path) -> None:
+    """`increase` makes up to 2.6 times as much of them, but of rows and outliers alike: an explained rate stays one."""
+    size, rank, rows = 9_999, 1_000, 2_000.0
+    bound = float(beta.ppf(0.9975, rank, size + 1 - rank))
+    key = f'instance="new",{KEY}'
+    slopes = {f'darksight_pvalue_bin_total{{{key},bin="{i}"}}': rows / 20 for i in range(20)}
+    # As many outliers as calibration can explain, which is more than quiet traffic has.
+    slopes[f'darksight_decisions_total{{{key},decision="reject",reason="outlier"}}'] = rows * bound
+    # It has counted before it was scraped.
+    values = {name: f"{slope}+{slope}x12" for name, slope in slopes.items()}
+    gauges = {"calibration_size": size, "outlier_rank": rank, "outlier_alpha": 0.1, "outlier_rate_bound": bound}
+    values |= {f"darksight_{name}{{{key}}}": f"{value!r}x12" for name, value in gauges.items()}
+    series = [{"series": name, "values": text} for name, text in values.items()]
+    yes = [{"labels": "{" + KEY + "}", "value": 1}]
+
+    # Two scrapes, and nearly a third: nothing is extrapolated further.
+    second = {"expr": f"model:darksight_rows:increase1h > bool {2.4 * rows}", "eval_time": "99s", "exp_samples": yes}
+    quiet = [
+        {"expr": f"model:darksight_window_evidence:{window} < bool 0", "eval_time": f"{99 * n}s", "exp_samples": yes}
+        for n in range(1, 6)
+        for window in ("1h", "1d")
+    ]
+    assert_checks(tmp_path, series, [second, *quiet, fired_by(9)], evaluated_every="99s", scraped_every="50s")
 
 
 def test_constants_in_rules_are_ours() -> None:
