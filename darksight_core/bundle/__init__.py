@@ -31,7 +31,14 @@ from darksight_core.bundle.defects import (
     MissingTensorError,
     TensorSpecError,
 )
-from darksight_core.bundle.files import TOLERANCE, decode_bundle, encode_bundle, read_bundle, write_bundle
+from darksight_core.bundle.files import (
+    TOLERANCE,
+    decode_bundle,
+    encode_bundle,
+    read_bundle,
+    refuse_existing,
+    write_bundle,
+)
 from darksight_core.bundle.parts import (
     MAX_PROBES,
     MAX_REFERENCES,
@@ -82,6 +89,7 @@ __all__ = [
     "encode_bundle",
     "make_manifest",
     "read_bundle",
+    "refuse_existing",
     "version_of",
     "write_bundle",
 ]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle.container import Container, Tensors, decode, encode, read_bytes, version_of, write_bytes
 from darksight_core.bundle.defects import (
+    BundleExistsError,
     BundleOverlapError,
     BundlePartsError,
     BundleProbeError,
@@ -34,7 +35,7 @@ from darksight_core.kde import Kde
 from darksight_core.scorer import Calibration, Scorer
 from darksight_core.split import MAX_LEAK, RowSketch, leak, overlap
 
-__all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "write_bundle"]
+__all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "refuse_existing", "write_bundle"]
 
 TOLERANCE = 1e-5
 """Largest difference of a probe's score, absolute and relative."""
@@ -72,6 +73,16 @@ def write_bundle(path: str | Path, bundle: Bundle, *, overwrite: bool = False) -
     data = encode_bundle(bundle, str(path))
     write_bytes(path, data, overwrite)
     return version_of(data)
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Say before long work, not after it, that its bundle would have no place."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the file to write")
+    if path.exists() and not overwrite:
+        raise BundleExistsError(f"{path} is there already; use --overwrite or another name", source=str(path))
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path.parent} is no folder; make it first")
 
 
 def read_bundle(path: str | Path, verify: bool = True) -> Bundle:

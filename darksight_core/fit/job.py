@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from darksight_core import __version__
+from darksight_core.bundle import refuse_existing
 from darksight_core.errors import FitError
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
-from darksight_core.fit.pipeline import FitReport, fit_bundle, refuse_existing
+from darksight_core.fit.pipeline import FitReport, fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.fit.share import Share
 from darksight_core.fit.steps import Steps

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from darksight_core.bundle import (
     MAX_REFERENCES,
     Bundle,
-    BundleExistsError,
     Probes,
     Reference,
     SplitSketches,
     make_manifest,
+    refuse_existing,
     write_bundle,
 )
 from darksight_core.combined import Combined
@@ -51,7 +51,7 @@ from darksight_core.simplex import Floats, kl, kl_sym, log_probs, log_softmax, t
 from darksight_core.split import RowSketch, Split, make_split
 from darksight_core.student import SoftmaxStudent, Student
 
-__all__ = ["FitReport", "StageFigures", "fit_bundle", "refuse_existing"]
+__all__ = ["FitReport", "StageFigures", "fit_bundle"]
 
 _ANCHORS = 1_000
 _PROBES = 48
@@ -111,16 +111,6 @@ class FitReport:
             "bundle": str(self.bundle),
             "version": self.version,
         }
-
-
-def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Say before a long fit, not after it, that its bundle would have no place."""
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the file to write")
-    if path.exists() and not overwrite:
-        raise BundleExistsError(f"{path} is there already; use --overwrite or another name", source=str(path))
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent} is no folder; make it first")
 
 
 def fit_bundle(

@@ -25,7 +25,7 @@ from darksight_core.predictions.defects import (
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import csv_rows, parquet_rows
 
-__all__ = ["from_arrays", "iter_predictions", "read_predictions"]
+__all__ = ["check_path", "from_arrays", "iter_predictions", "read_predictions"]
 
 _FORMATS = {".npz": npz_rows, ".npy": npy_rows, ".csv": csv_rows, ".parquet": parquet_rows}
 
@@ -143,8 +143,14 @@ def _rows(
     path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None = None
 ) -> Iterator[RawRows]:
     """Rows of a file; a wrong path is refused at once, everything else when the rows are asked for."""
-    source = os.fspath(path)
     _check_kind(kind)
+    check_path(path)
+    return _open_rows(os.fspath(path), kind, chunk_rows, rows)
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that cannot be one of predictions: of nothing, of a directory, with another extension."""
+    source = os.fspath(path)
     if Path(source).is_dir():
         raise defect(DirectoryError, source, "this is a directory; name one predictions file in it.")
     suffix = Path(source).suffix
@@ -153,7 +159,6 @@ def _rows(
         raise defect(UnknownFormatError, source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
     if not Path(source).exists():
         raise defect(FileMissingError, source, "there is no such file.")
-    return _open_rows(source, kind, chunk_rows, rows)
 
 
 def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:

@@ -27,7 +27,7 @@ from darksight_core.predictions.defects import (
     UnknownFormatError,
     defect,
 )
-from darksight_core.predictions.files import iter_predictions, read_predictions
+from darksight_core.predictions.files import check_path, iter_predictions, read_predictions
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import parquet_layout
 
@@ -36,6 +36,8 @@ __all__ = ["Store", "StoreFile", "find_files", "mixed_labels"]
 
 def find_files(names: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     """Files by their names or by patterns such as `day/*.parquet`; each once, those of a pattern by name.
+
+    Wrong paths are refused here, so that who calls this first has them refused before long imports and long work.
 
     Parameters
     ----------
@@ -46,6 +48,7 @@ def find_files(names: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     for given in names:
         name = os.fspath(given)
         if Path(name).exists() or not glob.has_magic(name):
+            check_path(name)
             found[Path(name)] = None
             continue
         matches = sorted(Path(match) for match in glob.glob(name, recursive=True))

@@ -21,11 +21,11 @@ from darksight_service.registry import (
     Registry,
     Serving,
     Version,
-    bundle_path,
     deployed_path,
     effective_gate,
     find_version,
     keep_at_hand,
+    named_bundle,
     take_in,
 )
 from darksight_service.state import Change, ModelState, PolicyOverride, State, apply_change
@@ -246,9 +246,7 @@ def deploy_at_start(
     state = state_file.read() if store is None else sync(state_file, store)
     for name, path in models:
         check_name(name)
-        bundle = read_bundle(
-            path if path.exists() or path.is_absolute() else bundle_path(bundles, str(path)), verify=True
-        )
+        bundle = read_bundle(named_bundle(bundles, path), verify=True)
         assert bundle.path is not None
         known = state.models.get(name)
         if known is not None and bundle.version in known.versions:

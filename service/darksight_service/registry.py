@@ -38,6 +38,7 @@ __all__ = [
     "find_version",
     "gate_of",
     "keep_at_hand",
+    "named_bundle",
     "take_in",
 ]
 
@@ -297,6 +298,14 @@ def bundle_path(folder: Path, path: str) -> Path:
     if not path or not full.is_relative_to(folder.resolve()):
         raise RequestError("path: must name a file in the server's bundle folder", field="path")
     return full
+
+
+def named_bundle(folder: Path, path: Path) -> Path:
+    """A bundle that the command line names, from here or from the bundle folder; ConfigError if it is in neither."""
+    found = path if path.exists() or path.is_absolute() else bundle_path(folder, str(path))
+    if not found.exists():
+        raise ConfigError(f"{path}: there is no such file, neither here nor in the bundle folder {folder}")
+    return found
 
 
 def deployed_path(folder: Path, path: str, version: str) -> Path:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["ScoreSink", "atomic", "open_scores", "read_columns"]
+__all__ = ["ScoreSink", "atomic", "check_place", "open_scores", "read_columns"]
 
 
 class ScoreSink(Protocol):
@@ -39,12 +39,19 @@ def open_scores(path: Path, *, overwrite: bool = False, first_row: int = 0) -> I
     sinks = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in sinks:
         raise ConfigError(f"{path}: scores can be written to .npz, .csv or .parquet, not {path.suffix or 'no ending'}")
+    check_place(path, overwrite=overwrite)
+    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent, first_row) as sink:
+        yield sink
+
+
+def check_place(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse a file that cannot be written, before the work and not after it."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the file to write")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; use --overwrite or another name")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent} is no folder; make it first")
-    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent, first_row) as sink:
-        yield sink
 
 
 def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:

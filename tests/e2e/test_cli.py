@@ -18,6 +18,7 @@ from darksight_core.scorer import Scorer
 from tests.builders import make_probs
 from tests.e2e.conftest import Refusal
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 DARKSIGHT = (sys.executable, "-m", "darksight_service")
 
 
@@ -199,6 +200,70 @@ def test_bad_usage_exits_2_with_a_sentence(
     """Bad usage exits with 2 and words that say what is wrong, never a traceback."""
     assert words in refusal(folder, arguments)
     assert not (folder / "x.safetensors").exists()
+
+
+REFUSE = """
+import contextlib, io, json, sys
+from darksight_service.cli import main
+
+for command in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        status = main(command.split())
+    heavy = sorted({"torch", "numba", "ray", "sqlalchemy"} & sys.modules.keys())
+    print(json.dumps([command, status, said.getvalue(), heavy]))
+"""
+
+
+def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    """Whoever mistypes a name hears so at once, and nothing is left behind."""
+    np.savez(tmp_path / "rows.npz", probs=make_probs(30, 4), inputs=np.zeros((30, 3)))
+    (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v1.safetensors").read_bytes())
+    (tmp_path / "module.pt2").touch()
+    before = {path.name for path in tmp_path.iterdir()}
+    commands = (
+        "fit lost.npz",
+        "fit rows.txt",
+        "fit lost.npz --nproc 2",
+        "fit lost.npz --method svd",
+        "fit rows.npz --out lost/new.safetensors",
+        "bundle verify lost.safetensors",
+        "evaluate lost.safetensors rows.npz",
+        "evaluate good.safetensors lost.npz",
+        "evaluate good.safetensors rows.npz --ood lost.npz",
+        "report lost.safetensors rows.npz --out new.html",
+        "report good.safetensors rows.npz --out new.html --ood lost.npz",
+        "report good.safetensors rows.npz --out new.html --images lost.npz",
+        "calibrate lost.safetensors rows.npz --alpha 0.1 --out new.safetensors",
+        "calibrate good.safetensors lost.npz --alpha 0.1 --out new.safetensors",
+        "score lost.safetensors rows.npz --out new.npz",
+        "score good.safetensors lost.npz --out new.npz",
+        "score good.safetensors rows.npz --out lost/new.npz",
+        "score good.safetensors lost.parquet --out new --engine ray",
+        "explain lost.safetensors module.pt2 rows.npz --out new",
+        "explain good.safetensors lost.pt2 rows.npz --out new",
+        "explain good.safetensors module.pt2 lost.npz --out new",
+        "serve --model digits=lost.safetensors --data-dir new",
+        "serve --config lost.toml",
+        "explore --data-dir lost",
+        "region export digits lost.safetensors --out new.safetensors",
+        "token lost/tokens me",
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSE], input=json.dumps(commands), capture_output=True, text=True, cwd=tmp_path
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [command for command, *_ in found] == list(commands)
+    assert {command: heavy for command, _, _, heavy in found if heavy} == {}
+    wrong = {
+        command: said
+        for command, status, said, _ in found
+        if status != 2 or "darksight: " not in said or ("lost" not in said and "rows.txt" not in said)
+    }
+    assert wrong == {}
+    assert {path.name for path in tmp_path.iterdir()} == before
 
 
 def test_interrupt_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:

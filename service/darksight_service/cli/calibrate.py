@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from darksight_core.bundle import BundleExistsError, BundleOverlapError, read_bundle, write_bundle
+from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.certify import CHOICE_ROWS, Certification, Rules, ScoredRows, certify
-from darksight_core.errors import ConfigError
 from darksight_core.gate import REJECT_SCORES
 from darksight_core.scorer import Scorer
 from darksight_core.split import MAX_LEAK
@@ -78,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
         score=args.score,
         seed=args.seed,
     )
-    if args.out.exists() and not args.overwrite:
-        raise BundleExistsError(f"{args.out} is there already; use --overwrite or another name", source=str(args.out))
-    if not args.out.parent.is_dir():
-        raise ConfigError(f"{args.out.parent} is no folder; make it first")
+    refuse_existing(args.out, overwrite=args.overwrite)
     bundle = read_bundle(args.bundle, verify=False)
     predictions = read_rows(args.labelled, bundle, logits=args.logits)
     if args.held_out:

@@ -13,7 +13,6 @@ import numpy as np
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.certify import ScoredRows
 from darksight_core.compare import Comparison, compare
-from darksight_core.errors import ConfigError
 from darksight_core.measures import MapMeasures, measure_map
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.scorer import Scorer
@@ -22,7 +21,7 @@ from darksight_core.simplex import Floats, log_probs
 from darksight_core.split import MAX_LEAK
 from darksight_service.cli.console import print_json, print_table, say
 from darksight_service.cli.labelled import fit_share, held_out, read_rows
-from darksight_service.tables import atomic
+from darksight_service.tables import atomic, check_place
 
 __all__ = ["add_parser", "run"]
 
@@ -59,8 +58,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a bundle on files."""
-    if args.out is not None and not args.out.parent.is_dir():
-        raise ConfigError(f"{args.out.parent} is no folder; make it first")
+    if args.out is not None:
+        check_place(args.out, overwrite=True)
     bundle = read_bundle(args.bundle, verify=False)
     predictions = read_rows(args.predictions, bundle, logits=args.logits)
     foreign = {str(path): read_rows(path, bundle, logits=args.logits) for path in args.ood}

@@ -16,7 +16,7 @@ from darksight_core.gate import Decision
 from darksight_core.judge import Judge, Judged
 from darksight_service.arrays import read_array
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
-from darksight_service.tables import atomic
+from darksight_service.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.explain import Attack, Attribution, Chain, Objective
@@ -78,16 +78,19 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain inputs."""
-    require("torch", "fit")
-    require("matplotlib", "report")
-    from darksight_core.explain import Chain, load_classifier
-
     attacks = args.attack is not None or args.reach is not None
     if attacks != (args.budget is not None):
         raise ConfigError("--budget goes with --attack or --reach, and they with it")
     files = _files(args)
     args.on_interrupt = f"nothing was written to {args.out}"
-    bundle, inputs = read_bundle(args.bundle), read_array(args.inputs, *_NAMES)[: args.rows]
+    if not args.module.is_file():
+        raise ConfigError(f"{args.module} is no file; name the classifier's program")
+    inputs, bundle = read_array(args.inputs, *_NAMES)[: args.rows], read_bundle(args.bundle)
+    # Whatever can be refused without torch has been: it takes seconds to import.
+    require("torch", "fit")
+    require("matplotlib", "report")
+    from darksight_core.explain import Chain, load_classifier
+
     chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
     judge = Judge.of(bundle)
     judged = chain.judged(judge, chain.tensor(inputs))
@@ -125,11 +128,9 @@ def _files(args: argparse.Namespace) -> dict[str, Path]:
         raise ConfigError(f"--out is a folder, or a file .npz or .png, not {out.suffix}")
     else:
         files = {"arrays": out / "explain.npz", "sheet": out / "explain.png"}
-    there = [path for path in files.values() if path.exists()]
-    if there and not args.overwrite:
-        raise ConfigError(f"{there[0]} is there already; use --overwrite or another name")
-    if out.suffix and not out.parent.is_dir():
-        raise ConfigError(f"{out.parent} is no folder; make it first")
+    for path in files.values():
+        if out.suffix or path.exists():
+            check_place(path, overwrite=args.overwrite)
     return files
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from darksight_core.bundle import refuse_existing
 from darksight_core.errors import ConfigError
 from darksight_core.fit_options import add_fit_options, out_path
 from darksight_core.predictions import find_files, read_predictions
@@ -42,21 +43,25 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and write a bundle."""
+    # Whatever can be refused without torch is: it takes seconds to import.
+    files = find_files(args.predictions)
+    if args.nproc < 1:
+        raise ConfigError(f"--nproc is {args.nproc}; it must be at least 1")
+    is_svd = args.method == "svd"
+    out = out_path(args, ".points.npz" if is_svd else ".safetensors")
+    if is_svd:
+        _refuse_svd(args, files, out)
+    refuse_existing(out, overwrite=args.overwrite)
     require("torch", "fit")
     if args.plot is not None:
         require("matplotlib", "report")
     from darksight_core.fit.job import config_of, launch, run_fit, steps_folder
-    from darksight_core.fit.pipeline import refuse_existing
 
-    if args.nproc < 1:
-        raise ConfigError(f"--nproc is {args.nproc}; it must be at least 1")
-    if args.method == "svd":
-        return _run_svd(args, config_of(args))
-    out = out_path(args)
+    if is_svd:
+        return _run_svd(args, config_of(args), files[0], out)
     args.on_interrupt = f"{out} was not written" + (" and is as it was" if out.exists() else "")
     # The processes are given the same command; torchrun has told them that they are a team.
     if args.nproc > 1 and "WORLD_SIZE" not in os.environ:
-        refuse_existing(out, overwrite=args.overwrite)
         args.on_interrupt += f"; finished steps are in {steps_folder(out)}, --resume goes on with them"
         return launch(["darksight_service", *sys.argv[1:]], args.nproc, out)
     with Bars(quiet=args.quiet) as bars:
@@ -73,23 +78,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_svd(args: argparse.Namespace, config: FitConfig) -> int:
+def _refuse_svd(args: argparse.Namespace, files: tuple[Path, ...], out: Path) -> None:
+    """What the closed form cannot do."""
+    if len(files) > 1 or args.nproc > 1 or args.sample is not None:
+        raise ConfigError("method svd takes one file, in one process; use method fast for more")
+    if out.suffix != ".npz":
+        raise ConfigError(f"method svd has no density, so it makes no bundle; let --out end in .npz, not {out.name}")
+
+
+def _run_svd(args: argparse.Namespace, config: FitConfig, file: Path, out: Path) -> int:
     """The closed form: points in a .npz, because without a density there is nothing to serve."""
     import numpy as np
 
     from darksight_core.fit import fit_map
-    from darksight_core.fit.pipeline import refuse_existing
     from darksight_core.measures import fidelity
     from darksight_core.simplex import log_probs, temper
 
-    files = find_files(args.predictions)
-    if len(files) > 1 or args.nproc > 1 or args.sample is not None:
-        raise ConfigError("method svd takes one file, in one process; use method fast for more")
-    out = out_path(args, ".points.npz")
-    if out.suffix != ".npz":
-        raise ConfigError(f"method svd has no density, so it makes no bundle; let --out end in .npz, not {out.name}")
-    refuse_existing(out, overwrite=args.overwrite)
-    predictions = read_predictions(files[0], kind="logits" if args.logits else None)
+    predictions = read_predictions(file, kind="logits" if args.logits else None)
     fitted = fit_map(predictions.probs, config)
     log_pi = temper(log_probs(predictions.probs), config.temperature)
     figures = fidelity(log_pi, fitted.student.log_posterior(fitted.points), predictions.labels)

@@ -16,7 +16,7 @@ from darksight_core.simplex import Floats
 from darksight_core.split import MAX_LEAK
 from darksight_service.cli.console import Bars, print_json, require, say
 from darksight_service.cli.labelled import fit_share, held_out, read_rows
-from darksight_service.tables import atomic
+from darksight_service.tables import atomic, check_place
 
 __all__ = ["add_parser", "run"]
 
@@ -128,12 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse(args: argparse.Namespace) -> None:
     """Complain about places to write to before any work."""
-    if not args.out.parent.is_dir():
-        raise ConfigError(f"{args.out.parent} is no folder; make it first")
-    if args.out.is_dir():
-        raise ConfigError(f"{args.out} is a folder; name a file such as report.html")
-    if args.out.exists() and not args.overwrite:
-        raise ConfigError(f"{args.out} is there already; use --overwrite or another name")
+    check_place(args.out, overwrite=args.overwrite)
     if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
         raise ConfigError(f"{args.figures} is no folder; --figures needs one")
 

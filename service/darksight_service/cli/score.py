@@ -102,7 +102,7 @@ def _score_file(args: argparse.Namespace, file: Path, bar: tqdm[NoReturn]) -> Ta
     """One file into one."""
     args.on_interrupt = f"{args.out} was not written" + (" and is as it was" if args.out.exists() else "")
     tally = Tally()
-    with _scoring(args) as (needs_logits, score), open_scores(args.out, overwrite=args.overwrite) as sink:
+    with open_scores(args.out, overwrite=args.overwrite) as sink, _scoring(args) as (needs_logits, score):
         for chunk in iter_predictions(
             file, kind="logits" if args.logits else None, chunk_rows=args.chunk_rows, keep_logits=needs_logits
         ):

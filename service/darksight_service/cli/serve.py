@@ -63,13 +63,8 @@ def _model(text: str) -> tuple[str, Path]:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from darksight_service.control import deploy_at_start
-    from darksight_service.errors import SettingsError, StoreUnavailableError
-    from darksight_service.logs import set_up_logs
+    from darksight_service.registry import named_bundle
     from darksight_service.settings import read_settings
-    from darksight_service.statefile import StateFile
-    from darksight_service.store import Store
-    from darksight_service.supervisor import Supervisor
 
     environment = dict(os.environ)
     config = environment.pop("DARKSIGHT_CONFIG", None)
@@ -80,6 +75,16 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(
         args.config or (Path(config) if config else None), environment, **{name: getattr(args, name) for name in names}
     )
+    # Before there is a data folder, and before long imports.
+    for _, path in args.model:
+        named_bundle(settings.bundles, path)
+    from darksight_service.control import deploy_at_start
+    from darksight_service.errors import SettingsError, StoreUnavailableError
+    from darksight_service.logs import set_up_logs
+    from darksight_service.statefile import StateFile
+    from darksight_service.store import Store
+    from darksight_service.supervisor import Supervisor
+
     set_up_logs("supervisor", settings.log_level)
     args.on_interrupt = "the service has stopped"
     settings.data_dir.mkdir(parents=True, exist_ok=True)

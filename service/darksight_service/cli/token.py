@@ -43,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
             raise SettingsError(
                 f"{args.file}: has a token {args.name!r}; delete its line first, or choose another name"
             )
-    descriptor = os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        descriptor = os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise SettingsError(f"{args.file}: cannot be written ({error.strerror}); name another file") from error
     with os.fdopen(descriptor, "a", encoding="utf-8") as file:
         file.write(token.line())
     say(f"added {args.name} with {args.scopes} to {args.file}; this is its token, shown only now:")
