@@ -83,7 +83,7 @@ class Control:
     def deploy(self, model: str, path: str, *, activate: bool, author: str) -> str:
         """Add a bundle of the bundle folder; its version."""
         check_name(model)
-        # Read, verified and warmed before anybody hears of it.
+        # Read and verified before anybody hears of it.
         bundle = self._registry.load(path)
         known = self._registry.state.models.get(model)
         if known is not None:

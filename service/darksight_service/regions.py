@@ -430,7 +430,7 @@ def _region(name: str, polygon: Sequence[Any], expires_ms: int) -> Region:
 
 def _has_same_map(old: Version, new: Version) -> bool:
     """Whether two versions place every row at the same point: they differ in calibration or gate alone."""
-    before, after = old.scorer.embedder, new.scorer.embedder
+    before, after = old.embedder, new.embedder
     mine, others = before.tensors(), after.tensors()
     return (
         before.settings() == after.settings()
@@ -441,8 +441,8 @@ def _has_same_map(old: Version, new: Version) -> bool:
 
 def _rows(points: Sequence[StoredPoint], version: Version) -> Floats:
     """Probabilities of stored points as far as they were kept, with a sum of one again, (n, K)."""
-    kept = [point.probs for point in points if len(point.probs) == version.scorer.n_inputs]
-    rows = np.array(kept, dtype=np.float64).reshape(-1, version.scorer.n_inputs)
+    kept = [point.probs for point in points if len(point.probs) == version.embedder.n_inputs]
+    rows = np.array(kept, dtype=np.float64).reshape(-1, version.embedder.n_inputs)
     sums = rows.sum(axis=1, keepdims=True)
     is_whole = np.isfinite(sums[:, 0]) & (sums[:, 0] > 0.5)
     found: Floats = rows[is_whole] / sums[is_whole]
@@ -451,9 +451,9 @@ def _rows(points: Sequence[StoredPoint], version: Version) -> Floats:
 
 def _rows_at(version: Version, points: NDArray[np.float32]) -> Floats:
     """What the map says stands at these points, (m, K); no rows if it shows a part of the classes only."""
-    embedder = version.scorer.embedder
+    embedder = version.embedder
     if embedder.columns is not None:
-        return np.empty((0, version.scorer.n_inputs))
+        return np.empty((0, embedder.n_inputs))
     # Rows were softened by the temperature before they were placed.
     return np.exp(log_softmax(embedder.temperature * embedder.student.log_posterior(points.astype(np.float64))))
 

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from darksight_core.bundle import Bundle, Reference, read_bundle
 from darksight_core.conformal import cutoff
+from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.gate import Gate
 from darksight_core.judge import Judge
@@ -51,12 +53,12 @@ _SHORTEST = 12
 _log = logging.getLogger("darksight.registry")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Version:
-    """A bundle in memory."""
+    """A bundle in memory; most that are listed never score a row, so its scorer is made when it is first asked for."""
 
+    content: Bundle
     version: str
-    scorer: Scorer
     gate: Gate
     has_certificate: bool
     class_names: tuple[str, ...]
@@ -68,8 +70,8 @@ class Version:
     def of(cls, bundle: Bundle) -> Version:
         """What serving needs of a bundle."""
         return cls(
+            content=bundle,
             version=bundle.version,
-            scorer=Scorer.of(bundle),
             gate=gate_of(bundle),
             has_certificate=bundle.manifest.get("certificate") is not None,
             class_names=bundle.class_names,
@@ -78,10 +80,20 @@ class Version:
             reference=bundle.reference,
         )
 
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Scores rows."""
+        return Scorer.of(self.content)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Its map."""
+        return self.content.embedder
+
     @property
     def calibration_rows(self) -> int:
         """Rows that p-values are made from."""
-        return len(self.scorer.calibration)
+        return len(self.content.calibration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,7 +66,7 @@ def _describe(model: str, bundle: Version) -> dict[str, Any]:
         "version": bundle.version,
         "class_names": list(bundle.class_names),
         "classes": list(_mapped_classes(bundle)),
-        "means": bundle.scorer.embedder.student.means.tolist(),
+        "means": bundle.embedder.student.means.tolist(),
         "view": [low.tolist(), high.tolist()],
         "reference_points": len(bundle.reference.points),
         "has_labels": bool((bundle.reference.labels >= 0).any()),
@@ -76,7 +76,7 @@ def _describe(model: str, bundle: Version) -> dict[str, Any]:
 
 def _mapped_classes(bundle: Version) -> tuple[int, ...]:
     """Numbers of the classes that the map shows, in the order of its centres."""
-    columns = bundle.scorer.embedder.columns
+    columns = bundle.embedder.columns
     return tuple(range(len(bundle.class_names))) if columns is None else columns
 
 
@@ -84,7 +84,7 @@ def _mapped_classes(bundle: Version) -> tuple[int, ...]:
 def _view(bundle: Version) -> tuple[Floats, Floats]:
     """Corners that show all centres and nearly all reference points."""
     ends = np.quantile(bundle.reference.points.astype(np.float64), [_FAR, 1.0 - _FAR], axis=0)
-    shown = np.concatenate([ends, bundle.scorer.embedder.student.means])
+    shown = np.concatenate([ends, bundle.embedder.student.means])
     low, high = shown.min(axis=0), shown.max(axis=0)
     margin = 0.06 * float((high - low).max()) + 1e-9
     return low - margin, high + margin
@@ -137,9 +137,9 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
     x, y = (np.linspace(low[i], high[i], _GRID) for i in range(2))
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     if layer == "kde":
-        found = bundle.scorer.kde.log_density(grid)
+        found = bundle.content.kde.log_density(grid)
     else:
-        joint, prior = bundle.scorer.embedder.student.log_joint(grid), bundle.scorer.embedder.student.log_prior
+        joint, prior = bundle.embedder.student.log_joint(grid), bundle.embedder.student.log_prior
         chosen = [i for i, number in enumerate(_mapped_classes(bundle)) if not classes or number in classes]
         if not chosen:
             raise RequestError("classes: none of them is on this map", field="classes")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.control import deploy_at_start
+from darksight_client.stubs.darksight.v1 import admin_pb2
+from darksight_service.control import Control, deploy_at_start
 from darksight_service.metrics import Counts
 from darksight_service.metrics.counts import ModelCounts
 from darksight_service.metrics.files import list_files, read
 from darksight_service.monitor import Monitor
 from darksight_service.registry import Registry, Version
+from darksight_service.rpc.admin import Admin
 from darksight_service.state import Change, apply_change
 from darksight_service.statefile import StateFile
 
 from darksight_core.bundle import write_bundle
+from darksight_core.scorer import Scorer
 from tests.bundles import make_bundle
 
 
@@ -50,6 +54,33 @@ def set_alpha(folder: Path, registry: Registry, alpha: float) -> None:
     change = Change("policy", "m", {"version": registry.get("m").version, **policy})
     StateFile(folder / "registry.json").update(lambda state: apply_change(state, change))
     assert registry.refresh()
+
+
+def live_scorers() -> int:
+    """Scorers that are in memory."""
+    gc.collect()
+    return sum(type(each) is Scorer for each in gc.get_objects())
+
+
+def test_a_version_that_is_looked_at_gets_no_scorer(tmp_path: Path, registry: Registry) -> None:
+    """Listing says what is in a bundle; its arrays are laid out for scoring when it is to score."""
+    path = tmp_path / "bundles" / "other.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=1))
+    change = Change("deploy", "m", {"version": version, "path": path.name, "activate": False})
+    state_file = StateFile(tmp_path / "registry.json")
+    state_file.update(lambda state: apply_change(state, change))
+    registry.refresh()
+    before = live_scorers()
+
+    control = Control(registry, state_file, lambda: pytest.fail("no store is needed"))
+    listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    looked_at = live_scorers()
+    registry.get("m", version)
+
+    (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
+    assert [each.calibration_rows for each in model.versions] == [599, 120]
+    assert looked_at == before
+    assert live_scorers() == before + 1
 
 
 def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_path: Path, registry: Registry) -> None:
