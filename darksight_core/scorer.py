@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.combined import Combined
+from darksight_core.compiling import one_compiles
 from darksight_core.conformal import p_values
 from darksight_core.embed import CHUNK, Embedder
 from darksight_core.errors import ConfigError, DarkSightError
@@ -162,7 +163,7 @@ class Scorer:
         Version of the bundle.
     compiled
         Whether to use the compiled kernel. By default, if numba is installed; it is compiled or fetched from its cache
-        here, not in the first call.
+        here, not in the first call, and compiled by one process if several start together.
     """
 
     def __init__(
@@ -190,8 +191,7 @@ class Scorer:
         if compiled and self.kernel is None:
             raise ConfigError("the compiled scorer needs numba, which is not installed")
         if self.kernel is not None:
-            for rows in (1, CHUNK):
-                self.score(np.full((rows, embedder.n_inputs), 1.0 / embedder.n_inputs))
+            self._warm_up()
 
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
@@ -254,6 +254,16 @@ class Scorer:
                 shape=array.shape,
             )
         return array.astype(np.float64, order="C")
+
+    def _warm_up(self) -> None:
+        """Have everything compiled, or fetched from numba's cache."""
+        from darksight_core.loops import score_rows, sheet_writer
+
+        dispatcher: Any = score_rows
+        with one_compiles(dispatcher.stats.cache_path):
+            sheet_writer()
+            for rows in (1, CHUNK):
+                self.score(np.full((rows, self.n_inputs), 1.0 / self.n_inputs))
 
     def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
         """Score rows, which are changed, into points (n, 2) and `_RESULTS` (5, n)."""
