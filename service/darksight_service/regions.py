@@ -102,6 +102,16 @@ class Preview:
         """The part of accepted traffic that would be rejected; None if none was accepted."""
         return self.inside_accepted / self.accepted if self.accepted else None
 
+    def counts(self) -> dict[str, Any]:
+        """Its numbers of points by name, as every answer has them."""
+        names = ("reference_points", "reference_inside", "looked_at", "accepted", "inside", "inside_accepted")
+        return {name: getattr(self, name) for name in (*names, "inside_refused")}
+
+    def shares(self) -> dict[str, Share]:
+        """Its accuracies by name."""
+        names = ("reference_accuracy", "accuracy", "accepted_accuracy", "fresh_accuracy")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class CarryOver:
@@ -135,6 +145,11 @@ class CarryOver:
     others: int
     taken_in: int
     saved: ListedRegion | None = None
+
+    def counts(self) -> dict[str, Any]:
+        """Its numbers of rows by name, and whether none had to be placed."""
+        names = ("is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in")
+        return {name: getattr(self, name) for name in names}
 
 
 class Regions:

@@ -25,7 +25,7 @@ from darksight_core.gate import Gate
 from darksight_core.judge import Judge
 from darksight_core.scorer import Scorer
 from darksight_service.errors import NotFoundError, RequestError
-from darksight_service.metrics.counts import ModelCounts
+from darksight_service.metrics.counts import Counts, ModelCounts
 from darksight_service.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.statefile import StateFile
 
@@ -124,7 +124,7 @@ class Registry:
     bundles
         Folder of the bundles.
     counts
-        Makes the counters of a model's version.
+        Of the process; each version of a model has its own among them.
     clock
         Unix time in seconds; regions end by it.
     """
@@ -133,7 +133,7 @@ class Registry:
         self,
         state_file: StateFile,
         bundles: Path,
-        counts: Callable[[str, Version], ModelCounts],
+        counts: Counts,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = state_file
@@ -229,8 +229,15 @@ class Registry:
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
             return replace(current, shadow=None)
         rule = (0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)
-        counts = self._counts(name, bundle).set_rule(*rule)
-        return Serving(name, bundle, gate, Judge(bundle.scorer, gate), counts, is_certified)
+        counts = self._counts.model(
+            name,
+            bundle.version,
+            classes=len(bundle.class_names),
+            calibration_rows=bundle.calibration_rows,
+            class_names=bundle.class_names,
+        )
+        judge = Judge(bundle.scorer, gate)
+        return Serving(name, bundle, gate, judge, counts.set_rule(*rule), is_certified)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000.0)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from darksight_service.control import Control
 from darksight_service.logs import set_up_logs
-from darksight_service.metrics.counts import Counts, ModelCounts
+from darksight_service.metrics.counts import Counts
 from darksight_service.monitor import Monitor
 from darksight_service.processes import stop_event
-from darksight_service.registry import Registry, Version
+from darksight_service.registry import Registry
 from darksight_service.rpc.admin import Admin
 from darksight_service.rpc.inference import InferenceServicer
 from darksight_service.rpc.pools import BulkPool
@@ -55,18 +55,8 @@ def main() -> int:
     stop = stop_event()
 
     counts = Counts(settings.data_dir / "counts", number, max_models=settings.max_models)
-
-    def model_counts(model: str, bundle: Version) -> ModelCounts:
-        return counts.model(
-            model,
-            bundle.version,
-            classes=len(bundle.class_names),
-            calibration_rows=bundle.calibration_rows,
-            class_names=bundle.class_names,
-        )
-
     state_file = StateFile(settings.data_dir / "registry.json")
-    registry = Registry(state_file, settings.bundles, model_counts)
+    registry = Registry(state_file, settings.bundles, counts)
     registry.refresh()
     spool = Spool(
         settings.data_dir / "spool" / f"worker-{number}",

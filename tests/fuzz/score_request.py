@@ -20,10 +20,10 @@ with atheris.instrument_imports(include=["darksight_service", "darksight_client"
     from darksight_client.stubs.darksight.v1 import monitor_pb2
     from darksight_service.control import deploy_at_start
     from darksight_service.errors import NotFoundError, RequestError
-    from darksight_service.metrics.counts import Counts, ModelCounts
+    from darksight_service.metrics.counts import Counts
     from darksight_service.monitor import Monitor
     from darksight_service.records import decode
-    from darksight_service.registry import Registry, Version
+    from darksight_service.registry import Registry
     from darksight_service.rpc import scoring
     from darksight_service.statefile import StateFile
     from darksight_service.times import milliseconds
@@ -53,11 +53,7 @@ def make_monitor(folder: Path) -> Monitor:
     write_bundle(path, make_bundle())
     state_file, counts = StateFile(folder / "registry.json"), Counts(folder / "counts", 0)
     deploy_at_start(state_file, None, bundles, [("m", path)])
-
-    def model_counts(model: str, version: Version) -> ModelCounts:
-        return counts.model(model, version.version, classes=len(version.class_names), calibration_rows=1)
-
-    registry = Registry(state_file, bundles, model_counts)
+    registry = Registry(state_file, bundles, counts)
     registry.refresh()
     return Monitor(registry, _Memory())
 

@@ -6,21 +6,20 @@ import argparse
 import getpass
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from darksight_client import Client, DarkSightClientError, RegionPreview, Share
 from darksight_client import Region as ServedRegion
+from darksight_client import RegionPreview, Share
 
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.regions import Region
 from darksight_service.cli.console import print_json, print_table
-from darksight_service.errors import RemoteError
+from darksight_service.cli.remote import add_server_options, connected
 from darksight_service.registry import gate_of
 
 __all__ = [
@@ -47,16 +46,21 @@ def add_parser(commands: Any) -> None:
         "enforced, accepted rows inside are rejected, and nothing else changes.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    server = _server_options()
-    which = argparse.ArgumentParser(add_help=False)
-    which.add_argument("model", metavar="MODEL", help="name of the watched classifier")
+    server = _options()
+    add_server_options(server, default="localhost:8081", help="service to ask (%(default)s)")
+    server.add_argument("--json", action="store_true", help="print the result as JSON")
+    model = _options()
+    model.add_argument("model", metavar="MODEL", help="name of the watched classifier")
+    which = _options(model)
     which.add_argument("--version", default="", help="sha256 of a bundle, or its first 12 digits; default: the active")
-    said = argparse.ArgumentParser(add_help=False)
+    name = _options()
+    name.add_argument("name", metavar="NAME", help="by which the region is known")
+    said = _options()
     said.add_argument("--author", default=None, help="who, for the audit trail; default: the user of this machine")
     said.add_argument("--comment", default="", help="why, for the audit trail")
 
-    def action(name: str, run: Callable[..., int], help: str, description: str, *parents: Any) -> Any:
-        found = actions.add_parser(name, parents=[*parents, server], help=help, description=description)
+    def action(verb: str, run: Callable[..., int], help: str, description: str, *parents: Any) -> Any:
+        found = actions.add_parser(verb, parents=[*parents, server], help=help, description=description)
         found.set_defaults(run=run)
         return found
 
@@ -76,54 +80,45 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--name", default="", help="a saved region")
     preview.add_argument("--days", type=float, help="only points received within the last days")
     preview.add_argument("--examples", type=int, default=5, help="points to show, up to 100 (%(default)s)")
-    add = action("add", run_add, "save a region, as a shadow", "Save a region; it changes no decision.", which, said)
-    add.add_argument("name", metavar="NAME", help="by which it is known")
+    changing = (which, name, said)
+    add = action("add", run_add, "save a region, as a shadow", "Save a region; it changes no decision.", *changing)
     add.add_argument("--polygon", type=_polygon, required=True, metavar="POLYGON", help=_POLYGON)
     add.add_argument("--expires", type=_moment, metavar="TIME", help="when it ends, such as 2027-01-31T12:00Z")
     for mode, text in (("enforce", "let the gate refuse inside"), ("shadow", "let it change no decision any more")):
-        change = action(mode, run_mode, text, f"{text.capitalize()}.", which, said)
-        change.add_argument("name", metavar="NAME")
-        change.set_defaults(mode=mode)
-    remove = action("remove", run_remove, "end a region", "End a region; the audit trail keeps it.", which, said)
-    remove.add_argument("name", metavar="NAME")
-    _add_carry_over(action, said)
-    _add_export(action)
+        action(mode, run_mode, text, f"{text.capitalize()}.", *changing).set_defaults(mode=mode)
+    action("remove", run_remove, "end a region", "End a region; the audit trail keeps it.", *changing)
+    _add_carry_over(action, model, name, said)
+    _add_export(action, model)
 
 
-def _server_options() -> argparse.ArgumentParser:
-    server = argparse.ArgumentParser(add_help=False)
-    server.add_argument("--server", default="localhost:8081", metavar="HOST:PORT", help="service to ask (%(default)s)")
-    server.add_argument("--token-file", type=Path, metavar="FILE", help="file with a token for the service")
-    server.add_argument("--tls-ca", type=Path, metavar="FILE", help="certificates that vouch for the service, PEM")
-    server.add_argument("--json", action="store_true", help="print the result as JSON")
-    return server
+def _options(*parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Options that several actions have."""
+    return argparse.ArgumentParser(add_help=False, parents=parents)
 
 
-def _add_carry_over(action: Callable[..., Any], said: Any) -> None:
+def _add_carry_over(action: Callable[..., Any], *parents: argparse.ArgumentParser) -> None:
     carry = action(
         "carry-over",
         run_carry_over,
         "propose a region for another version's map",
         "After a refit the map is another one. The rows inside the region are placed on the new map, and a polygon is "
         "proposed around them. Nothing is saved without --save, and then as a shadow: preview it before enforcing it.",
-        said,
+        *parents,
     )
-    carry.add_argument("model", metavar="MODEL", help="name of the watched classifier")
-    carry.add_argument("name", metavar="NAME")
     carry.add_argument("--from", dest="version", required=True, metavar="VERSION", help="version it is on")
     carry.add_argument("--to", default="", metavar="VERSION", help="version it is to be on; default: the active")
     carry.add_argument("--save", action="store_true", help="save what was found, as a shadow")
 
 
-def _add_export(action: Callable[..., Any]) -> None:
+def _add_export(action: Callable[..., Any], *parents: argparse.ArgumentParser) -> None:
     export = action(
         "export",
         run_export,
         "write a bundle whose gate carries the enforced regions",
         "Reads a bundle and the regions that are enforced for its version, from the service or from what list --json "
         "printed, and writes a bundle with them in its gate. Its map is the same, its version is another.",
+        *parents,
     )
-    export.add_argument("model", metavar="MODEL", help="name of the watched classifier")
     export.add_argument("bundle", type=Path, metavar="BUNDLE", help="file of the version")
     export.add_argument("--out", type=Path, required=True, help="where to write")
     export.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -132,7 +127,7 @@ def _add_export(action: Callable[..., Any]) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Print regions, or their history."""
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         if args.history:
             changes = client.region_history(args.model)
             if args.json:
@@ -158,7 +153,7 @@ def run_list(args: argparse.Namespace) -> int:
 def run_preview(args: argparse.Namespace) -> int:
     """Print what a region would reject."""
     since = None if args.days is None else time.time() - 86_400.0 * args.days
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         found = client.preview_region(
             args.model,
             version=args.version,
@@ -177,7 +172,7 @@ def run_preview(args: argparse.Namespace) -> int:
 
 def run_add(args: argparse.Namespace) -> int:
     """Save a region."""
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         saved = client.save_region(
             args.model,
             args.name,
@@ -192,7 +187,7 @@ def run_add(args: argparse.Namespace) -> int:
 
 def run_mode(args: argparse.Namespace) -> int:
     """Enforce a region, or make it a shadow again."""
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         change = client.enforce_region if args.mode == "enforce" else client.shadow_region
         found = change(args.model, args.name, version=args.version, author=_author(args), comment=args.comment)
     return _print_region(args, found)
@@ -200,7 +195,7 @@ def run_mode(args: argparse.Namespace) -> int:
 
 def run_remove(args: argparse.Namespace) -> int:
     """End a region."""
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         found = client.remove_region(
             args.model, args.name, version=args.version, author=_author(args), comment=args.comment
         )
@@ -213,7 +208,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
 def run_carry_over(args: argparse.Namespace) -> int:
     """Propose a region for another map."""
-    with _client(args) as client:
+    with connected(args, _SECONDS) as client:
         found = client.carry_over_region(
             args.model,
             args.name,
@@ -241,7 +236,7 @@ def run_export(args: argparse.Namespace) -> int:
     """Write a bundle with regions."""
     bundle = read_bundle(args.bundle)
     if args.regions is None:
-        with _client(args) as client:
+        with connected(args, _SECONDS) as client:
             found = client.regions(args.model, version=bundle.version)
         wanted = [_core(asdict(region)) for region in found if region.is_enforced and not region.is_from_bundle]
     else:
@@ -276,16 +271,6 @@ def _polygon(text: str) -> list[tuple[float, float]]:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError):
         raise argparse.ArgumentTypeError(f"{text[:60]!r} has no polygon; write {_POLYGON}") from None
-
-
-@contextmanager
-def _client(args: argparse.Namespace) -> Iterator[Client]:
-    options = {"token_file": args.token_file, "tls_ca": args.tls_ca, "timeout_seconds": _SECONDS}
-    try:
-        with Client(args.server, **options) as client:
-            yield client
-    except DarkSightClientError as error:
-        raise RemoteError(f"{args.server}: {error}") from error
 
 
 def _print_preview(found: RegionPreview) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from darksight_client import Client, DarkSightClientError
+from darksight_client import Client
 from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle
@@ -22,8 +22,8 @@ from darksight_core.predictions import Kind, Predictions, Store, find_files, ite
 from darksight_core.scorer import Scorer
 from darksight_service.bulk import Tally, plan, score_local, score_ray
 from darksight_service.cli.console import print_json, require
+from darksight_service.cli.remote import add_server_options, connected
 from darksight_service.columns import Columns, bundle_columns, lower_names
-from darksight_service.errors import RemoteError
 from darksight_service.tables import open_scores
 
 __all__ = ["add_parser", "run"]
@@ -63,9 +63,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, or Ray actors (%(default)s)")
     parser.add_argument("--ray-address", metavar="HOST:PORT", help="a Ray cluster (default: Ray on this machine alone)")
-    parser.add_argument("--server", metavar="HOST:PORT", help="a service to ask instead of reading a bundle")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with a token for the service")
-    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="certificates that vouch for the service, PEM")
+    add_server_options(parser, default=None, help="a service to ask instead of reading a bundle")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=run)
@@ -155,16 +153,8 @@ def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predict
             partial(bundle_columns, Judge(Scorer.of(bundle), gate), gate),
         )
         return
-    try:
-        with Client(
-            args.server,
-            token_file=args.token_file,
-            tls_ca=args.tls_ca,
-            timeout_seconds=_SERVER_SECONDS,
-        ) as client:
-            yield True, partial(_by_server, client, args.bundle)
-    except DarkSightClientError as error:
-        raise RemoteError(f"{args.server}: {error}") from error
+    with connected(args, _SERVER_SECONDS) as client:
+        yield True, partial(_by_server, client, args.bundle)
 
 
 def _by_server(client: Client, model: str, chunk: Predictions) -> Columns:

@@ -25,10 +25,10 @@ from darksight_service.control import Control
 from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.logs import set_up_logs
-from darksight_service.metrics.counts import Counts, ModelCounts
+from darksight_service.metrics.counts import Counts
 from darksight_service.plotly_js import packed_plotly
 from darksight_service.processes import stop_event
-from darksight_service.registry import Registry, Version
+from darksight_service.registry import Registry
 from darksight_service.settings import Settings, read_settings
 from darksight_service.statefile import StateFile
 
@@ -105,14 +105,8 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
 def _sources(settings: Settings, folder: Path) -> Sources:
     # Nothing is scored here: what the registry wants to count goes to a folder that nobody reads.
     counts = Counts(folder, 0, max_models=settings.max_models)
-
-    def model_counts(model: str, bundle: Version) -> ModelCounts:
-        return counts.model(
-            model, bundle.version, classes=len(bundle.class_names), calibration_rows=bundle.calibration_rows
-        )
-
     state_file = StateFile(settings.data_dir / "registry.json")
-    registry = Registry(state_file, settings.bundles, model_counts)
+    registry = Registry(state_file, settings.bundles, counts)
     registry.refresh()
     open_store = lru_cache(partial(_open_store, settings))
 

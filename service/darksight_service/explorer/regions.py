@@ -76,19 +76,16 @@ def _region(found: ListedRegion) -> dict[str, Any]:
 
 
 def _preview(found: Preview) -> dict[str, Any]:
-    numbers = ("reference_points", "reference_inside", "looked_at", "accepted", "inside", "inside_accepted")
-    shares = ("reference_accuracy", "accuracy", "accepted_accuracy", "fresh_accuracy")
     return {
-        **{name: getattr(found, name) for name in numbers},
-        **{name: getattr(found, name).as_dict() for name in shares},
+        **found.counts(),
+        **{name: share.as_dict() for name, share in found.shares().items()},
         "accepted_share": found.accepted_share,
     }
 
 
 def _carried(found: CarryOver) -> dict[str, Any]:
-    numbers = ("is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in")
     return {
-        **{name: getattr(found, name) for name in numbers},
+        **found.counts(),
         "polygon": [list(corner) for corner in found.region.polygon],
         "expires_ms": found.region.expires_ms,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from darksight_client.stubs.darksight.v1 import admin_pb2
@@ -59,19 +59,11 @@ class RegionCalls:
             until_ms=_ms(request, "until"),
             examples=request.examples,
         )
+        shares: dict[str, Any] = {name: _share(share) for name, share in found.shares().items()}
         response = admin_pb2.PreviewRegionResponse(
-            reference_points=found.reference_points,
-            reference_inside=found.reference_inside,
-            reference_accuracy=_share(found.reference_accuracy),
-            looked_at=found.looked_at,
+            **found.counts(),
+            **shares,
             since=timestamp(found.since_ms) if found.looked_at else None,
-            accepted=found.accepted,
-            inside=found.inside,
-            inside_accepted=found.inside_accepted,
-            inside_refused=found.inside_refused,
-            accuracy=_share(found.accuracy),
-            accepted_accuracy=_share(found.accepted_accuracy),
-            fresh_accuracy=_share(found.fresh_accuracy),
             examples=[_example(point) for point in found.examples],
         )
         return response.SerializeToString()
@@ -125,11 +117,10 @@ class RegionCalls:
             author=request.author,
             comment=request.comment,
         )
-        counts = ("is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in")
         response = admin_pb2.CarryOverRegionResponse(
             region=_polygon(found.region, found.version) if found.saved is None else _message(found.saved),
             is_saved=found.saved is not None,
-            **{name: getattr(found, name) for name in counts},
+            **found.counts(),
         )
         return response.SerializeToString()
 

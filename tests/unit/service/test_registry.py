@@ -10,10 +10,9 @@ import pytest
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from darksight_service.control import Control, deploy_at_start
 from darksight_service.metrics import Counts
-from darksight_service.metrics.counts import ModelCounts
 from darksight_service.metrics.files import list_files, read
 from darksight_service.monitor import Monitor
-from darksight_service.registry import Registry, Version
+from darksight_service.registry import Registry
 from darksight_service.rpc.admin import Admin
 from darksight_service.state import Change, apply_change
 from darksight_service.statefile import StateFile
@@ -38,12 +37,7 @@ def registry(tmp_path: Path) -> Registry:
     write_bundle(path, make_bundle(rows=2_000))
     state_file, counts = StateFile(tmp_path / "registry.json"), Counts(tmp_path / "counts", 0)
     deploy_at_start(state_file, None, tmp_path / "bundles", [("m", path)])
-
-    def model_counts(model: str, version: Version) -> ModelCounts:
-        rows = version.calibration_rows
-        return counts.model(model, version.version, classes=len(version.class_names), calibration_rows=rows)
-
-    made = Registry(state_file, tmp_path / "bundles", model_counts)
+    made = Registry(state_file, tmp_path / "bundles", counts)
     made.refresh()
     return made
 
