@@ -73,7 +73,7 @@ def main() -> int:
     scoring = Scoring(monitor, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
     admin = Admin(Control(registry, state_file, store), monitor)
     server = RpcServer(
-        settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process
+        settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process, bulk
     )
     # What is there by now stays. A collection that goes through it holds up calls for tens of milliseconds.
     gc.collect()

@@ -22,8 +22,8 @@ import psycopg
 from darksight_service.records import PointBatch, decode_all, encode, make_batch_id
 from darksight_service.regions import MAX_LOOKED_AT
 from darksight_service.store import Cutoffs, Limits, PointFilter, Store
-from darksight_service.store.copy import COLUMNS, HEADER, TRAILER, binary_rows
-from darksight_service.store.insert import _tuples
+from darksight_service.store.copy import HEADER, TRAILER, binary_rows
+from darksight_service.store.insert import prepared
 from darksight_service.store.rows import gather, parse_keeper
 
 from darksight_core.regions import Region
@@ -72,16 +72,16 @@ def bare_copy(url: str, table: str) -> Callable[[bytes], None]:
     return write
 
 
-def bare_sqlite(path: Path) -> Callable[[list[tuple[Any, ...]]], None]:
-    """A writer of ready-made tuples."""
+def bare_sqlite(path: Path) -> Callable[[list[tuple[str, list[tuple[Any, ...]]]]], None]:
+    """A writer of ready-made tuples, by statement."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    insert = f"INSERT INTO point ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
-    def write(rows: list[tuple[Any, ...]]) -> None:
+    def write(groups: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(insert, rows)
+        for statement, rows in groups:
+            connection.executemany(statement, rows)
         connection.execute("COMMIT")
 
     return write
@@ -114,7 +114,7 @@ def pace(server: Postgres, folder: Path, rows: int) -> str:
                 given = decode_all([encode(batch) for batch in given])
             groups = gather(given, lambda *_: (1, 1), keeper)
             data = HEADER + b"".join(part.tobytes() for group in groups for part in binary_rows(group)) + TRAILER
-            tuples = [row for group in groups for row in _tuples(group)]
+            tuples = [(statement, list(rows)) for statement, rows in map(prepared, groups)]
             work: list[Callable[[], object]] = [
                 lambda given=given: stores[0].insert(given),  # type: ignore[misc]
                 lambda data=data: copy(data),  # type: ignore[misc]

@@ -7,20 +7,28 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from darksight_service.rpc.pools import CallPool
+from darksight_service.rpc.pools import BulkPool, CallPool
 
 from tests.integration.servers import wait_until
 
 THREADS, LIMIT = 2, 20
 
 
+LARGE = bytes(1 << 14)
+
+
 class Who(grpc.GenericRpcHandler):
     """Answers with the name of the thread; only b"short" is a short call. A watch is answered once and goes on."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         """The handler of every method."""
 
         def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+            if request == LARGE:
+                self._gate.wait(60)
             return threading.current_thread().name.encode()
 
         def watch(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -38,13 +46,19 @@ class Who(grpc.GenericRpcHandler):
 @pytest.fixture
 def pool() -> CallPool:
     """Of two threads."""
-    return CallPool(THREADS, LIMIT, "call")
+    return CallPool(THREADS, LIMIT, "call", BulkPool())
 
 
 @pytest.fixture
-def channel(pool: CallPool) -> Iterator[grpc.Channel]:
+def gate() -> threading.Event:
+    """For which large calls wait."""
+    return threading.Event()
+
+
+@pytest.fixture
+def channel(pool: CallPool, gate: threading.Event) -> Iterator[grpc.Channel]:
     """A channel to a server with that pool."""
-    server = grpc.server(pool, handlers=[Who()])
+    server = grpc.server(pool, handlers=[Who(gate)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -94,6 +108,18 @@ def test_a_call_counts_before_its_message_is_there(channel: grpc.Channel, pool: 
 
     is_over.set()
     assert {call.code() for call in silent} == {grpc.StatusCode.UNIMPLEMENTED}
+    wait_until(lambda: not pool.is_full, what="their end")
+
+
+def test_large_calls_hold_up_no_other(channel: grpc.Channel, pool: CallPool, gate: threading.Event):
+    """However many there are: they wait for one thread of theirs, and count among the calls in hand."""
+    ask = channel.unary_unary("/who/am_i")
+    large = [ask.future(LARGE, timeout=60) for _ in range(LIMIT)]
+    wait_until(lambda: pool.is_full, what="as many as may wait")
+
+    assert is_in_pool(channel, b"long")
+    gate.set()
+    assert {call.result() for call in large} == {b"bulk"}
     wait_until(lambda: not pool.is_full, what="their end")
 
 

@@ -176,7 +176,7 @@ class InferenceServicer:
                 is_wanted=context.is_active,
             )
 
-        scored = self._bulk.run(values.shape[0], answer)
+        scored = self._bulk.run(4 * values.shape[0] * values.shape[1], answer)
         return _response(request, scored, names).SerializeToString()
 
 

@@ -5,7 +5,7 @@ middle. Calls wait in a queue of bounded length instead, and what finds it full 
 
     calls     unary calls, when their message is there and they are not alone
     streams   each open stream holds a thread for as long as it lives
-    bulk      one thread of low priority for large batches, so that single rows overtake them
+    bulk      one thread of low priority for large calls and batches of streams, so that single rows overtake them
     refusals  answers "overloaded" past the queue of calls
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent import futures
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from grpc import _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and without types
@@ -27,9 +27,10 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and w
 __all__ = ["BulkPool", "CallPool", "CountingPool"]
 
 T = TypeVar("T")
+Calls: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
-# From here on a batch takes longer than the change of threads that lets single rows overtake it.
-_BULK_ROWS = 128
+# From here on a call is large: 200 rows of ten classes, which take about half a millisecond.
+_BULK_BYTES = 1 << 13
 # Lower than everything else in the process by a factor of 0.8^10, about a tenth of the processor.
 _NICE = 10
 # How long calls may go on that were cancelled at the end, before the worker closes its books without them.
@@ -51,7 +52,8 @@ class CallPool(futures.Executor):
 
     A call that comes alone and is short, as the attribute `is_short` of its handler says of the message, is answered in
     the thread that read it, without any change. When there are others they share threads: many calls one by one through
-    all of gRPC and all of ours take longer than some steps of each for several of them.
+    all of gRPC and all of ours take longer than some steps of each for several of them. A call with a large message
+    goes straight to the bulk thread, and holds up no other.
 
     Parameters
     ----------
@@ -61,16 +63,20 @@ class CallPool(futures.Executor):
         Beyond how many calls in hand, waiting included, `is_full`.
     name
         Of the threads.
+    bulk
+        Where large calls go.
     """
 
-    def __init__(self, threads: int, limit: int, name: str) -> None:
+    def __init__(self, threads: int, limit: int, name: str, bulk: BulkPool) -> None:
         self.limit = limit
+        self._bulk = bulk
         self._room = max(limit - threads, 1)
         # Both counted in the one thread that reads for gRPC: calls without an answer, and those without their message.
         self._open = self._awaited = 0
-        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._queue: Calls = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=_work, args=(self._queue,), name=f"{name}_{number}", daemon=True)
+            for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -78,7 +84,7 @@ class CallPool(futures.Executor):
     @property
     def is_full(self) -> bool:
         """Whether the next call is one too many."""
-        return self._queue.qsize() + self._awaited >= self._room
+        return self._queue.qsize() + self._bulk.queue.qsize() + self._awaited >= self._room
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC needs no future, which takes 10 us
         """Run a call of gRPC's when its message is there; anything else in a thread as soon as may be."""
@@ -91,8 +97,9 @@ class CallPool(futures.Executor):
         """End the threads when the queue is empty; a call that hears nothing is not waited for."""
         for _ in self._threads:
             self._queue.put(None)
+        self._bulk.queue.put(None)
         end = time.monotonic() + _LAST_SECONDS
-        for thread in self._threads if wait else ():
+        for thread in (*self._threads, self._bulk.thread) if wait else ():
             thread.join(max(end - time.monotonic(), 0.0))
 
     def _take_when_read(
@@ -115,6 +122,8 @@ class CallPool(futures.Executor):
                 call = partial(fn, run, event, state, behaviour, request if found else ask, read, write)
                 if found and is_short is not None and is_short(state.request):
                     _run(call)
+                elif found and len(state.request) >= _BULK_BYTES:
+                    self._bulk.queue.put(call)
                 else:
                     self._queue.put(call)
             return ended
@@ -131,11 +140,12 @@ class CallPool(futures.Executor):
     def _close(self) -> None:
         self._open -= 1
 
-    def _work(self) -> None:
-        while (call := self._queue.get()) is not None:
-            _run(call)
-            # With it goes its message, which may be large, while this thread waits for the next.
-            del call
+
+def _work(queue: Calls) -> None:
+    while (call := queue.get()) is not None:
+        _run(call)
+        # With it goes its message, which may be large, while this thread waits for the next.
+        del call
 
 
 def _run(call: Callable[[], object]) -> None:
@@ -190,16 +200,29 @@ class CountingPool(futures.ThreadPoolExecutor):
             self.in_hand -= 1
 
 
-class BulkPool(futures.ThreadPoolExecutor):
+class BulkPool:
     """One thread that the system runs when no other thread of the worker wants to."""
 
     def __init__(self) -> None:
-        super().__init__(1, thread_name_prefix="bulk", initializer=_lower_priority)
+        self.queue: Calls = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name="bulk", daemon=True)
+        self.thread.start()
 
-    def run(self, rows: int, judge: Callable[[], T]) -> T:
-        """Judge so many rows: a large batch there, a small one here, which is over before threads would change."""
-        return judge() if rows < _BULK_ROWS else self.submit(judge).result()
+    def run(self, size: int, judge: Callable[[], T]) -> T:
+        """Judge so many bytes: a large batch there, a small one here, which is over before threads would change."""
+        if size < _BULK_BYTES or threading.current_thread() is self.thread:
+            return judge()
+        answer: futures.Future[T] = futures.Future()
 
+        def give() -> None:
+            try:
+                answer.set_result(judge())
+            except Exception as error:
+                answer.set_exception(error)
 
-def _lower_priority() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        self.queue.put(give)
+        return answer.result()
+
+    def _work(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        _work(self.queue)

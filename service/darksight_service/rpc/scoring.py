@@ -158,7 +158,7 @@ class Scoring:
             batch_id=request.batch_id,
             is_wanted=context.is_active,
         )
-        return self._bulk.run(values.shape[0], answer)
+        return self._bulk.run(4 * values.shape[0] * values.shape[1], answer)
 
 
 def parse(kind: type[M], data: bytes) -> M:

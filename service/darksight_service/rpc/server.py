@@ -22,7 +22,7 @@ from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.rpc.admin import Admin
 from darksight_service.rpc.auth import OPEN, TokenFile
 from darksight_service.rpc.inference import InferenceServicer
-from darksight_service.rpc.pools import CallPool, CountingPool
+from darksight_service.rpc.pools import BulkPool, CallPool, CountingPool
 from darksight_service.rpc.scoring import Scoring
 from darksight_service.rpc.status import abort, abort_code
 from darksight_service.settings import Settings
@@ -63,6 +63,8 @@ class RpcServer:
         Makes the table of methods by full name, given the pools for calls and for streams.
     counts
         Counters of the process.
+    bulk
+        Where large calls are answered.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class RpcServer:
         settings: Settings,
         make_methods: Callable[[CallPool, CountingPool], Mapping[str, Method]],
         counts: ProcessCounts,
+        bulk: BulkPool,
     ) -> None:
-        self.calls = CallPool(min(_THREADS, settings.max_concurrent_calls), settings.max_concurrent_calls, "call")
+        limit = settings.max_concurrent_calls
+        self.calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
         self._streams = CountingPool(settings.max_streams, settings.max_streams, "stream")
         self._refusals = futures.ThreadPoolExecutor(_REFUSALS, thread_name_prefix="refusal")
         self._health = health.HealthServicer()

@@ -7,7 +7,7 @@ finds out which: only rows that are really new are counted, and points and count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,11 @@ from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.rows import DAY_MS, FLOATS, Rows
 
-__all__ = ["Inserter"]
+__all__ = ["Inserter", "prepared"]
 
 _UNIQUE_VIOLATION = "23505"
 _CHECK_VIOLATION = "23514"
 _COPY = "COPY {} (" + ", ".join(COLUMNS) + ") FROM STDIN (FORMAT BINARY)"
-_INSERT = f"INSERT INTO point ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
 
 
 class Inserter:
@@ -96,12 +95,12 @@ class Inserter:
             driver.execute("SAVEPOINT fast")
             before = driver.total_changes
             for rows in groups:
-                driver.executemany(_INSERT, _tuples(rows))
+                driver.executemany(*prepared(rows))
             if driver.total_changes - before != sum(map(len, groups)):
                 driver.execute("ROLLBACK TO fast")
                 groups = _only(groups, _absent(driver, groups))
                 for rows in groups:
-                    driver.executemany(_INSERT, _tuples(rows))
+                    driver.executemany(*prepared(rows))
             return _finish(connection, groups)
 
 
@@ -141,27 +140,29 @@ def _absent(driver: Any, groups: Sequence[Rows]) -> set[bytes]:
     return {each for each in ids if driver.execute(query, (each,)).fetchone() is None}
 
 
-def _tuples(rows: Rows) -> Any:
-    """Rows for sqlite3, which stores NaN as NULL."""
-    n = len(rows)
-    event_ms: list[int | None] = rows.event_ms.tolist()
-    if not rows.event_ms.all():
-        event_ms = [each or None for each in event_ms]
-    probs: list[bytes | None] = [None] * n
-    if rows.probs.shape[1]:
-        probs = np.ascontiguousarray(rows.probs).view(f"V{rows.probs.shape[1]}").reshape(n).tolist()
-        for number in np.flatnonzero(~rows.has_probs).tolist():
-            probs[number] = None
-    return zip(
-        rows.id_bytes(),
-        event_ms,
-        *(rows.floats[number].tolist() for number in range(len(FLOATS))),
-        [rows.bundle_id] * n,
-        rows.predicted.tolist(),
-        rows.reason.tolist(),
-        rows.is_accepted.tolist(),
-        rows.is_shadow.tolist(),
-        rows.names,
-        probs,
-        strict=True,
-    )
+def prepared(rows: Rows) -> tuple[str, Iterator[tuple[Any, ...]]]:
+    """A statement for sqlite3, which stores NaN as NULL, and the rows for it.
+
+    sqlite3 looks for an adapter of every value that is not exactly an int, a float, a str or a bytearray, and for six
+    of them in each row that took a third of the whole insert. So truths are numbers and blobs bytearrays, and columns
+    that are NULL in all rows are not named.
+    """
+    columns: dict[str, Iterable[Any]] = {
+        "id": map(bytearray, rows.id_bytes()),
+        **dict(zip(FLOATS, rows.floats.tolist(), strict=True)),
+        "predicted": rows.predicted.tolist(),
+        "reason": rows.reason.tolist(),
+        "is_accepted": rows.is_accepted.view(np.uint8).tolist(),
+        "is_shadow": rows.is_shadow.view(np.uint8).tolist(),
+    }
+    if rows.event_ms.any():
+        columns["event_at"] = [each or None for each in rows.event_ms.tolist()]
+    if rows.names.count(None) < len(rows):
+        columns["prediction_id"] = rows.names
+    if rows.probs.shape[1] and rows.has_probs.any():
+        blobs = np.ascontiguousarray(rows.probs).view(f"V{rows.probs.shape[1]}").reshape(len(rows)).tolist()
+        kept = rows.has_probs.tolist()
+        columns["probs"] = [bytearray(blob) if is_kept else None for blob, is_kept in zip(blobs, kept, strict=True)]
+    marks = ", ?" * len(columns)
+    statement = f"INSERT INTO point (bundle_id, {', '.join(columns)}) VALUES ({rows.bundle_id}{marks})"
+    return f"{statement} ON CONFLICT DO NOTHING", zip(*columns.values(), strict=True)

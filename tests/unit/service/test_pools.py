@@ -6,13 +6,13 @@ import threading
 
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.rpc.pools import CallPool
+from darksight_service.rpc.pools import BulkPool, CallPool
 from darksight_service.rpc.scoring import Scoring
 
 
 def test_a_pool_is_full_when_its_queue_is_and_ends_when_it_is_empty():
     """Of two calls in hand one runs and one waits; a third is one too many. All are run, failures too."""
-    pool, gate, ran = CallPool(1, 2, "call"), threading.Event(), []
+    pool, gate, ran = CallPool(1, 2, "call", BulkPool()), threading.Event(), []
 
     def call(number: int) -> None:
         gate.wait(30)
