@@ -261,9 +261,10 @@ class Scorer:
 
         dispatcher: Any = score_rows
         with one_compiles(dispatcher.stats.cache_path):
-            sheet_writer()
             for rows in (1, CHUNK):
                 self.score(np.full((rows, self.n_inputs), 1.0 / self.n_inputs))
+            # Last: what several loops call is taken from the one that was loaded first, and rounds as it does there.
+            sheet_writer()
 
     def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
         """Score rows, which are changed, into points (n, 2) and `_RESULTS` (5, n)."""
