@@ -114,7 +114,7 @@ def pace(server: Postgres, folder: Path, rows: int) -> str:
                 given = decode_all([encode(batch) for batch in given])
             groups = gather(given, lambda *_: (1, 1), keeper)
             data = HEADER + b"".join(part.tobytes() for group in groups for part in binary_rows(group)) + TRAILER
-            tuples = [(statement, list(rows)) for statement, rows in map(prepared, groups)]
+            tuples = [(statement, list(values)) for group in groups for statement, values in prepared(group)]
             work: list[Callable[[], object]] = [
                 lambda given=given: stores[0].insert(given),  # type: ignore[misc]
                 lambda data=data: copy(data),  # type: ignore[misc]

@@ -8,6 +8,7 @@ finds out which: only rows that are really new are counted, and points and count
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["Inserter", "prepared"]
 
 _UNIQUE_VIOLATION = "23505"
 _CHECK_VIOLATION = "23514"
+_TOGETHER = 16
 _COPY = "COPY {} (" + ", ".join(COLUMNS) + ") FROM STDIN (FORMAT BINARY)"
 
 
@@ -94,13 +96,11 @@ class Inserter:
             driver: Any = connection.connection.driver_connection
             driver.execute("SAVEPOINT fast")
             before = driver.total_changes
-            for rows in groups:
-                driver.executemany(*prepared(rows))
+            _insert(driver, groups)
             if driver.total_changes - before != sum(map(len, groups)):
                 driver.execute("ROLLBACK TO fast")
                 groups = _only(groups, _absent(driver, groups))
-                for rows in groups:
-                    driver.executemany(*prepared(rows))
+                _insert(driver, groups)
             return _finish(connection, groups)
 
 
@@ -140,12 +140,18 @@ def _absent(driver: Any, groups: Sequence[Rows]) -> set[bytes]:
     return {each for each in ids if driver.execute(query, (each,)).fetchone() is None}
 
 
-def prepared(rows: Rows) -> tuple[str, Iterator[tuple[Any, ...]]]:
-    """A statement for sqlite3, which stores NaN as NULL, and the rows for it.
+def _insert(driver: Any, groups: Sequence[Rows]) -> None:
+    for rows in groups:
+        for statement, values in prepared(rows):
+            driver.executemany(statement, values)
+
+
+def prepared(rows: Rows) -> Iterator[tuple[str, Iterator[tuple[Any, ...]]]]:
+    """Statements for sqlite3, which stores NaN as NULL, each with its values; to be used up one after the other.
 
     sqlite3 looks for an adapter of every value that is not exactly an int, a float, a str or a bytearray, and for six
     of them in each row that took a third of the whole insert. So truths are numbers and blobs bytearrays, and columns
-    that are NULL in all rows are not named.
+    that are NULL in all rows are not named. Several rows in a statement take a fifth less than one in each.
     """
     columns: dict[str, Iterable[Any]] = {
         "id": map(bytearray, rows.id_bytes()),
@@ -163,6 +169,8 @@ def prepared(rows: Rows) -> tuple[str, Iterator[tuple[Any, ...]]]:
         blobs = np.ascontiguousarray(rows.probs).view(f"V{rows.probs.shape[1]}").reshape(len(rows)).tolist()
         kept = rows.has_probs.tolist()
         columns["probs"] = [bytearray(blob) if is_kept else None for blob, is_kept in zip(blobs, kept, strict=True)]
-    marks = ", ?" * len(columns)
-    statement = f"INSERT INTO point (bundle_id, {', '.join(columns)}) VALUES ({rows.bundle_id}{marks})"
-    return f"{statement} ON CONFLICT DO NOTHING", zip(*columns.values(), strict=True)
+    values = chain.from_iterable(zip(*columns.values(), strict=True))
+    row = f"({rows.bundle_id}{', ?' * len(columns)})"
+    for count, times in ((_TOGETHER, len(rows) // _TOGETHER), (1, len(rows) % _TOGETHER)):
+        insert = f"INSERT INTO point (bundle_id, {', '.join(columns)}) VALUES {', '.join([row] * count)}"
+        yield f"{insert} ON CONFLICT DO NOTHING", islice(zip(*[values] * (count * len(columns)), strict=False), times)
