@@ -146,7 +146,8 @@ class _Position:
         return cls(*map(int, text.split()))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen: there is one for every record, and freezing it takes as long as its checksum.
+@dataclass(slots=True, eq=False)
 class _Item:
     """A record on its way."""
 
