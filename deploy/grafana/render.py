@@ -61,10 +61,9 @@ class Replica:
             for _ in range(self._rng.poisson(40 * seconds)):
                 rows = self._rows(int(self._rng.integers(1, 24)), strange)
                 counts.process.start_call()
-                model.observe(*rows, float(self._rng.lognormal(-8.0, 0.5)))
-                shadow.observe(*rows, 0.0, is_shadow=True)
-                if (rows[1] == 2).any():
+                if model.observe(*rows, float(self._rng.lognormal(-8.0, 0.5))):
                     model.remember_outlier("order-17", 0.005)
+                shadow.observe(*rows, 0.0, is_shadow=True)
                 counts.process.end_call(3 if self._rng.random() < 0.004 else 0)
                 self._appended[i] += 1
                 self._learn(rows)

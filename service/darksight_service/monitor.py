@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate import LOGIT_SCORES
+from darksight_core.gate import LOGIT_SCORES, Reason
 from darksight_core.judge import Judged
 from darksight_core.sheet import Sheet
 from darksight_core.simplex import Floats, log_softmax
@@ -153,7 +153,7 @@ class Monitor:
         recorded = True
         if sheet.rows:
             recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, sheet))
-            _count(serving, sheet, time.perf_counter() - started)
+            _count(serving, batch_id, prediction_ids, sheet, time.perf_counter() - started)
             if serving.shadow is not None:
                 self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, given, raw)
         return Scored(model, serving.version, batch_id, sheet, recorded)
@@ -287,7 +287,7 @@ class Monitor:
             # Named as the answer was, so that outcomes reach the shadow's points too.
             ids = ids or [prediction_id(batch_id, row) for row in range(sheet.rows)]
             self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, sheet, is_shadow=True))
-            _count(shadow, sheet, time.perf_counter() - started, is_shadow=True)
+            _count(shadow, shadow_id, ids, sheet, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
 
@@ -306,14 +306,20 @@ def _record(
     return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), sheet, probs)
 
 
-def _count(serving: Serving, sheet: Sheet, seconds: float, *, is_shadow: bool = False) -> None:
+def _count(
+    serving: Serving, batch_id: bytes, ids: Sequence[str], sheet: Sheet, seconds: float, *, is_shadow: bool = False
+) -> None:
+    counts = serving.counts
     if sheet.rows == 1 and not is_shadow:
-        serving.counts.observe_one(*sheet.one(), seconds)
+        wants_outlier = counts.observe_one(*sheet.one(), seconds)
     else:
-        serving.counts.observe(
+        wants_outlier = counts.observe(
             sheet.decision, sheet.reason, sheet.p_value, sheet.predicted, sheet.log_density, seconds,
             is_shadow=is_shadow,
         )  # fmt: skip
+    if wants_outlier:
+        row = int(np.flatnonzero(sheet.reason == Reason.OUTLIER)[0])
+        counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), sheet.p_value[row])
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:

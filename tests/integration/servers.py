@@ -32,10 +32,11 @@ class Server:
     explorer_url: str = ""
     lines: list[str] = field(default_factory=list)
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
         """Status and body of a page."""
+        request = urllib.request.Request(self.http_url + path, headers={"Accept": accept})
         try:
-            with urllib.request.urlopen(self.http_url + path, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

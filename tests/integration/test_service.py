@@ -26,6 +26,7 @@ from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.conformal import cutoff
@@ -450,6 +451,27 @@ def test_metrics_of_all_workers_are_one_page(server: Server, client: Client):
             another.score("digits", make_probs(10, K, seed=target))
 
     assert server.counted("darksight_decisions_total") == before + 60
+
+
+def test_metrics_name_a_recent_outlier(server: Server, client: Client):
+    """An alarm about outliers leads to one of them, by the name that its caller gave it."""
+    probs = make_probs(300, K, seed=11)
+    row = int(np.flatnonzero(client.score("digits", probs).reason == Reason.OUTLIER)[0])
+    name = f"order-{uuid.uuid4()}"
+
+    def shown() -> tuple[list[float], list[float]]:
+        # Of the many in a second one is shown, so that this one may need to come again.
+        scored = client.score("digits", probs[[row]], prediction_ids=[name])
+        page = server.get("/metrics", "application/openmetrics-text; version=1.0.0")[1]
+        (family,) = (each for each in text_string_to_metric_families(page) if each.name == "darksight_decisions")
+        found = [each for each in family.samples if each.exemplar]
+        assert {each.labels["reason"] for each in found} == {"outlier"}
+        named = [each.exemplar.value for each in found if each.exemplar.labels == {"prediction_id": name}]
+        return named, scored.p_value.tolist()
+
+    wait_until(lambda: shown()[0], what="the exemplar")
+    named, expected = shown()
+    assert named == expected
 
 
 def test_logs_have_no_probabilities_and_one_json_object_per_line(server: Server):

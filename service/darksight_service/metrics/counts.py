@@ -121,7 +121,8 @@ class ModelCounts:
         self._call = (at["seconds"], at["seconds_sum"], at["batch"], at["batch_sum"])
         self._cells[at["calibration_rows"]] = float(calibration_rows)
         self._rank = self._cells[at["rank"]]
-        self._exemplar_due = 0.0
+        # In a list, since the counters of one version under several rules share it.
+        self._exemplar_due = [0.0]
 
     def observe(
         self,
@@ -133,18 +134,19 @@ class ModelCounts:
         seconds: float,
         *,
         is_shadow: bool = False,
-    ) -> None:
+    ) -> bool:
         """Count one call of n rows, columns (n,); NaN and a predicted class below 0 stand for "none" and are left out.
 
         Of a shadow only decisions are counted: drift of what serves must not be mixed with that of what is tried out.
+        The answer is whether one of its outliers is to be given to `remember_outlier`.
         """
         if len(decision) != 1 or is_shadow:
-            self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
-            return
-        self.observe_one(p_value.item(), log_density.item(), predicted.item(), decision.item(), reason.item(), seconds)
+            return self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
+        one = (p_value.item(), log_density.item(), predicted.item(), decision.item(), reason.item())
+        return self.observe_one(*one, seconds)
 
-    def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> None:
-        """Count a call of one row.
+    def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> bool:
+        """Count a call of one row, and answer as `observe` does.
 
         It is the most frequent call: spelt out without loop or call, it takes half the time.
 
@@ -184,6 +186,7 @@ class ModelCounts:
             # A call of one row is in the first bucket.
             cells[sizes] += 1.0
             cells[size_sum] += 1.0
+        return why == _OUTLIER and is_evidence and time.monotonic() >= self._exemplar_due[0]
 
     def _observe_many(
         self,
@@ -194,13 +197,13 @@ class ModelCounts:
         log_density: NDArray[np.floating[Any]],
         seconds: float,
         is_shadow: bool,
-    ) -> None:
+    ) -> bool:
         # Everything is counted before the lock is taken: others wait for additions only.
         table = np.bincount(decision.astype(np.intp) * _REASONS + reason, minlength=_TABLE)
         if is_shadow:
             with self._lock:
                 self._parts["shadow"][:] += table
-            return
+            return False
         p_value, log_density = p_value[p_value == p_value], log_density[log_density == log_density]
         bins = np.bincount((p_value * P_VALUE_BINS - 1e-9).astype(np.intp), minlength=P_VALUE_BINS)
         edges = np.searchsorted(_DENSITY_EDGES, log_density)
@@ -217,7 +220,8 @@ class ModelCounts:
             parts["density"] += densities
             parts["predicted"] += classes
             parts["outliers"] += strange
-            if cells[self._rank_in_force] == self._rank:
+            is_evidence = cells[self._rank_in_force] == self._rank
+            if is_evidence:
                 cells[self._drift_rows] += len(p_value)
                 cells[self._drift_outliers] += outliers
             times, time_sum, sizes, size_sum = self._call
@@ -225,30 +229,32 @@ class ModelCounts:
             cells[time_sum] += seconds
             cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
             cells[size_sum] += len(decision)
+        return outliers > 0 and is_evidence and time.monotonic() >= self._exemplar_due[0]
 
     def set_rule(self, alpha: float, rank: int) -> ModelCounts:
         """Put the outlier rule p-value <= rank / (n + 1) in force, 0 and 0 for none; the counters for calls under it.
 
         Evidence against an unchanged rate is about one rule: the counts behind it start again with another one, and a
-        call that an earlier rule judged and that ends later is no part of them.
+        call that an earlier rule judged and that ends later is no part of them. So does the exemplar.
         """
         at = self.file.offsets
         with self._lock:
             if (self._cells[at["alpha"]], self._cells[at["rank"]]) != (float(alpha), float(rank)):
                 self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
+                self._cells[at["exemplar_time"]] = self._exemplar_due[0] = 0.0
                 self._cells[at["alpha"]], self._cells[at["rank"]] = float(alpha), float(rank)
                 self._cells[at["rule_since"]] = time.time()
             self._rank = float(rank)
         return copy.copy(self)
 
     def remember_outlier(self, prediction_id: str, p_value: float) -> None:
-        """Keep the id of an outlier as the exemplar of its counter; at most one a second, the others cost nothing."""
-        now = time.monotonic()
-        if now < self._exemplar_due:
-            return
-        self._exemplar_due = now + _EXEMPLAR_SECONDS
-        at, text = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH]
+        """Keep the id of an outlier that was counted here as the exemplar of its counter; at most one a second."""
+        at, text, now = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH], time.monotonic()
         with self._lock:
+            # Since it was counted, another thread may have been here, or another rule.
+            if now < self._exemplar_due[0] or self._cells[at["rank"]] != self._rank:
+                return
+            self._exemplar_due[0] = now + _EXEMPLAR_SECONDS
             self._parts["exemplar_id"][:] = [*map(ord, text), *[0] * (EXEMPLAR_LENGTH - len(text))]
             self._cells[at["exemplar_p"]] = float(p_value)
             self._cells[at["exemplar_time"]] = time.time()

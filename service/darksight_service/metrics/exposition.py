@@ -132,7 +132,7 @@ def _merge(snapshots: Sequence[Snapshot]) -> Iterator[Snapshot]:
         current = [each for each in group if each.number("rank") == latest.number("rank")]
         for name in ("drift_rows", "drift_outliers"):
             sections[name] = np.sum([each.sections[name] for each in current], axis=0)
-        newest = max(group, key=lambda each: each.number("exemplar_time"))
+        newest = max(current, key=lambda each: each.number("exemplar_time"))
         sections |= {name: newest.sections[name] for name in _STATES if name.startswith("exemplar")}
         yield Snapshot(group[0].labels, sections)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_service.metrics import Counts, KeeperCounts, clear_gauges
+from darksight_service.metrics import counts as counts_module
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, MAX_CLASSES, OTHER, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, UnreadableError, list_files, read
 from hypothesis import given, settings
@@ -338,16 +339,56 @@ def test_keeper_counts(tmp_path: Path) -> None:
     assert (live.number("accepted_correct"), live.number("target_accuracy")) == (9, 0.95)
 
 
+@pytest.mark.parametrize("n", [1, 100])
+def test_a_call_says_whether_one_of_its_outliers_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """Once a second, whoever counts; never for a shadow, without an outlier or under a rule that is over."""
+    now = 1_000.0
+    monkeypatch.setattr(counts_module, "time", SimpleNamespace(time=lambda: now, monotonic=lambda: now))
+    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
+    loose = counts.set_rule(0.05, 5)
+    common = {**batch(n), "reason": np.full(n, int(Reason.NONE), dtype=np.uint8)}
+    strange = {**common, "reason": np.full(n, int(Reason.OUTLIER), dtype=np.uint8)}
+
+    assert not loose.observe(**common)
+    assert not loose.observe(**strange, is_shadow=True)
+    assert loose.observe(**strange)
+    loose.remember_outlier("first", 0.01)
+    assert not loose.observe(**strange)
+    assert not counts.set_rule(0.05, 5).observe(**strange)
+    now += 1.0
+    assert loose.observe(**strange)
+    loose.remember_outlier("second", 0.01)
+    tight = counts.set_rule(0.01, 1)
+    assert not loose.observe(**strange)
+    assert tight.observe(**strange)
+
+
 def test_latest_outlier_is_remembered_once_a_second(tmp_path: Path) -> None:
     """The first of a burst is kept, cut to the length there is."""
     counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
 
     counts.remember_outlier("ü" * 100, 0.01)
-    counts.remember_outlier("second", 0.02)
+    counts.set_rule(0.0, 0).remember_outlier("second", 0.02)
 
     seen = only(tmp_path, "model")
     assert "".join(chr(int(code)) for code in seen.sections["exemplar_id"]) == "ü" * 64
     assert seen.number("exemplar_p") == 0.01
+
+
+def test_an_outlier_is_remembered_for_as_long_as_its_rule(tmp_path: Path) -> None:
+    """Under the next one it may be none."""
+    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
+    loose = counts.set_rule(0.05, 5)
+    loose.remember_outlier("first", 0.05)
+    before = only(tmp_path, "model").number("exemplar_time")
+
+    counts.set_rule(0.01, 1)
+    loose.remember_outlier("late", 0.05)
+
+    assert before > 0.0
+    assert only(tmp_path, "model").number("exemplar_time") == 0.0
 
 
 def test_kill_9_loses_nothing(tmp_path: Path) -> None:

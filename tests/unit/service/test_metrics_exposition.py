@@ -140,6 +140,19 @@ def test_worker_with_an_old_rule_does_not_count_as_evidence(tmp_path: Path) -> N
     assert value(registry, "darksight_decisions_total", decision="reject", reason="outlier") == 105
 
 
+def test_outlier_of_a_worker_with_an_old_rule_is_not_shown(tmp_path: Path) -> None:
+    """The newest one may be none under the new rule; the newest of those that are is shown."""
+    behind, ahead = (quiet(tmp_path, n).model("m", VERSION, classes=3, calibration_rows=999) for n in range(2))
+    ahead = ahead.set_rule(0.05, 50)
+    ahead.remember_outlier("new rule", 0.04)
+    behind.remember_outlier("old rule", 0.004)
+
+    page = render(tmp_path, OPENMETRICS)[0].decode()
+
+    assert 'prediction_id="new rule"' in page
+    assert "old rule" not in page
+
+
 def test_without_an_outlier_rule_there_is_no_evidence(tmp_path: Path) -> None:
     """A gate without such a rule has evidence 0, not an error."""
     Counts(tmp_path, 0).model("m", VERSION, classes=3, calibration_rows=999)

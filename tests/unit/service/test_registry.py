@@ -1,4 +1,4 @@
-"""What serves, as the state file says."""
+"""What serves, as the state file says, and what is counted of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from darksight_service.control import Control, deploy_at_start
 from darksight_service.metrics import Counts
-from darksight_service.metrics.files import list_files, read
+from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.monitor import Monitor
+from darksight_service.records import prediction_id
 from darksight_service.registry import Registry
 from darksight_service.rpc.admin import Admin
 from darksight_service.state import Change, apply_change
 from darksight_service.statefile import StateFile
 
 from darksight_core.bundle import write_bundle
+from darksight_core.gate import Reason
 from darksight_core.scorer import Scorer
 from tests.bundles import make_bundle
 
@@ -45,9 +47,33 @@ def registry(tmp_path: Path) -> Registry:
 def set_alpha(folder: Path, registry: Registry, alpha: float) -> None:
     """Put another level of the outlier rule in force."""
     policy = {"alpha": alpha, "threshold": None, "fail_open": None}
-    change = Change("policy", "m", {"version": registry.get("m").version, **policy})
+    make_change(folder, registry, "policy", version=registry.get("m").version, **policy)
+
+
+def make_change(folder: Path, registry: Registry, kind: str, **payload: object) -> None:
+    """Change what is served of the model, and serve it."""
+    change = Change(kind, "m", payload)
     StateFile(folder / "registry.json").update(lambda state: apply_change(state, change))
     assert registry.refresh()
+
+
+def deploy(folder: Path, registry: Registry, seed: int) -> str:
+    """One more version of the model, which does not serve."""
+    path = folder / "bundles" / f"{seed}.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=seed))
+    make_change(folder, registry, "deploy", version=version, path=path.name, activate=False)
+    return version
+
+
+def counted(folder: Path, version: str) -> Snapshot:
+    """What was counted of a version."""
+    files = map(read, (path for path in list_files(folder / "counts") if path.name.startswith("model")))
+    return next(each for each in files if each.labels["version"] == version)
+
+
+def random_rows(n: int) -> np.ndarray:
+    """Rows for the model, of which some are outliers under any rule."""
+    return np.random.default_rng(3).dirichlet(np.full(3, 0.4), n)
 
 
 def live_scorers() -> int:
@@ -58,15 +84,10 @@ def live_scorers() -> int:
 
 def test_a_version_that_is_looked_at_gets_no_scorer(tmp_path: Path, registry: Registry) -> None:
     """Listing says what is in a bundle; its arrays are laid out for scoring when it is to score."""
-    path = tmp_path / "bundles" / "other.safetensors"
-    version = write_bundle(path, make_bundle(rows=400, seed=1))
-    change = Change("deploy", "m", {"version": version, "path": path.name, "activate": False})
-    state_file = StateFile(tmp_path / "registry.json")
-    state_file.update(lambda state: apply_change(state, change))
-    registry.refresh()
+    version = deploy(tmp_path, registry, 1)
     before = live_scorers()
 
-    control = Control(registry, state_file, lambda: pytest.fail("no store is needed"))
+    control = Control(registry, StateFile(tmp_path / "registry.json"), lambda: pytest.fail("no store is needed"))
     listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
     looked_at = live_scorers()
     registry.get("m", version)
@@ -78,8 +99,10 @@ def test_a_version_that_is_looked_at_gets_no_scorer(tmp_path: Path, registry: Re
 
 
 def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_path: Path, registry: Registry) -> None:
-    """A batch that began under a loose rule and ends under a tight one leaves the evidence about the latter empty."""
-    probs = np.random.default_rng(3).dirichlet(np.full(3, 0.4), 3_000)
+    """A batch that began under a loose rule and ends under a tight one leaves the evidence about the latter empty.
+
+    Nor is one of its outliers shown: under the rule that is in force it may be none.
+    """
     set_alpha(tmp_path, registry, 0.5)
     looks = iter([0.01])
 
@@ -89,10 +112,45 @@ def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_pat
             set_alpha(tmp_path, registry, alpha)
         return True
 
-    Monitor(registry, Nowhere()).score("m", "", probs, is_wanted=is_wanted)
+    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000), is_wanted=is_wanted)
 
-    (path,) = (path for path in list_files(tmp_path / "counts") if path.name.startswith("model"))
-    seen = read(path)
+    seen = counted(tmp_path, registry.get("m").version)
     assert seen.number("alpha") == 0.01
     assert seen.sections["outliers"].sum() > 1_000
-    assert (seen.number("drift_rows"), seen.number("drift_outliers")) == (0, 0)
+    assert (seen.number("drift_rows"), seen.number("drift_outliers"), seen.number("exemplar_time")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("n", [1, 300, 3_000])
+def test_an_outlier_of_a_call_is_shown_by_name(tmp_path: Path, registry: Registry, n: int, is_named: bool) -> None:
+    """By the caller's, or by the one that its point gets in the store."""
+    monitor, probs = Monitor(registry, Nowhere()), random_rows(3_000)
+    set_alpha(tmp_path, registry, 0.0)
+    (rare,) = np.nonzero(registry.get("m").judge.judge(probs).scores.p_value <= 0.1)
+    probs = probs[rare[:1]] if n == 1 else probs[:n]
+    names = [f"order-{row}" for row in range(n)] if is_named else []
+    monitor.score("m", "", probs, prediction_ids=names)
+    before = counted(tmp_path, registry.get("m").version)
+
+    set_alpha(tmp_path, registry, 0.1)
+    scored = monitor.score("m", "", probs, prediction_ids=names)
+
+    seen = counted(tmp_path, scored.version)
+    shown = "".join(chr(int(code)) for code in seen.sections["exemplar_id"] if code)
+    row = [names[row] if names else prediction_id(scored.batch_id, row) for row in range(n)].index(shown)
+    assert before.number("exemplar_time") == 0.0
+    assert scored.sheet.reason[row] == Reason.OUTLIER
+    assert seen.number("exemplar_p") == scored.sheet.p_value[row]
+
+
+def test_an_outlier_of_a_shadow_is_not_shown(tmp_path: Path, registry: Registry) -> None:
+    """Callers were told otherwise, by the version that serves."""
+    version = deploy(tmp_path, registry, 1)
+    set_alpha(tmp_path, registry, 0.0)
+    make_change(tmp_path, registry, "shadow", version=version)
+
+    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000))
+
+    seen = counted(tmp_path, version)
+    assert seen.sections["shadow"].reshape(-1, len(Reason) + 1)[:, Reason.OUTLIER].sum() > 0
+    assert seen.number("exemplar_time") == 0.0
