@@ -97,10 +97,15 @@ class CallPool(futures.Executor):
         """End the threads when the queue is empty; a call that hears nothing is not waited for."""
         for _ in self._threads:
             self._queue.put(None)
-        self._bulk.queue.put(None)
+        # The bulk thread goes on: a stream that has not heard of the end yet may wait for it.
+        is_bulk_done = threading.Event()
+        self._bulk.queue.put(is_bulk_done.set)
+        if not wait:
+            return
         end = time.monotonic() + _LAST_SECONDS
-        for thread in (*self._threads, self._bulk.thread) if wait else ():
+        for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
+        is_bulk_done.wait(max(end - time.monotonic(), 0.0))
 
     def _take_when_read(
         self, fn: Callable[..., Any], run: Any, event: Any, state: Any, behaviour: Any, ask: Any, read: Any, write: Any
@@ -201,16 +206,16 @@ class CountingPool(futures.ThreadPoolExecutor):
 
 
 class BulkPool:
-    """One thread that the system runs when no other thread of the worker wants to."""
+    """One thread that the system runs when no other of the worker wants to, and the `queue` of what waits for it."""
 
     def __init__(self) -> None:
         self.queue: Calls = SimpleQueue()
-        self.thread = threading.Thread(target=self._work, name="bulk", daemon=True)
-        self.thread.start()
+        self._thread = threading.Thread(target=self._work, name="bulk", daemon=True)
+        self._thread.start()
 
     def run(self, size: int, judge: Callable[[], T]) -> T:
         """Judge so many bytes: a large batch there, a small one here, which is over before threads would change."""
-        if size < _BULK_BYTES or threading.current_thread() is self.thread:
+        if size < _BULK_BYTES or threading.current_thread() is self._thread:
             return judge()
         answer: futures.Future[T] = futures.Future()
 

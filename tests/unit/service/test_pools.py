@@ -31,6 +31,24 @@ def test_a_pool_is_full_when_its_queue_is_and_ends_when_it_is_empty():
     assert ran == [0, 1, 2]
 
 
+def test_a_stream_gets_its_batch_judged_though_the_calls_have_ended():
+    """Small ones where they are, large ones in the one bulk thread, which never waits for itself; errors come back."""
+    bulk = BulkPool()
+    CallPool(1, 2, "call", bulk).shutdown()
+
+    def name() -> str:
+        return threading.current_thread().name
+
+    def fail() -> None:
+        raise ValueError("judged")
+
+    assert bulk.run(100, name) == threading.current_thread().name
+    assert bulk.run(1 << 20, name) == "bulk"
+    assert bulk.run(1 << 20, lambda: bulk.run(1 << 20, name)) == "bulk"
+    with pytest.raises(ValueError, match="judged"):
+        bulk.run(1 << 20, fail)
+
+
 def request(rows: int = 1, **fields: object) -> bytes:
     """A ScoreRequest of two classes."""
     tensor = monitor_pb2.Tensor(shape=[rows, 2], data=bytes(8 * rows))
