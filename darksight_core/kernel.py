@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from darksight_core import kde as kde_module
 from darksight_core.combined import GAMMA, TOP_CLASSES, Combined
-from darksight_core.embed import BISECTIONS, CHUNK, FEATURES, MARGIN, REST, SLACK, Embedder
+from darksight_core.embed import BISECTIONS, CHUNK, FEATURES, MARGIN, REST, SLACK, Embedder, Network
 from darksight_core.kde import Kde
 from darksight_core.loops import (
     BLOCK,
@@ -37,6 +37,7 @@ from darksight_core.loops import (
     prepare_rows,
     score_rows,
     sheet_writer,
+    single_error,
 )
 from darksight_core.sheet import ANSWERED, ROW_BYTES, STORED, Sheet
 from darksight_core.simplex import FLOOR, Floats
@@ -55,7 +56,13 @@ _FAR = 9.0
 # From so many classes on anchors are screened by groups of classes, from `WIDE` on by more levels of them: the coarsest
 # has so many groups, each further one so many times as many, up to a share of the classes. A level takes as long as it
 # has groups and leaves about half of the anchors to the next.
-_GROUPED, _GROUPS, _FINER, _FINEST = 96, 8, 4, 0.6
+_GROUPED, _FEWEST, _FEW, _FINER, _FINEST = 96, 16, 32, 4, 0.6
+
+# Inputs up to which a rough guess of f_p leaves them out: of a row of 1,000 classes some 70 are above.
+_LEAST = 1e-5
+
+# Directions in which stored rows are looked at; from twice as many classes on, up to `WIDE`.
+_DIRECTIONS = 48
 
 # Numbers of 16 bits that are worked on at a time.
 _LANES = 32
@@ -138,10 +145,9 @@ class Kernel:
         ranking = Ranking(calibration, np.array([log_norm]), np.array([outlier_column]))
         self._packed = _pack(*_start(embedder), *_plane(embedder), *_density(kde), *outlier, *ranking)
         self._embedder = embedder
-        self._neighbours, self._stored = combined.neighbours.neighbours, outlier.rows
-        screen = np.zeros(outlier.rows.shape, dtype=np.float32)
-        screen[: len(combined.neighbours.rows)] = combined.neighbours.rows
-        self._screen: NDArray[np.float32] = screen.T.copy()
+        self._rounding = _doubts(embedder.network)[-1]
+        self._neighbours, self._stored, self._directions = combined.neighbours.neighbours, *outlier[:2]
+        self._screen = _screen(combined.neighbours.rows, outlier.directions).T.copy()
 
     def sheets(self, rule: Rule) -> Callable[[bytes, int], Sheet | None]:
         """What makes sheets of rows of float32, judged by a rule; nothing for many rows or one close to the threshold.
@@ -187,7 +193,7 @@ class Kernel:
         points, columns = np.empty((count, 2)), np.empty((7, count))
         verdicts, predicted = np.empty((2, count), dtype=np.int8), np.empty(count, dtype=np.int32)
         prepare_rows(probs, pis, logs, soft, rows, predicted, *self._packed)
-        guesses = self._embedder.network_guess(rows)
+        guesses = self._guess(rows[:, :classes])
         self._square_distances(soft, squares)
         close = finish_rows(
             pis,
@@ -205,9 +211,22 @@ class Kernel:
         )
         return Scored(points, columns, verdicts, predicted, close)
 
+    def _guess(self, probs: Floats) -> Floats:
+        """f_p of rows (n, K) in float32, and how far off it may be, (n, 3)."""
+        network, guesses = self._embedder.network, np.empty((len(probs), 3))
+        values = network.inputs(probs).astype(np.float32)
+        for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+            if layer:
+                np.maximum(values, 0.0, out=values)
+            values = values @ weight
+            values += bias
+        np.clip(values, -self._embedder.bound, self._embedder.bound, out=guesses[:, :2])
+        guesses[:, 2] = self._rounding
+        return guesses
+
     def _square_distances(self, soft: Floats, squares: Floats) -> None:
         """Write the square distance of softened rows to the k-th nearest stored row to `squares`, (n,)."""
-        single = soft.astype(np.float32)
+        single = _parts(soft, self._directions) if self._directions.size else soft.astype(np.float32)
         products = np.empty((_ROWS, self._screen.shape[1]), dtype=np.float32)
         for start in range(0, len(soft), _ROWS):
             part = slice(start, start + _ROWS)
@@ -237,9 +256,28 @@ def _start(embedder: Embedder) -> Start:
         columns=np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
         network=np.concatenate([array.ravel() for layer in layers for array in layer]),
         sizes=np.array([network.weights[0].shape[0], *(weight.shape[1] for weight in network.weights)], dtype=np.int64),
-        numbers=np.array([embedder.temperature, FLOOR]),
+        numbers=np.array([embedder.temperature, FLOOR, *_doubts(network)]),
         counts=np.array([FEATURES.index(network.features)]),
     )
+
+
+def _doubts(network: Network) -> tuple[float, float, float]:
+    """For a rough guess: the inputs that it leaves out, how far it moves for what they sum to, and for float32.
+
+    The norms of the layers bound how far it moves, and tell how far if roundings are as often up as down. Measured were
+    a hundredth and a thousandth of that at most; a tenth of the first is taken. A start that is missed for it is as good
+    as the one that is taken, but for that much.
+    """
+    weights, biases = zip(*network.layers, strict=True)
+    # Probabilities sum to one; of logarithms each is below two and a half.
+    size = 1.0 if network.features == "probs" else 2.5 * len(weights[0])
+    slope, longest, error = 1.0, float(np.sqrt((weights[0] ** 2).sum(axis=1).max())), 0.0
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        norm = float(np.linalg.norm(weight)) if layer else longest
+        slope *= float(np.linalg.norm(weight, 2)) if layer else longest
+        size = norm * size + float(np.linalg.norm(bias))
+        error = norm * error + math.sqrt(len(weight) + 2) * 2.0**-24 * size
+    return (_LEAST if network.features == "probs" else -math.inf), 0.1 * slope, error
 
 
 def _plane(embedder: Embedder) -> Plane:
@@ -288,10 +326,10 @@ _Levels = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArr
 def _levels(embedder: Embedder) -> _Levels:
     """`levels`, `parents`, `coarse` and `screens` of a `Plane`."""
     means, classes, weights = embedder.student.means, embedder.student.n_classes, embedder.anchor_weights
-    coarse, screens = np.zeros((0, 1, BLOCK), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    coarse, screens = np.zeros((0, 1, BLOCK), dtype=np.float32), np.zeros(0, dtype=np.float32)
     if classes < _GROUPED:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), coarse, screens
-    sizes = [_GROUPS if classes >= WIDE else _FINER * _GROUPS]
+    sizes = [_FEWEST if classes >= WIDE else _FEW]
     while _FINER * sizes[-1] < _FINEST * classes:
         sizes.append(_FINER * sizes[-1])
     # Which group of each level every class is in; on the last it is its own.
@@ -306,7 +344,7 @@ def _levels(embedder: Embedder) -> _Levels:
         np.array([*sizes, classes]),
         np.concatenate(parents[::-1]),
         coarse,
-        np.concatenate(tables, axis=1).astype(np.float32),
+        np.concatenate([table.astype(np.float32).ravel() for table in tables]),
     )
 
 
@@ -353,17 +391,16 @@ def _outlier(combined: Combined) -> Outlier:
     blocks = -(-stored // BLOCK)
     rows = np.full((blocks * BLOCK, classes), _FAR)
     rows[:stored] = neighbours.rows
-    is_wide = classes >= WIDE
-    screen = np.zeros((0 if is_wide else blocks * BLOCK, classes), dtype=np.float32)
+    is_wide, directions = classes >= WIDE, _directions(neighbours.rows)
+    screen = _screen(neighbours.rows[: 0 if is_wide else None], directions)
     # Filled up so that all of a row can be worked on several at a time.
     wide = np.zeros((blocks * BLOCK if is_wide else 0, -(-classes // _LANES) * _LANES), dtype=np.int16)
     if is_wide:
         wide[:stored, :classes] = np.rint(neighbours.rows * STEPS)
-    else:
-        screen[:stored] = neighbours.rows
     return Outlier(
         rows=rows,
-        screen=screen.reshape(-1, BLOCK, classes).transpose(0, 2, 1),
+        directions=directions,
+        screen=screen.reshape(-1, BLOCK, screen.shape[1]).transpose(0, 2, 1),
         wide=wide.view(np.int32),
         gen_scores=combined.gen_rank.scores,
         gen_log_ranks=combined.gen_rank.log_ranks,
@@ -372,3 +409,29 @@ def _outlier(combined: Combined) -> Outlier:
         numbers=np.array([neighbours.temperature, combined.gen_rank.slope, combined.soft_rank.slope, GAMMA]),
         counts=np.array([neighbours.neighbours, TOP_CLASSES]),
     )
+
+
+def _directions(rows: Floats) -> NDArray[np.float32]:
+    """The directions in which rows (m, K) are longest, (K, D); none where that would not pay."""
+    classes = rows.shape[1]
+    if not 2 * _DIRECTIONS <= classes < WIDE:
+        return np.empty((0, 0), dtype=np.float32)
+    turned = np.linalg.eigh(rows.T @ rows)[1]
+    return np.ascontiguousarray(turned[:, : -_DIRECTIONS - 1 : -1], dtype=np.float32)
+
+
+def _parts(soft: Floats, directions: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Parts of softened rows (n, K) in some directions, and the length of the rest, (n, D + 1); see `loops._parts`."""
+    parts = np.empty((len(soft), directions.shape[1] + 1), dtype=np.float32)
+    np.matmul(soft.astype(np.float32), directions, out=parts[:, :-1])
+    square = np.einsum("ij,ij->i", parts[:, :-1], parts[:, :-1])
+    parts[:, -1] = np.sqrt(np.maximum(1.0 - square + single_error(soft.shape[1]), 0.0))
+    return parts
+
+
+def _screen(rows: Floats, directions: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Stored rows (m, K), or their parts, in float32, filled up to whole blocks with zeros."""
+    shown = _parts(rows, directions) if directions.size else rows.astype(np.float32)
+    screen = np.zeros((-(-len(rows) // BLOCK) * BLOCK, shown.shape[1]), dtype=np.float32)
+    screen[: len(rows)] = shown
+    return screen

@@ -6,8 +6,8 @@ The same formulas as in `embed`, `student`, `kde`, `combined`, `confidence`, `le
     anchors      KL_sym is at least that of fewer classes (data processing). With two, "the row's own" and "any other",
                  anchors in the order of their log-odds are tried from the row's outwards until no other can win; where
                  classes are many, groups of neighbours on the map, few and then more, tell which need not be tried
-    neighbours   products in float32, or of rows rounded to 16 bits, leave few stored rows that can be the k-th nearest;
-                 float64 decides among them
+    neighbours   products in float32, of rows rounded to 16 bits, or of their parts in a few directions, leave few stored
+                 rows that can be the k-th nearest; float64 decides among them
 
 Logarithms and exponentials in loops are those of `_log_and_inverse` and `_exp`, which are worked on several at a time;
 those of the C library numba calls one by one.
@@ -59,6 +59,7 @@ __all__ = [
     "prepare_rows",
     "score_rows",
     "sheet_writer",
+    "single_error",
 ]
 
 COMPILED = njit is not None
@@ -118,7 +119,8 @@ class Start(NamedTuple):
     """Arrays that lead to a first guess.
 
     `columns` are those that the map shows, `network` has the layers of f_p one after the other, and `sizes` how many
-    numbers go into each of them and come out of the last.
+    numbers go into each of them and come out of the last. Among `numbers` are what an input must be above to count for
+    a rough guess, how far a guess may move for what is left out of the inputs, and how far for rounding.
     """
 
     columns: Ints
@@ -129,7 +131,7 @@ class Start(NamedTuple):
 
 
 # Places in Start.numbers and Start.counts.
-_TEMPERATURE, _FLOOR = range(2)
+_TEMPERATURE, _FLOOR, _LEAST, _SLOPE, _ROUNDING = range(5)
 (_FEATURES,) = range(1)
 
 
@@ -144,7 +146,7 @@ class Plane(NamedTuple):
     all other classes, (K, M) each. Where classes are many, neighbours on the map are grouped, on several levels:
     `levels` has the number of groups on each, the last is K, and `parents` which group each belongs to on the next
     coarser level, from the classes on. `screens` are for groups what the anchors' weights are for classes, coarser
-    levels first, side by side, (M, Σ (2G + 1)). Where classes are very many, a still coarser level is apart in
+    levels first, one (M, 2G + 1) after the other. Where classes are very many, a still coarser level is apart in
     `coarse`, in blocks of anchors, (B, 2G + 1, 64), filled up with some that are none, and `order`,
     `log_odds` and `others` are empty. What is not there has length 0.
     """
@@ -189,11 +191,13 @@ class Outlier(NamedTuple):
     """Arrays of a `Combined`.
 
     `rows` are the stored rows, (64 B, K), filled up to whole blocks with places that are far from any row, and `screen`
-    has them in float32 and turned, (B, K, 64), filled up with zeros. From `WIDE` classes on that is empty, and `wide`
-    has them in `STEPS`, (64 B, K and some zeros), two in each number of 32 bits.
+    has them in float32 and turned, (B, K, 64), filled up with zeros. Where classes are many, `directions` are those in
+    which the rows are longest, (K, D), and the screen has `_parts` of them, (B, D + 1, 64). From `WIDE` classes on it is
+    empty, and `wide` has them in `STEPS`, (64 B, K and some zeros), two in each number of 32 bits.
     """
 
     rows: Floats
+    directions: NDArray[np.float32]
     screen: NDArray[np.float32]
     wide: Words
     gen_scores: Floats
@@ -228,7 +232,10 @@ class _Results(NamedTuple):
 
 
 # How many arrays `_unpack` makes, and which of them has the stored rows.
-_ARRAYS, _STORED_ROWS = 41, 29
+_ARRAYS, _STORED_ROWS = 42, 29
+
+# Classes of a row whose anchors are tried first where classes are very many, and bits above those of any number.
+_LIKELY, _ALL = 3, 2**63 - 1
 
 # Below so many classes a row has too few of them to work on several at a time.
 _FEW = 32
@@ -280,22 +287,30 @@ def score_rows(
     results = _Results(points, columns, verdicts, rule, table)
     count, inputs, classes = len(probs), probs.shape[1], len(start.columns)
     pis, logs, soft = np.empty((count, inputs)), np.empty((count, inputs)), np.empty((count, inputs))
-    rows, guesses, values = np.empty((count, 2 * classes + 1)), np.empty((count, 2)), np.empty((2, start.sizes.max()))
+    rows, guesses = np.empty((count, 2 * classes + 1)), np.empty((count, 3))
+    values = np.empty((2, start.sizes.max()), dtype=np.float32)
     affinity = np.empty((len(outlier.rows) // BLOCK, BLOCK), dtype=np.float32)
-    lanes, single = np.empty(BLOCK, dtype=np.float32), np.empty(inputs, dtype=np.float32)
+    lanes, single = np.empty(BLOCK, dtype=np.float32), np.empty(inputs + 1, dtype=np.float32)
     squares, best = np.empty(count), np.empty(outlier.counts[_NEIGHBOURS])
     _prepare(probs, start, outlier.numbers[_SOFTNESS], pis, logs, soft, rows, predicted)
     for i in range(count):
         if predicted[i] >= 0:
-            _guess(rows[i], start, plane.numbers[_BOUND], values, guesses[i])
+            left_out = _guess(rows[i], start, start.numbers[_LEAST], plane.numbers[_BOUND], values, guesses[i])
+            guesses[i, 2] = start.numbers[_ROUNDING] + start.numbers[_SLOPE] * left_out
             if len(outlier.wide):
                 error = _wide_affinity(soft[i], outlier.wide, affinity)
+            elif len(outlier.directions):
+                parts = single[: outlier.screen.shape[1]]
+                _parts(soft[i], outlier.directions, parts)
+                _affinity(parts, outlier.screen, affinity)
+                error = single_error(inputs)
             else:
                 for k in range(inputs):
                     single[k] = soft[i, k]
-                error = _affinity(single, outlier.screen, affinity)
+                _affinity(single[:inputs], outlier.screen, affinity)
+                error = single_error(inputs)
             squares[i] = _square_distance(soft[i], affinity, error, outlier.rows, lanes, best)
-    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
+    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, start, plane, density, outlier)
 
 
 @lru_cache(maxsize=1)
@@ -415,7 +430,7 @@ def nearest_rows(
     """
     lanes, best = np.empty(BLOCK, dtype=np.float32), np.empty(neighbours)
     for i in range(len(soft)):
-        squares[i] = _square_distance(soft[i], affinities[i], _single_error(soft.shape[1]), stored, lanes, best)
+        squares[i] = _square_distance(soft[i], affinities[i], single_error(soft.shape[1]), stored, lanes, best)
 
 
 @_compiled
@@ -444,13 +459,13 @@ def finish_rows(
     pis, logs, rows, predicted
         From `prepare_rows`.
     guesses, squares
-        The guesses of f_p, (n, 2), and from `nearest_rows`.
+        Rough guesses of f_p and how far off they may be, (n, 3), and from `nearest_rows`.
     points, columns, verdicts, rule, table, doubles, singles, longs, words, places
         As in `score_rows`.
     """
-    _, plane, density, outlier, ranking = _unpack(doubles, singles, longs, words, places)
+    start, plane, density, outlier, ranking = _unpack(doubles, singles, longs, words, places)
     results = _Results(points, columns, verdicts, rule, table)
-    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, plane, density, outlier)
+    return _finish(pis, logs, rows, guesses, squares, predicted, results, ranking, start, plane, density, outlier)
 
 
 @_compiled
@@ -477,7 +492,7 @@ def _unpack(
         _line(longs, places[13]),
         _line(longs, places[14]),
         _cube(singles, places[15]),
-        _table(singles, places[16]),
+        _line(singles, places[16]),
         _line(doubles, places[17]),
         _line(longs, places[18]),
     )
@@ -495,16 +510,17 @@ def _unpack(
     )
     outlier = Outlier(
         _table(doubles, places[29]),
-        _cube(singles, places[30]),
-        _table(words, places[31]),
-        _line(doubles, places[32]),
+        _table(singles, places[30]),
+        _cube(singles, places[31]),
+        _table(words, places[32]),
         _line(doubles, places[33]),
         _line(doubles, places[34]),
         _line(doubles, places[35]),
         _line(doubles, places[36]),
-        _line(longs, places[37]),
+        _line(doubles, places[37]),
+        _line(longs, places[38]),
     )
-    ranking = Ranking(_line(doubles, places[38]), _line(doubles, places[39]), _line(longs, places[40]))
+    ranking = Ranking(_line(doubles, places[39]), _line(doubles, places[40]), _line(longs, places[41]))
     return start, plane, density, outlier, ranking
 
 
@@ -533,6 +549,7 @@ def _finish(
     predicted: Words,
     results: _Results,
     ranking: Ranking,
+    start: Start,
     plane: Plane,
     density: Density,
     outlier: Outlier,
@@ -546,7 +563,7 @@ def _finish(
     if are_many:
         for first in range(0, len(rows), _TOGETHER):
             part = slice(first, first + _TOGETHER)
-            _place_many(guesses[part], rows[part], predicted[part], plane, places[part])
+            _place_many(guesses[part], rows[part], predicted[part], start, plane, places[part])
     _gen(pis, logs, predicted, outlier.numbers[_GAMMA], outlier.counts[_TOP_CLASSES], gens)
     for i in range(len(rows)):
         label = predicted[i]
@@ -557,7 +574,7 @@ def _finish(
             _judge(_INVALID, i, results)
             continue
         if not are_many:
-            places[i, 0], places[i, 1], places[i, 2], places[i, 3] = _place(guesses[i], rows[i], plane, work)
+            places[i, 0], places[i, 1], places[i, 2], places[i, 3] = _place(guesses[i], rows[i], start, plane, work)
         x, y, loss, log_total = places[i, 0], places[i, 1], places[i, 2], places[i, 3]
         results.points[i, 0], results.points[i, 1] = x, y
         columns[_LOG_DENSITY, i] = log_total + ranking.numbers[0]
@@ -646,7 +663,7 @@ def _prepare(
     count, inputs, classes = len(probs), probs.shape[1], len(start.columns)
     temperature, floor, sharpness = start.numbers[_TEMPERATURE], start.numbers[_FLOOR], 0.5 / softness
     for i in range(count):
-        predicted[i] = _largest(probs[i], 0, inputs) if _lift(probs[i], floor, pis[i]) else -1
+        predicted[i] = _top_class(probs[i]) if _lift(probs[i], floor, pis[i]) else -1
     _log(pis.reshape(count * inputs), logs.reshape(count * inputs))
     for i in range(count):
         pi, log, hot, row, total = pis[i], logs[i], soft[i], rows[i], 0.0
@@ -701,7 +718,7 @@ def _lift(probs: Floats, floor: float, pi: Floats) -> bool:
 @_compiled
 def _temper(pi: Floats, log: Floats, temperature: float) -> None:
     """Turn log π of some classes into softmax(log π / T) and its logarithm."""
-    top, total = log[_largest(log, 0, len(log))], 0.0
+    top, total = log[_largest(log)], 0.0
     for k in range(len(log)):
         log[k] = (log[k] - top) / temperature
     _exp(log, pi)
@@ -755,41 +772,62 @@ def _exp(values: Floats, exps: Floats) -> None:
 
 
 @_compiled
-def _guess(row: Floats, start: Start, bound: float, values: Floats, guess: Floats) -> None:
-    """Write f_p(π), kept within the bound, to `guess`."""
+def _guess(row: Floats, start: Start, least: float, bound: float, values: NDArray[Any], guess: Floats) -> float:
+    """Write f_p(π), kept within the bound, to the first two numbers of `guess`; the sum of the inputs left out.
+
+    Those are the ones that are not above `least`. `values` is where numbers between layers stand, (2, widest layer), in
+    the precision that the guess is made in.
+    """
     network, sizes, features, classes = start.network, start.sizes, start.counts[_FEATURES], len(row) // 2
+    inputs, active, first, left_out = values[0], np.empty(sizes.max(), dtype=np.int64), 0, 0.0
+    if features != 1:
+        for k in range(classes):
+            inputs[k] = row[k]
+    if features != 0:
+        for k in range(classes):
+            inputs[sizes[0] - classes + k] = math.log(max(row[k], 1e-8)) / 8.0
     for k in range(sizes[0]):
-        p = row[k % classes]
-        values[0, k] = p if features == 0 or (features == 2 and k < classes) else math.log(max(p, 1e-8)) / 8.0
-    first = 0
+        left_out += inputs[k] if inputs[k] <= least else 0.0
     for layer in range(len(sizes) - 1):
-        inputs, outputs = sizes[layer], sizes[layer + 1]
-        before, after = values[layer % 2], values[(layer + 1) % 2][:outputs]
-        biases = network[first + inputs * outputs : first + (inputs + 1) * outputs]
-        for j in range(outputs):
-            after[j] = biases[j]
-        i, half = 0, -1
-        while i < inputs:
-            # Half of the hidden units rest; the others are taken two at a time, because reading and writing the sums
-            # takes longer than adding to them.
-            if layer == 0 or before[i] > 0.0:
-                if half < 0:
-                    half = i
-                else:
-                    a, b = before[half], before[i]
-                    from_a = network[first + half * outputs : first + (half + 1) * outputs]
-                    from_b = network[first + i * outputs : first + (i + 1) * outputs]
-                    for j in range(outputs):
-                        after[j] += a * float(from_a[j]) + b * float(from_b[j])
-                    half = -1
-            i += 1
-        if half >= 0:
-            a, from_a = before[half], network[first + half * outputs : first + (half + 1) * outputs]
-            for j in range(outputs):
-                after[j] += a * float(from_a[j])
-        first += (inputs + 1) * outputs
+        width, outputs = sizes[layer], sizes[layer + 1]
+        before, after, end = values[layer % 2], values[(layer + 1) % 2][:outputs], first + width * outputs
+        # Half of the hidden units rest.
+        count, above = 0, least if layer == 0 else 0.0
+        for i in range(width):
+            active[count] = i
+            count += 1 if before[i] > above else 0
+        _add_layer(before, active[:count], network[first:end].reshape((width, outputs)), network[end:], after)
+        first = end + outputs
     for j in range(2):
-        guess[j] = min(max(values[(len(sizes) - 1) % 2, j], -bound), bound)
+        guess[j] = min(max(float(values[(len(sizes) - 1) % 2, j]), -bound), bound)
+    return left_out
+
+
+@_compiled
+def _add_layer(
+    before: NDArray[Any],
+    active: Ints,
+    weights: NDArray[np.float32],
+    biases: NDArray[np.float32],
+    after: NDArray[Any],
+) -> None:
+    """Write what a layer makes of its active inputs to `after`."""
+    count, j = len(active), 0
+    for k in range(len(after)):
+        after[k] = biases[k]
+    # Four inputs at a time, because reading and writing the sums takes longer than adding to them.
+    while j + 3 < count:
+        a, b, c, d = active[j], active[j + 1], active[j + 2], active[j + 3]
+        value_a, value_b, value_c, value_d = before[a], before[b], before[c], before[d]
+        from_a, from_b, from_c, from_d = weights[a], weights[b], weights[c], weights[d]
+        for k in range(len(after)):
+            after[k] += (value_a * from_a[k] + value_b * from_b[k]) + (value_c * from_c[k] + value_d * from_d[k])
+        j += 4
+    while j < count:
+        value_a, from_a = before[active[j]], weights[active[j]]
+        for k in range(len(after)):
+            after[k] += value_a * from_a[k]
+        j += 1
 
 
 @_compiled
@@ -818,7 +856,7 @@ def _group(row: Floats, plane: Plane) -> tuple[NDArray[np.float32], NDArray[np.f
     """
     classes, levels, child = len(row) // 2, plane.levels, 0
     coarse = np.empty(plane.coarse.shape[1], dtype=np.float32)
-    finer, entropies = np.empty(plane.screens.shape[1], dtype=np.float32), np.empty(len(levels) + 1)
+    finer, entropies = np.empty(2 * levels.sum() + len(levels), dtype=np.float32), np.empty(len(levels) + 1)
     sums, logs, end = row[:classes], row[classes : 2 * classes], len(finer)
     for level in range(len(levels) - 1, -2 if len(plane.coarse) else -1, -1):
         groups, minus_entropy = len(sums), 0.0
@@ -845,8 +883,8 @@ def _group(row: Floats, plane: Plane) -> tuple[NDArray[np.float32], NDArray[np.f
 
 
 @_compiled
-def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
-    """Index of the anchor of least KL_sym, or -1 if none is below the limit."""
+def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> tuple[int, float]:
+    """Index of the anchor of least KL_sym, or -1 if none is below the limit, and KL_sym there, or the limit."""
     classes, minus_entropy, other = len(row) // 2, 0.0, 0.0
     for k in range(classes):
         minus_entropy += row[k] * row[classes + k]
@@ -867,11 +905,11 @@ def _best_anchor(row: Floats, label: int, limit: float, plane: Plane) -> int:
             if loss < limit:
                 best, limit = m, loss
             j += 1 if side == 0 else -1
-    return best
+    return best, limit
 
 
 @_compiled
-def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) -> int:
+def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) -> tuple[int, float]:
     """As `_best_anchor`, where groups of classes tell of most anchors that they need not be tried.
 
     A function by itself, because the other is half as fast with this in it.
@@ -895,14 +933,12 @@ def _best_anchor_of_many(row: Floats, label: int, limit: float, plane: Plane) ->
 
 
 @_compiled
-def _best_anchor_of_most(row: Floats, limit: float, plane: Plane) -> int:
+def _best_anchor_of_most(row: Floats, limit: float, plane: Plane) -> tuple[int, float]:
     """The same where the coarsest groups choose the anchors to try: orders by log-odds would take too much room."""
     coarse, finer, entropies = _group(row, plane)
-    costs, some, count = (
-        np.empty((len(plane.coarse), BLOCK), dtype=np.float32),
-        np.empty(len(plane.screens), np.int64),
-        0,
-    )
+    costs, count = np.empty((len(plane.coarse), BLOCK), dtype=np.float32), 0
+    some = np.empty(len(plane.anchors), np.int64)
+    limit = _likely_limit(row, limit, finer, entropies, plane)
     _affinity(coarse, plane.coarse, costs)
     most = np.float32(_most(limit, len(row) // 2, entropies[-1]))
     for block in range(len(costs)):
@@ -918,32 +954,63 @@ def _best_anchor_of_most(row: Floats, limit: float, plane: Plane) -> int:
 
 
 @_compiled
-def _best_of(some: Ints, row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane) -> int:
-    """The one of some anchors, whose array is written to, of least KL_sym, or -1 if none is below the limit."""
-    start, count, last, best = 0, len(some), len(plane.levels) - 1, -1
-    costs = np.empty(count, dtype=np.float32)
+def _likely_limit(
+    row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane
+) -> float:
+    """A limit below which the best anchor is, from those where the student predicts a likely class."""
+    last, bits = len(plane.levels) - 1, _ALL
+    whole, screen = _level(finer, last, plane)
+    for _ in range(_LIKELY):
+        label, bits = _most_probable(row[: len(row) // 2], bits)
+        for j in range(plane.inside_starts[label], plane.inside_starts[label + 1]):
+            cost = _single_cost(whole, screen[plane.inside[j]])
+            limit = min(limit, _loss_at_most(cost, len(row) // 2, entropies[last]))
+    return limit
+
+
+@_compiled
+def _level(finer: NDArray[np.float32], level: int, plane: Plane) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A row's (Π, log Π, 1) on one level, and the screen of the anchors there, (M, 2G + 1)."""
+    anchors, start = len(plane.anchors), 2 * plane.levels[:level].sum() + level
+    end = start + 2 * plane.levels[level] + 1
+    return finer[start:end], plane.screens[anchors * start : anchors * end].reshape((anchors, end - start))
+
+
+@_compiled
+def _best_of(
+    some: Ints, row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane
+) -> tuple[int, float]:
+    """The one of some anchors, whose array is written to, of least KL_sym, or -1 if none is below the limit, and that."""
+    count, last, best = len(some), len(plane.levels) - 1, -1
+    costs, (whole, screen) = np.empty(count, dtype=np.float32), _level(finer, last, plane)
     for level in range(last + 1):
-        end, least, kept = start + 2 * plane.levels[level] + 1, 0, 0
-        part = finer[start:end]
+        part, part_screen = _level(finer, level, plane)
+        least, kept = 0, 0
         for j in range(count):
-            costs[j] = _single_cost(part, plane.screens[some[j]][start:end])
+            costs[j] = _single_cost(part, part_screen[some[j]])
             least = j if costs[j] < costs[least] else least
         if count:
             # The likeliest first: the lower the limit, the fewer are left for the next level.
-            loss = 0.5 * (_cost(row, plane.anchor_weights[some[least]]) + entropies[last])
-            if loss < limit:
-                best, limit = some[least], loss
+            cost = _single_cost(whole, screen[some[least]])
+            limit = min(limit, _loss_at_most(cost, len(row) // 2, entropies[last]))
         most = _most(limit, len(row) // 2, entropies[level])
         for j in range(count):
             if costs[j] <= most:
                 some[kept] = some[j]
                 kept += 1
-        start, count = end, kept
+        count = kept
     for j in range(count):
         loss = 0.5 * (_cost(row, plane.anchor_weights[some[j]]) + entropies[last])
         if loss < limit:
             best, limit = some[j], loss
-    return best
+    return best, limit
+
+
+@_compiled
+def _loss_at_most(cost: float, classes: int, minus_entropy: float) -> float:
+    """What KL_sym of an anchor is below, whose cost in float32 is given; see `_most`."""
+    share = (2 * classes + 9) * 2.0**-24
+    return 0.5 * (cost + share * (abs(cost) + 2.0 * (math.log(classes) + 1.0)) + minus_entropy) * 1.0001 + 1e-9
 
 
 @_compiled
@@ -971,7 +1038,7 @@ def _posterior(x: float, y: float, theta: Floats, power: float, work: Floats) ->
         for k in range(len(q)):
             q[k] = factor[k] * slope[k] * slope[k]
     else:
-        top = score[_largest(score, 0, len(score))]
+        top = score[_largest(score)]
         for k in range(len(q)):
             q[k] = score[k] - top
         _exp(q, q)
@@ -1184,7 +1251,9 @@ def _newton_many(
 
 
 @_compiled
-def _place_many(guesses: Floats, rows: Floats, predicted: Words, plane: Plane, places: Floats) -> None:
+def _place_many(
+    guesses: Floats, rows: Floats, predicted: Words, start: Start, plane: Plane, places: Floats
+) -> None:
     """Write point, KL_sym and log Σ exp s of many rows to `places`, (n, 4), as `_place` finds them; bad rows too."""
     count, classes, numbers, counts = len(rows), plane.theta.shape[1], plane.numbers, plane.counts
     at, pis, logs = np.zeros((2, count)), np.empty((classes, count)), np.empty((classes, count))
@@ -1193,18 +1262,33 @@ def _place_many(guesses: Floats, rows: Floats, predicted: Words, plane: Plane, p
         row = rows[i]
         for k in range(classes):
             pis[k, i], logs[k, i] = row[k], row[classes + k]
-        labels[i] = _largest(row, classes, 2 * classes)
+        labels[i] = _top_class(row[:classes])
         if predicted[i] >= 0:
             at[0, i], at[1, i] = guesses[i, 0], guesses[i, 1]
     _look_many(at, pis, logs, plane.theta, numbers[_POWER], np.empty((3, classes, count)), here)
     for i in range(count):
-        best = _best_anchor(rows[i], labels[i], here[0, i], plane) if predicted[i] >= 0 else -1
-        if best >= 0:
-            at[0, i], at[1, i] = plane.anchors[best, 0], plane.anchors[best, 1]
+        if predicted[i] >= 0:
+            at[0, i], at[1, i] = _start(guesses[i], rows[i], labels[i], here[:, i], start, plane)
     _newton_many(at, pis, logs, labels, 0.0, counts[_STEPS], plane, here)
     for i in range(count):
         places[i, 0], places[i, 1], places[i, 2], places[i, 3] = at[0, i], at[1, i], here[0, i], here[1, i]
     _keep_classes(rows, predicted, labels, plane, places)
+
+
+@_compiled
+def _start(
+    guess: Floats, row: Floats, label: int, here: Floats, start: Start, plane: Plane
+) -> tuple[float, float]:
+    """Where `_place` starts, from what `_look_many` says at a rough guess."""
+    theta, classes = plane.theta, plane.theta.shape[1]
+    doubt = _doubt(here[2], here[3], here[4], here[5], here[6], guess[2])
+    best, least = _best_anchor(row, label, here[0] + doubt, plane)
+    if best < 0 or not least < here[0] - doubt:
+        _exact_guess(row, start, plane.numbers[_BOUND], guess)
+        pair = row[: 2 * classes].reshape((2, classes))
+        there = _look(guess[0], guess[1], pair, theta, plane.numbers[_POWER], np.empty((3, classes)))
+        best = best if least < there[0] else -1
+    return (plane.anchors[best, 0], plane.anchors[best, 1]) if best >= 0 else (guess[0], guess[1])
 
 
 @_compiled
@@ -1216,7 +1300,7 @@ def _keep_classes(rows: Floats, predicted: Words, labels: Ints, plane: Plane, pl
     for i in range(len(rows)):
         rival = _rival(places[i, 0], places[i, 1], labels[i], theta, reach, labels[i])
         if predicted[i] >= 0 and rival != labels[i]:
-            astray[n], anchors[n] = i, _inside_anchor(rows[i], labels[i], plane)
+            astray[n], anchors[n] = i, _inside_anchor(rows[i], labels[i], plane)[0]
             n += 1 if anchors[n] >= 0 else 0
     if n == 0:
         return
@@ -1241,23 +1325,45 @@ def _keep_classes(rows: Floats, predicted: Words, labels: Ints, plane: Plane, pl
 
 
 @_compiled
-def _place(guess: Floats, row: Floats, plane: Plane, work: Floats) -> Place:
-    """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`."""
+def _place(guess: Floats, row: Floats, start: Start, plane: Plane, work: Floats) -> Place:
+    """Point, KL_sym and log Σ exp s of a row, from f_p's guess or the best anchor; see `Embedder._place`.
+
+    The guess is a rough one. It is made again where that may matter; most of the time an anchor is clearly better.
+    """
     theta, power, classes = plane.theta, plane.numbers[_POWER], plane.theta.shape[1]
-    label, pair = _largest(row, classes, 2 * classes), row[: 2 * classes].reshape((2, classes))
+    label, pair = _top_class(row[:classes]), row[: 2 * classes].reshape((2, classes))
     x, y = guess[0], guess[1]
     here = _look(x, y, pair, theta, power, work)
+    doubt = _doubt(here[2], here[3], here[4], here[5], here[6], guess[2])
     if len(plane.coarse):
-        best = _best_anchor_of_most(row, here[0], plane)
+        best, least = _best_anchor_of_most(row, here[0] + doubt, plane)
     elif len(plane.levels):
-        best = _best_anchor_of_many(row, label, here[0], plane)
+        best, least = _best_anchor_of_many(row, label, here[0] + doubt, plane)
     else:
-        best = _best_anchor(row, label, here[0], plane)
+        best, least = _best_anchor(row, label, here[0] + doubt, plane)
+    if best < 0 or not least < here[0] - doubt:
+        _exact_guess(row, start, plane.numbers[_BOUND], guess)
+        x, y = guess[0], guess[1]
+        here = _look(x, y, pair, theta, power, work)
+        best = best if least < here[0] else -1
     if best >= 0:
         x, y = plane.anchors[best, 0], plane.anchors[best, 1]
         here = _look(x, y, pair, theta, power, work)
     place = _newton(x, y, here, pair, label, 0.0, plane.counts[_STEPS], plane, work)
     return _keep_class(place, row, label, plane, work)
+
+
+@_compiled
+def _doubt(g_x: float, g_y: float, h_xx: float, h_yy: float, h_xy: float, distance: float) -> float:
+    """How much KL_sym may change over a distance, by its derivatives, twice."""
+    slope, bend = math.sqrt(g_x * g_x + g_y * g_y), abs(h_xx) + abs(h_yy) + abs(h_xy)
+    return (2.0 * slope + bend * distance) * distance
+
+
+@_compiled
+def _exact_guess(row: Floats, start: Start, bound: float, guess: Floats) -> None:
+    """Write f_p(π) in float64 to `guess`."""
+    _guess(row, start, -np.inf, bound, np.empty((2, start.sizes.max())), guess)
 
 
 @_compiled
@@ -1267,7 +1373,7 @@ def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Float
     reach, pair = math.exp(plane.numbers[_MARGIN] / power), row[: len(row) - 1].reshape((2, len(row) // 2))
     if _rival(place[0], place[1], label, theta, reach, label) == label:
         return place
-    inside = _inside_anchor(row, label, plane)
+    inside, _ = _inside_anchor(row, label, plane)
     if inside < 0:
         return place
     from_x, from_y = plane.anchors[inside, 0], plane.anchors[inside, 1]
@@ -1279,14 +1385,14 @@ def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Float
 
 
 @_compiled
-def _inside_anchor(row: Floats, label: int, plane: Plane) -> int:
-    """Index of the anchor of least KL_sym among those where the student predicts the class, or -1 if there is none."""
+def _inside_anchor(row: Floats, label: int, plane: Plane) -> tuple[int, float]:
+    """The anchor of least `_cost` among those where the student predicts the class, or -1 if there is none, and that."""
     best, least = -1, np.inf
     for j in range(plane.inside_starts[label], plane.inside_starts[label + 1]):
         cost = _cost(row, plane.anchor_weights[plane.inside[j]])
         if cost < least:
             best, least = plane.inside[j], cost
-    return best
+    return best, least
 
 
 @_compiled
@@ -1326,7 +1432,7 @@ def _gen(pis: Floats, logs: Floats, predicted: Words, gamma: float, top_classes:
             others += pi[k] if k != top else 0.0
         if kept < inputs:
             _select(pi, rest)
-            top = _largest(rest, 0, kept)
+            top = _largest(rest)
         else:
             for k in range(inputs):
                 rest[k] = pi[k]
@@ -1380,8 +1486,8 @@ def _select(values: Floats, largest: Floats) -> None:
 
 
 @_compiled
-def _affinity(row: NDArray[np.float32], screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> float:
-    """Write the products of a row with all rows of a screen to `affinity`; their `_single_error`."""
+def _affinity(row: NDArray[np.float32], screen: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
+    """Write the products of a row with all rows of a screen to `affinity`."""
     classes = len(row)
     for block in range(len(screen)):
         rows, sums, k = screen[block], affinity[block], 0
@@ -1399,13 +1505,42 @@ def _affinity(row: NDArray[np.float32], screen: NDArray[np.float32], affinity: N
             for m in range(len(sums)):
                 sums[m] += a * row_a[m]
             k += 1
-    return _single_error(classes)
 
 
 @_compiled
-def _single_error(classes: int) -> float:
-    """What a product of rows of length one in float32 is off at most: factors and each sum are rounded to 24 bits."""
-    return (classes + 8) * 2.0**-24
+def single_error(classes: int) -> float:
+    """What a product of rows of length one in float32 is off at most: factors and each sum are rounded to 24 bits.
+
+    Four times that, so that it holds for products of `_parts` as well, which are rounded before: those are too large by
+    more than the product itself, but for this.
+    """
+    return (classes + 8) * 2.0**-22
+
+
+@_compiled
+def _parts(soft: Floats, directions: NDArray[np.float32], parts: NDArray[np.float32]) -> None:
+    """Write the parts of a row of length one in some directions, and the length of the rest, to `parts`.
+
+    Of two rows the products of these sum to at least the product of the rows, because that of their rests is at most
+    that of the rests' lengths.
+    """
+    inside, square, k = parts[: directions.shape[1]], 0.0, 0
+    for j in range(len(inside)):
+        inside[j] = 0.0
+    while k + 3 < len(soft):
+        a, b, c, d = np.float32(soft[k]), np.float32(soft[k + 1]), np.float32(soft[k + 2]), np.float32(soft[k + 3])
+        from_a, from_b, from_c, from_d = directions[k], directions[k + 1], directions[k + 2], directions[k + 3]
+        for j in range(len(inside)):
+            inside[j] += (a * from_a[j] + b * from_b[j]) + (c * from_c[j] + d * from_d[j])
+        k += 4
+    while k < len(soft):
+        a, from_a = np.float32(soft[k]), directions[k]
+        for j in range(len(inside)):
+            inside[j] += a * from_a[j]
+        k += 1
+    for j in range(len(inside)):
+        square += inside[j] * inside[j]
+    parts[len(inside)] = math.sqrt(max(1.0 - square + single_error(len(soft)), 0.0))
 
 
 @_compiled
@@ -1433,12 +1568,12 @@ def _square_distance(
 ) -> float:
     """Square distance to the k-th nearest stored row, k being the length of `best`; see `SoftNeighbours.score`.
 
-    `affinity` has the products with all stored rows, each off by at most `error`.
-    `lanes` gets the largest product at each place of the blocks. The k-th largest of some of all is at most the k-th
-    largest of all, so only rows whose product is not below it, but for rounding, can be among the k nearest.
+    `affinity` has the products with all stored rows, none of them below its true value by more than `error`; it is
+    written to. Rows of length one have the square distance 2 - 2 a·b, so that after a few rows only those can be nearer
+    whose product is large enough. `lanes` gets the largest product at each place of the blocks.
     """
     # No product is negative, so they are in the order of their bits, whose largest are found several at a time.
-    bits, tops, fourth = affinity.view(np.int32), lanes.view(np.int32), len(lanes) // 4
+    bits, tops = affinity.view(np.int32), lanes.view(np.int32)
     for j in range(len(tops)):
         tops[j] = 0
     for block in range(len(bits)):
@@ -1447,21 +1582,34 @@ def _square_distance(
             tops[j] = max(tops[j], part[j])
     for j in range(len(best)):
         best[j] = np.inf
-    for j in range(fourth):
-        top = max(max(lanes[j], lanes[j + fourth]), max(lanes[j + 2 * fourth], lanes[j + 3 * fourth]))
-        _insert(-float(top), best)
-    least = np.float32(-best[-1] - 2.0 * error)
-    for j in range(len(best)):
-        best[j] = np.inf
+    # The most promising rows first, each of another lane.
+    top = np.int32(2**31 - 1)
+    for _ in range(len(best)):
+        limit, top, lane, block = top, np.int32(0), 0, 0
+        for j in range(len(tops)):
+            top = max(top, tops[j] if tops[j] < limit else np.int32(0))
+        while lane < len(tops) - 1 and tops[lane] != top:
+            lane += 1
+        while block < len(bits) - 1 and bits[block, lane] != top:
+            block += 1
+        if bits[block, lane] == top:
+            _insert(_square(soft, rows[block * BLOCK + lane]), best)
+            affinity[block, lane] = np.nan
     for j in range(len(lanes)):
-        if lanes[j] >= least:
+        if 1.0 - 0.5 * best[-1] - error <= lanes[j]:
             for block in range(len(affinity)):
-                if affinity[block, j] >= least:
-                    row, square = rows[block * BLOCK + j], 0.0
-                    for k in range(len(soft)):
-                        square += (soft[k] - row[k]) * (soft[k] - row[k])
-                    _insert(square, best)
+                if 1.0 - 0.5 * best[-1] - error <= affinity[block, j]:
+                    _insert(_square(soft, rows[block * BLOCK + j]), best)
     return float(best[-1])
+
+
+@_compiled
+def _square(first: Floats, second: Floats) -> float:
+    """Square distance of two rows."""
+    square = 0.0
+    for k in range(len(first)):
+        square += (first[k] - second[k]) * (first[k] - second[k])
+    return square
 
 
 @_compiled
@@ -1571,13 +1719,35 @@ def _b_spline(offset: float) -> tuple[float, float, float, float]:
 
 
 @_compiled
-def _largest(values: Floats, start: int, end: int) -> int:
-    """Where the largest of some values is, counted from the start of them."""
-    best = start
-    for k in range(start + 1, end):
+def _largest(values: Floats) -> int:
+    """Where the first of the largest of some numbers is."""
+    best = 0
+    for k in range(1, len(values)):
         if values[k] > values[best]:
             best = k
-    return best - start
+    return best
+
+
+@_compiled
+def _most_probable(probs: Floats, less_than: int) -> tuple[int, int]:
+    """The first of the most probable of some classes, -1 if there is none, and its probability as bits.
+
+    None of the classes counts whose probability is not less than one given as bits. Positive numbers are in the order of
+    their bits, the largest of which is found several at a time.
+    """
+    bits, top = probs.view(np.int64), np.int64(0)
+    for k in range(len(bits)):
+        top = max(top, bits[k] if bits[k] < less_than else np.int64(0))
+    for k in range(len(bits)):
+        if bits[k] == top:
+            return k, top
+    return -1, top
+
+
+@_compiled
+def _top_class(probs: Floats) -> int:
+    """The first of the most probable of some classes."""
+    return _most_probable(probs, _ALL)[0]
 
 
 @_compiled

@@ -69,6 +69,40 @@ def test_products_of_16_bits_are_off_by_no_more_than_is_said(classes: int) -> No
         assert off.max() <= error < 1e-3
 
 
+def test_products_of_parts_are_not_below_those_of_rows() -> None:
+    """In a few directions and the rest, one row at a time and many, for usual and for one-hot rows; and not far above."""
+    rows = np.concatenate([map_probs(random_embedder(100), 400), extreme_probs(100)])
+    combined = Combined.fit(log_probs(rows))
+    outlier, stored = kernel._outlier(combined), combined.neighbours.rows
+    others = np.concatenate([stored[:50], np.eye(100)[:3]])
+    one_by_one = np.empty((len(others), outlier.directions.shape[1] + 1), dtype=np.float32)
+    for row, parts in zip(others, one_by_one, strict=True):
+        loops._parts(row, outlier.directions, parts)
+
+    for parts in (one_by_one, kernel._parts(others, outlier.directions)):
+        above = parts @ kernel._parts(stored, outlier.directions).T - others @ stored.T
+        assert above.min() >= -loops.single_error(100)
+        assert np.median(above) < 0.1
+
+
+@pytest.mark.parametrize("features", ["probs", "log_probs", "both"])
+@pytest.mark.parametrize("classes", [3, 10, 130])
+def test_a_rough_guess_is_off_by_no_more_than_is_said(classes: int, features: str) -> None:
+    """In float32 and without the smallest inputs, one row at a time and many; in float64 it is f_p itself."""
+    embedder = random_embedder(classes, features=features)
+    start, bound = kernel._start(embedder), embedder.bound
+    rows = embedder.prepare(log_probs(map_probs(embedder, 200)))
+    least, slope, rounding = kernel._doubts(embedder.network)
+    values, guess, exact = np.empty((2, 2 * classes + 16), dtype=np.float32), np.empty(3), np.empty(3)
+    for row, true in zip(rows, embedder.network_guess(rows), strict=True):
+        left_out = loops._guess(row, start, least, bound, values, guess)
+        loops._exact_guess(row, start, bound, exact)
+
+        assert np.hypot(*(guess[:2] - true)) <= rounding + slope * left_out
+        np.testing.assert_allclose(exact[:2], true, atol=1e-12)
+        assert 0.0 <= left_out < (1e-5 * classes if features == "probs" else 1e-300)
+
+
 @pytest.mark.parametrize("classes", [100, 300])
 def test_groups_of_classes_never_cost_more_than_the_classes(classes: int) -> None:
     """KL_sym of groups is below that of finer groups, and of the classes, at every anchor: no anchor is lost."""
@@ -77,15 +111,14 @@ def test_groups_of_classes_never_cost_more_than_the_classes(classes: int) -> Non
     sizes = plane.levels.tolist()
     for row in rows:
         coarse, finer, entropies = loops._group(row, plane)
-        ends = np.cumsum([2 * size + 1 for size in sizes])
-        levels = [
-            finer[end - 2 * size - 1 : end] @ plane.screens[:, end - 2 * size - 1 : end].T + entropy
-            for size, end, entropy in zip(sizes, ends, entropies, strict=False)
-        ]
+        levels = []
+        for level, entropy in zip(range(len(sizes)), entropies, strict=False):
+            groups, screen = loops._level(finer, level, plane)
+            levels.append(screen @ groups + entropy)
         if len(plane.coarse):
             costs = np.einsum("bkm,k->bm", plane.coarse, coarse).ravel()[: len(embedder.anchors)]
             levels.insert(0, costs + entropies[-1])
         exact = row @ embedder.anchor_weights + entropies[len(sizes) - 1]
         for fewer, more in zip(levels, [*levels[1:], exact], strict=True):
             assert (fewer <= more + 1e-4 * (1.0 + more)).all()
-    assert sizes == ([32, 100] if classes == 100 else [32, 128, 300])
+    assert sizes == ([32, 100] if classes == 100 else [64, 300])

@@ -383,7 +383,7 @@ def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
     best, losses = embedder.best_anchor(rows)
     labels = rows[:, classes : 2 * classes].argmax(axis=1)
 
-    def search(row: Floats, label: int, limit: float) -> int:
+    def search(row: Floats, label: int, limit: float) -> tuple[int, float]:
         if classes < 96:
             return loops._best_anchor(row, label, limit, plane)
         if classes < 256:
@@ -395,8 +395,9 @@ def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
         search(row, int(label), float(loss) - 1e-9) for row, label, loss in zip(rows, labels, losses, strict=True)
     ]
 
-    np.testing.assert_array_equal(found, best)
-    assert set(better) == {-1}
+    np.testing.assert_array_equal([anchor for anchor, _ in found], best)
+    np.testing.assert_allclose([loss for _, loss in found], losses, atol=1e-9)
+    assert {anchor for anchor, _ in better} == {-1}
 
 
 def test_scorer_refuses_known_rows_of_other_classes() -> None:
