@@ -265,8 +265,8 @@ def _doubts(network: Network) -> tuple[float, float, float]:
     """For a rough guess: the inputs that it leaves out, how far it moves for what they sum to, and for float32.
 
     The norms of the layers bound how far it moves, and tell how far if roundings are as often up as down. Measured were
-    a hundredth and a thousandth of that at most; a tenth of the first is taken. A start that is missed for it is as good
-    as the one that is taken, but for that much.
+    a hundredth and a thousandth of that at most; a tenth of the first is taken. A start that is missed for it is as
+    good as the one that is taken, but for that much.
     """
     weights, biases = zip(*network.layers, strict=True)
     # Probabilities sum to one; of logarithms each is below two and a half.

@@ -6,8 +6,8 @@ The same formulas as in `embed`, `student`, `kde`, `combined`, `confidence`, `le
     anchors      KL_sym is at least that of fewer classes (data processing). With two, "the row's own" and "any other",
                  anchors in the order of their log-odds are tried from the row's outwards until no other can win; where
                  classes are many, groups of neighbours on the map, few and then more, tell which need not be tried
-    neighbours   products in float32, of rows rounded to 16 bits, or of their parts in a few directions, leave few stored
-                 rows that can be the k-th nearest; float64 decides among them
+    neighbours   products in float32, of rows rounded to 16 bits, or of their parts in a few directions, leave few
+                 stored rows that can be the k-th nearest; float64 decides among them
 
 Logarithms and exponentials in loops are those of `_log_and_inverse` and `_exp`, which are worked on several at a time;
 those of the C library numba calls one by one.
@@ -192,8 +192,8 @@ class Outlier(NamedTuple):
 
     `rows` are the stored rows, (64 B, K), filled up to whole blocks with places that are far from any row, and `screen`
     has them in float32 and turned, (B, K, 64), filled up with zeros. Where classes are many, `directions` are those in
-    which the rows are longest, (K, D), and the screen has `_parts` of them, (B, D + 1, 64). From `WIDE` classes on it is
-    empty, and `wide` has them in `STEPS`, (64 B, K and some zeros), two in each number of 32 bits.
+    which the rows are longest, (K, D), and the screen has `_parts` of them, (B, D + 1, 64). From `WIDE` classes on both
+    are empty, and `wide` has them in `STEPS`, (64 B, K and some zeros), two in each number of 32 bits.
     """
 
     rows: Floats
@@ -954,14 +954,14 @@ def _best_anchor_of_most(row: Floats, limit: float, plane: Plane) -> tuple[int, 
 
 
 @_compiled
-def _likely_limit(
-    row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane
-) -> float:
+def _likely_limit(row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane) -> float:
     """A limit below which the best anchor is, from those where the student predicts a likely class."""
-    last, bits = len(plane.levels) - 1, _ALL
+    last, bits = len(plane.levels) - 1, np.int64(_ALL)
     whole, screen = _level(finer, last, plane)
     for _ in range(_LIKELY):
         label, bits = _most_probable(row[: len(row) // 2], bits)
+        if label < 0:
+            break
         for j in range(plane.inside_starts[label], plane.inside_starts[label + 1]):
             cost = _single_cost(whole, screen[plane.inside[j]])
             limit = min(limit, _loss_at_most(cost, len(row) // 2, entropies[last]))
@@ -980,7 +980,7 @@ def _level(finer: NDArray[np.float32], level: int, plane: Plane) -> tuple[NDArra
 def _best_of(
     some: Ints, row: Floats, limit: float, finer: NDArray[np.float32], entropies: Floats, plane: Plane
 ) -> tuple[int, float]:
-    """The one of some anchors, whose array is written to, of least KL_sym, or -1 if none is below the limit, and that."""
+    """What `_best_anchor` says of some anchors, whose array is written to."""
     count, last, best = len(some), len(plane.levels) - 1, -1
     costs, (whole, screen) = np.empty(count, dtype=np.float32), _level(finer, last, plane)
     for level in range(last + 1):
@@ -1251,9 +1251,7 @@ def _newton_many(
 
 
 @_compiled
-def _place_many(
-    guesses: Floats, rows: Floats, predicted: Words, start: Start, plane: Plane, places: Floats
-) -> None:
+def _place_many(guesses: Floats, rows: Floats, predicted: Words, start: Start, plane: Plane, places: Floats) -> None:
     """Write point, KL_sym and log Σ exp s of many rows to `places`, (n, 4), as `_place` finds them; bad rows too."""
     count, classes, numbers, counts = len(rows), plane.theta.shape[1], plane.numbers, plane.counts
     at, pis, logs = np.zeros((2, count)), np.empty((classes, count)), np.empty((classes, count))
@@ -1276,9 +1274,7 @@ def _place_many(
 
 
 @_compiled
-def _start(
-    guess: Floats, row: Floats, label: int, here: Floats, start: Start, plane: Plane
-) -> tuple[float, float]:
+def _start(guess: Floats, row: Floats, label: int, here: Floats, start: Start, plane: Plane) -> tuple[float, float]:
     """Where `_place` starts, from what `_look_many` says at a rough guess."""
     theta, classes = plane.theta, plane.theta.shape[1]
     doubt = _doubt(here[2], here[3], here[4], here[5], here[6], guess[2])
@@ -1386,7 +1382,7 @@ def _keep_class(place: Place, row: Floats, label: int, plane: Plane, work: Float
 
 @_compiled
 def _inside_anchor(row: Floats, label: int, plane: Plane) -> tuple[int, float]:
-    """The anchor of least `_cost` among those where the student predicts the class, or -1 if there is none, and that."""
+    """The anchor of least `_cost` among those where the student predicts the class, -1 if there is none, and that."""
     best, least = -1, np.inf
     for j in range(plane.inside_starts[label], plane.inside_starts[label + 1]):
         cost = _cost(row, plane.anchor_weights[plane.inside[j]])
@@ -1729,11 +1725,11 @@ def _largest(values: Floats) -> int:
 
 
 @_compiled
-def _most_probable(probs: Floats, less_than: int) -> tuple[int, int]:
+def _most_probable(probs: Floats, less_than: np.int64) -> tuple[int, np.int64]:
     """The first of the most probable of some classes, -1 if there is none, and its probability as bits.
 
-    None of the classes counts whose probability is not less than one given as bits. Positive numbers are in the order of
-    their bits, the largest of which is found several at a time.
+    None of the classes counts whose probability is not less than one given as bits. Positive numbers are in the order
+    of their bits, the largest of which is found several at a time.
     """
     bits, top = probs.view(np.int64), np.int64(0)
     for k in range(len(bits)):
@@ -1747,7 +1743,7 @@ def _most_probable(probs: Floats, less_than: int) -> tuple[int, int]:
 @_compiled
 def _top_class(probs: Floats) -> int:
     """The first of the most probable of some classes."""
-    return _most_probable(probs, _ALL)[0]
+    return _most_probable(probs, np.int64(_ALL))[0]
 
 
 @_compiled

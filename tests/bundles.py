@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
 from darksight_core.combined import Combined
@@ -14,7 +15,7 @@ from darksight_core.simplex import Floats, log_probs
 from darksight_core.split import RowSketch, make_split
 from darksight_core.student import Student
 
-__all__ = ["make_bundle", "make_embedder"]
+__all__ = ["bundle_of", "make_bundle", "make_embedder"]
 
 
 def make_embedder(classes: int = 3, *, seed: int = 0, log_prior: Floats | None = None) -> Embedder:
@@ -57,10 +58,21 @@ def make_bundle(
         Whether reference points have labels.
     """
     embedder = make_embedder(classes, seed=seed, log_prior=log_prior)
-    student = embedder.student
-    rng = np.random.default_rng(seed)
-    predictions = from_arrays(rng.dirichlet(np.full(classes, 0.4), rows).astype(np.float32))
-    split = make_split(rows, seed, shares)
+    probs = np.random.default_rng(seed).dirichlet(np.full(classes, 0.4), rows).astype(np.float32)
+    return bundle_of(embedder, probs, seed=seed, shares=shares, labelled=labelled)
+
+
+def bundle_of(
+    embedder: Embedder,
+    probs: NDArray[np.float32],
+    *,
+    seed: int = 0,
+    shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
+    labelled: bool = True,
+) -> Bundle:
+    """A bundle of rows (n, K) on a map; parameters as for `make_bundle`."""
+    student, predictions = embedder.student, from_arrays(probs)
+    split = make_split(len(probs), seed, shares)
     points, _ = embedder.embed(log_probs(predictions.probs))
     kde = Kde.fit(points[split.fit], bandwidth=1.0)
     log_pi = log_probs(predictions.probs)
@@ -85,7 +97,7 @@ def make_bundle(
         probes=probes.ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=make_manifest(
-            class_names=tuple(f"class {k}" for k in range(classes)),
+            class_names=tuple(f"class {k}" for k in range(student.n_classes)),
             fit_config={"method": "fast", "seed": seed, "dof": 2.0},
             fidelity={"kl_sym": 0.05, "acc_teacher": 1.0, "heldout": {"kl_sym": 0.0625, "acc_teacher": 0.99}},
         ),

@@ -37,7 +37,6 @@ _ROOT = Path(__file__).parents[2]
 _SCORE, _INFER = "/darksight.v1.MonitorService/Score", "/inference.GRPCInferenceService/ModelInfer"
 _WORKERS = 2
 _GENERATORS = 2
-_ROWS = 2000
 _DISTINCT = 64
 # Long, because after a change to the compiled loops the first start compiles them.
 _START_SECONDS = 400.0
@@ -115,13 +114,14 @@ class Bench:
         return quick if self.quick else full
 
     def bundle(self, classes: int, seed: int = 0) -> Path:
-        """A synthetic bundle, made when it is first asked for."""
+        """A bundle, made when it is first asked for."""
         from darksight_core.bundle import write_bundle
-        from tests.bundles import make_bundle
+        from tests.bench.maps import fitted_bundle
 
         path = self.folder / f"k{classes}-{seed}.safetensors"
         if not path.exists():
-            write_bundle(path, make_bundle(_ROWS, classes, seed=seed))
+            tell(f"a map of {classes} classes is made")
+            write_bundle(path, fitted_bundle(classes, seed=seed))
         return path
 
     @cached_property
@@ -148,9 +148,9 @@ class Bench:
 
     def tensors(self, rows: int, classes: int, count: int) -> list[Any]:
         """Their predictions."""
-        from tests.builders import make_probs
+        from tests.bench.maps import new_rows
 
-        return np.split(make_probs(rows * count, classes, seed=1), count)
+        return np.split(new_rows(rows * count, classes), count)
 
     @contextmanager
     def serving(self, classes: Sequence[int], *options: str, workers: int = _WORKERS) -> Iterator[Served]:

@@ -70,7 +70,7 @@ def test_products_of_16_bits_are_off_by_no_more_than_is_said(classes: int) -> No
 
 
 def test_products_of_parts_are_not_below_those_of_rows() -> None:
-    """In a few directions and the rest, one row at a time and many, for usual and for one-hot rows; and not far above."""
+    """In a few directions and the rest, one row at a time and many, for usual and one-hot rows; and not far above."""
     rows = np.concatenate([map_probs(random_embedder(100), 400), extreme_probs(100)])
     combined = Combined.fit(log_probs(rows))
     outlier, stored = kernel._outlier(combined), combined.neighbours.rows
