@@ -18,6 +18,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
 from darksight_service.regions import Regions
 from darksight_service.registry import (
+    Facts,
     Registry,
     Serving,
     Version,
@@ -76,9 +77,9 @@ class Control:
         """The state of all models."""
         return dict(self._registry.state.models)
 
-    def facts(self, model: str, version: str) -> Version:
-        """A deployed version."""
-        return self._registry.version(model, version)
+    def facts(self, model: str, version: str) -> Facts:
+        """What is listed of a deployed version."""
+        return self._registry.facts(model, version)
 
     def deploy(self, model: str, path: str, *, activate: bool, author: str) -> str:
         """Add a bundle of the bundle folder; its version."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from darksight_core.bundle import Bundle, Reference, read_bundle
 from darksight_core.conformal import cutoff
@@ -31,6 +32,7 @@ from darksight_service.statefile import StateFile
 
 __all__ = [
     "DEFAULT_ALPHA",
+    "Facts",
     "Registry",
     "Serving",
     "Version",
@@ -47,15 +49,24 @@ __all__ = [
 DEFAULT_ALPHA = 0.01
 """Level of the outlier rule for a bundle without a gate."""
 
+# Versions in memory besides those that may serve next.
 _KEPT = 8
 _SHORTEST = 12
 
 _log = logging.getLogger("darksight.registry")
 
 
+class Facts(NamedTuple):
+    """What is listed of a version."""
+
+    class_names: tuple[str, ...]
+    calibration_rows: int
+    outlier_score: str
+
+
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A bundle in memory; most that are listed never score a row, so its scorer is made when it is first asked for."""
+    """A bundle in memory; most that are looked at never score a row, so its scorer is made when it is asked for."""
 
     content: Bundle
     version: str
@@ -144,6 +155,7 @@ class Registry:
         self._lock = threading.Lock()
         self._stamp: tuple[int, int] | None = None
         self._loaded: dict[str, Version] = {}
+        self._facts: dict[str, Facts] = {}
         self._state = State()
         self._serving: Mapping[str, Serving] = {}
 
@@ -174,11 +186,16 @@ class Registry:
         """A deployed version in memory, which is read if it is not."""
         found = self._loaded.get(version)
         if found is None:
-            path = self._state.models[model].versions[version].path
-            found = Version.of(read_bundle(deployed_path(self._bundles, path, version), verify=True))
-            if found.version != version:
-                raise ConfigError(f"the file of version {version[:_SHORTEST]} now holds {found.version[:_SHORTEST]}")
-            self._loaded[version] = found
+            found = self._loaded[version] = self._read(model, version)
+            self._forget()
+        return found
+
+    def facts(self, model: str, version: str) -> Facts:
+        """What is listed of a deployed version, which is read once and not kept in memory for it."""
+        found = self._facts.get(version)
+        if found is None:
+            bundle = self._loaded.get(version) or self._read(model, version)
+            found = self._facts[version] = Facts(bundle.class_names, bundle.calibration_rows, bundle.outlier_score)
         return found
 
     def refresh(self) -> bool:
@@ -210,6 +227,13 @@ class Registry:
             self._stamp = stamp
             self._forget()
         return True
+
+    def _read(self, model: str, version: str) -> Version:
+        path = self._state.models[model].versions[version].path
+        found = Version.of(read_bundle(deployed_path(self._bundles, path, version), verify=True))
+        if found.version != version:
+            raise ConfigError(f"the file of version {version[:_SHORTEST]} now holds {found.version[:_SHORTEST]}")
+        return found
 
     def _make(self, name: str, model: ModelState) -> Serving:
         shadow = self._under_policy(name, model, model.shadow) if model.shadow else None
@@ -257,8 +281,9 @@ class Registry:
         """Keep the versions that may be asked for next, and a few more."""
         wanted = {version for model in self._state.models.values() for version in (model.active, model.shadow)}
         wanted |= {model.previous[-1] for model in self._state.models.values() if model.previous}
-        for version in [each for each in self._loaded if each not in wanted][:-_KEPT]:
-            del self._loaded[version]
+        # Several threads may be here at once.
+        for version in [each for each in list(self._loaded) if each not in wanted][:-_KEPT]:
+            self._loaded.pop(version, None)
 
 
 def find_version(name: str, model: ModelState, version: str) -> str:

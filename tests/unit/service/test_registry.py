@@ -13,7 +13,7 @@ from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.monitor import Monitor
 from darksight_service.records import prediction_id
-from darksight_service.registry import Registry
+from darksight_service.registry import Registry, Version
 from darksight_service.rpc.admin import Admin
 from darksight_service.state import Change, apply_change
 from darksight_service.statefile import StateFile
@@ -76,26 +76,64 @@ def random_rows(n: int) -> np.ndarray:
     return np.random.default_rng(3).dirichlet(np.full(3, 0.4), n)
 
 
-def live_scorers() -> int:
-    """Scorers that are in memory."""
+def in_memory(kind: type) -> int:
+    """How many there are."""
     gc.collect()
-    return sum(type(each) is Scorer for each in gc.get_objects())
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
+    """What ListModels says of the model."""
+    control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
+    listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
+    return list(model.versions)
 
 
 def test_a_version_that_is_looked_at_gets_no_scorer(tmp_path: Path, registry: Registry) -> None:
     """Listing says what is in a bundle; its arrays are laid out for scoring when it is to score."""
     version = deploy(tmp_path, registry, 1)
-    before = live_scorers()
+    before = in_memory(Scorer)
 
-    control = Control(registry, StateFile(tmp_path / "registry.json"), lambda: pytest.fail("no store is needed"))
-    listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
-    looked_at = live_scorers()
+    listed = list_versions(tmp_path, registry)
+    looked_at = in_memory(Scorer)
     registry.get("m", version)
 
-    (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
-    assert [each.calibration_rows for each in model.versions] == [599, 120]
+    assert [each.calibration_rows for each in listed] == [599, 120]
     assert looked_at == before
-    assert live_scorers() == before + 1
+    assert in_memory(Scorer) == before + 1
+
+
+def test_listing_reads_a_bundle_once_and_keeps_none(tmp_path: Path, registry: Registry) -> None:
+    """What is listed of a version is small and never changes; the rest of it is not needed until it is to serve."""
+    for seed in range(1, 4):
+        deploy(tmp_path, registry, seed)
+    before = in_memory(Version)
+
+    first = list_versions(tmp_path, registry)
+    after = in_memory(Version)
+    for path in (tmp_path / "bundles").glob("*.safetensors"):
+        path.unlink()
+
+    assert [each.calibration_rows for each in first] == [599, 120, 120, 120]
+    assert after == before
+    assert list_versions(tmp_path, registry) == first
+
+
+def test_of_versions_that_do_not_serve_a_few_are_kept(tmp_path: Path, registry: Registry) -> None:
+    """Whoever asks for one old version after the other fills no memory; what may serve next is there all the time."""
+    shadow, *old = [deploy(tmp_path, registry, seed) for seed in range(1, 13)]
+    first = registry.get("m").version
+    make_change(tmp_path, registry, "activate", version=old[0])
+    make_change(tmp_path, registry, "shadow", version=shadow)
+    wanted = [registry.version("m", version) for version in (first, shadow, old[0])]
+    before = in_memory(Version)
+
+    for version in old:
+        registry.get("m", version)
+
+    assert in_memory(Version) - before == 8
+    assert [registry.version("m", each.version) for each in wanted] == wanted
 
 
 def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_path: Path, registry: Registry) -> None:
