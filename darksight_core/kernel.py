@@ -377,7 +377,8 @@ def _group_weights(q: Floats, group: NDArray[np.int64]) -> Floats:
     """What `Embedder.anchor_weights` are for classes, for groups of them, (M, 2G + 1), from posteriors (K, M)."""
     sums = np.zeros((int(group.max()) + 1, q.shape[1]))
     np.add.at(sums, group, q)
-    logs = np.log(sums)
+    # With many degrees of freedom whole groups are too improbable for a number.
+    logs = np.log(np.maximum(sums, 1e-300))
     return np.concatenate([-logs, -sums, (sums * logs).sum(axis=0, keepdims=True)]).T
 
 

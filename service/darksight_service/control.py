@@ -86,6 +86,8 @@ class Control:
         check_name(model)
         # Read and verified before anybody hears of it.
         bundle = self._registry.load(path)
+        if activate:
+            bundle.get_ready()
         known = self._registry.state.models.get(model)
         if known is not None:
             classes = self._registry.get(model).bundle.class_names
@@ -100,7 +102,7 @@ class Control:
     def activate(self, model: str, version: str, *, author: str) -> None:
         """Make a version the active one."""
         version = find_version(model, self.model(model), version)
-        self._registry.version(model, version)
+        self._registry.version(model, version).get_ready()
         self._record("activate", model, {"version": version}, author)
 
     def roll_back(self, model: str, *, author: str) -> None:
@@ -108,7 +110,7 @@ class Control:
         state = self.model(model)
         if not state.previous:
             raise RefusedError(f"model {model!r} has had no other active version to go back to")
-        self._registry.version(model, state.previous[-1])
+        self._registry.version(model, state.previous[-1]).get_ready()
         self._record("rollback", model, {"version": state.previous[-1]}, author)
 
     def shadow(self, model: str, version: str, *, author: str) -> None:
@@ -118,7 +120,7 @@ class Control:
             version = find_version(model, self.model(model), version)
             if version == state.active:
                 raise RefusedError("the active version cannot be its own shadow")
-            self._registry.version(model, version)
+            self._registry.version(model, version).get_ready()
         self._record("shadow", model, {"version": version}, author)
 
     def set_policy(self, model: str, policy: PolicyOverride, *, author: str, comment: str) -> Serving:

@@ -96,6 +96,11 @@ class Version:
         """Scores rows."""
         return Scorer.of(self.content)
 
+    def get_ready(self) -> Version:
+        """The same with its scorer made: a bundle of which none can be made is refused before it serves."""
+        _ = self.scorer
+        return self
+
     @property
     def embedder(self) -> Embedder:
         """Its map."""
@@ -347,7 +352,7 @@ def bundle_path(folder: Path, path: str) -> Path:
 def named_bundle(folder: Path, path: Path) -> Path:
     """A bundle that the command line names, from here or from the bundle folder; ConfigError if it is in neither."""
     found = path if path.exists() or path.is_absolute() else bundle_path(folder, str(path))
-    if not found.exists():
+    if not found.is_file():
         raise ConfigError(f"{path}: there is no such file, neither here nor in the bundle folder {folder}")
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -129,10 +130,11 @@ class Supervisor:
         self.settings = replace(settings, grpc_port=self._port_keeper.getsockname()[1])
         self.is_stopping = False
         environment = {**_ONE_THREAD, **self.settings.environment()}
+        kept = {name: os.environ.get(name, value) for name, value in _KEPT_MEMORY.items()}
         self._workers = [
             Child(
                 f"worker-{number}",
-                partial(start_child, "darksight_service.worker", str(number), environment=_KEPT_MEMORY | environment),
+                partial(start_child, "darksight_service.worker", str(number), environment={**kept, **environment}),
             )
             for number in range(settings.worker_count)
         ]

@@ -219,6 +219,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(
     np.savez(tmp_path / "rows.npz", probs=make_probs(30, 4), inputs=np.zeros((30, 3)))
     (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v1.safetensors").read_bytes())
     (tmp_path / "module.pt2").touch()
+    (tmp_path / "lost.d").mkdir()
     before = {path.name for path in tmp_path.iterdir()}
     commands = (
         "fit lost.npz",
@@ -226,6 +227,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(
         "fit lost.npz --nproc 2",
         "fit lost.npz --method svd",
         "fit rows.npz --out lost/new.safetensors",
+        "fit rows.npz --out new.safetensors --plot lost/new.png",
         "bundle verify lost.safetensors",
         "evaluate lost.safetensors rows.npz",
         "evaluate good.safetensors lost.npz",
@@ -243,9 +245,11 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(
         "explain good.safetensors lost.pt2 rows.npz --out new",
         "explain good.safetensors module.pt2 lost.npz --out new",
         "serve --model digits=lost.safetensors --data-dir new",
+        "serve --model digits=lost.d --data-dir new",
         "serve --config lost.toml",
         "explore --data-dir lost",
         "region export digits lost.safetensors --out new.safetensors",
+        "region export digits good.safetensors --out lost/new.safetensors --server 127.0.0.1:1",
         "token lost/tokens me",
     )
 

@@ -124,8 +124,8 @@ def _files(args: argparse.Namespace) -> dict[str, Path]:
         raise ConfigError(f"--rows must be at least 1, not {args.rows}")
     if out.suffix in (".npz", ".png"):
         files = {"arrays" if out.suffix == ".npz" else "sheet": out}
-    elif out.suffix and not out.is_dir():
-        raise ConfigError(f"--out is a folder, or a file .npz or .png, not {out.suffix}")
+    elif (out.suffix or out.exists()) and not out.is_dir():
+        raise ConfigError(f"--out is a folder, or a file .npz or .png, not {out}")
     else:
         files = {"arrays": out / "explain.npz", "sheet": out / "explain.png"}
     for path in files.values():

@@ -13,7 +13,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.fit_options import add_fit_options, out_path
 from darksight_core.predictions import find_files, read_predictions
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
-from darksight_service.tables import atomic
+from darksight_service.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.fit import FitConfig
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if is_svd:
         _refuse_svd(args, files, out)
     refuse_existing(out, overwrite=args.overwrite)
+    if args.plot is not None:
+        check_place(args.plot, overwrite=True)
     require("torch", "fit")
     if args.plot is not None:
         require("matplotlib", "report")

@@ -15,7 +15,7 @@ from typing import Any
 from darksight_client import Region as ServedRegion
 from darksight_client import RegionPreview, Share
 
-from darksight_core.bundle import read_bundle, write_bundle
+from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.regions import Region
 from darksight_service.cli.console import print_json, print_table
@@ -234,6 +234,7 @@ def run_carry_over(args: argparse.Namespace) -> int:
 
 def run_export(args: argparse.Namespace) -> int:
     """Write a bundle with regions."""
+    refuse_existing(args.out, overwrite=args.overwrite)
     bundle = read_bundle(args.bundle)
     if args.regions is None:
         with connected(args, _SECONDS) as client:

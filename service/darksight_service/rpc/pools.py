@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -52,8 +53,9 @@ class CallPool(futures.Executor):
 
     A call that comes alone and is short, as the attribute `is_short` of its handler says of the message, is answered in
     the thread that read it, without any change. When there are others they share threads: many calls one by one through
-    all of gRPC and all of ours take longer than some steps of each for several of them. A call with a large message
-    goes straight to the bulk thread, and holds up no other.
+    all of gRPC and all of ours take longer than some steps of each for several of them. A call that `scores`, as that
+    attribute of its handler says, goes straight to the bulk thread if its message is large, and holds up no other; what
+    waits for a database must not wait there.
 
     Parameters
     ----------
@@ -113,6 +115,7 @@ class CallPool(futures.Executor):
         """What `grpc._server` does with a call of one message, in another order."""
         note = _server._receive_message(state, event.call, read)
         is_short = getattr(behaviour, "is_short", None) if self._open == 0 else None
+        is_bulk = getattr(behaviour, "scores", False)
 
         def request() -> Any:
             # Nobody may wait for an answer any more.
@@ -127,7 +130,7 @@ class CallPool(futures.Executor):
                 call = partial(fn, run, event, state, behaviour, request if found else ask, read, write)
                 if found and is_short is not None and is_short(state.request):
                     _run(call)
-                elif found and len(state.request) >= _BULK_BYTES:
+                elif found and is_bulk and len(state.request) >= _BULK_BYTES:
                     self._bulk.queue.put(call)
                 else:
                     self._queue.put(call)
@@ -229,5 +232,7 @@ class BulkPool:
         return answer.result()
 
     def _work(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # Where that is forbidden large calls take their turn as others do.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         _work(self.queue)

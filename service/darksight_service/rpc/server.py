@@ -146,10 +146,15 @@ def method_table(
 
     def make(calls: CallPool, streams: CountingPool) -> Mapping[str, Method]:
         def unary(
-            scope: str, behaviour: Callable[..., bytes], is_short: Callable[[bytes], bool] | None = None
+            scope: str,
+            behaviour: Callable[..., bytes],
+            is_short: Callable[[bytes], bool] | None = None,
+            *,
+            scores: bool = False,
         ) -> Method:
             call = _reporting(behaviour, counts)
-            call.is_short = is_short  # type: ignore[attr-defined]  # where the pool looks for it
+            # Where the pool looks for them.
+            call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
             return Method(scope, grpc.unary_unary_rpc_method_handler(call), calls)
 
         def stream(scope: str, behaviour: Callable[..., Any]) -> Method:
@@ -157,7 +162,7 @@ def method_table(
             return Method(scope, grpc.stream_stream_rpc_method_handler(behaviour), streams)
 
         table = {
-            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short),
+            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True),
             f"/{MONITOR}/ScoreStream": stream("score", scoring.score_stream),
             f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
             f"/{MONITOR}/ListPoints": unary("read", scoring.list_points),
@@ -178,7 +183,7 @@ def method_table(
             f"/{ADMIN}/CarryOverRegion": unary("admin", admin.regions.carry_over_region),
         }
         for name, (scope, behaviour) in inference.methods().items():
-            table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour)
+            table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour, scores=name == "ModelInfer")
         return table
 
     return make
