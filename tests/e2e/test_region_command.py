@@ -64,7 +64,8 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
         history = run("list", "digits", "--history")
         assert main(["region", "enforce", "digits", "gap", "--server", server.grpc_target]) == 2
         assert "no region 'gap'" in capsys.readouterr().err
-        assert main(["region", "export", "digits", str(bundles[1]), "--out", str(out), "--regions", str(listed)]) == 2
+        other = str(tmp_path / "other.safetensors")
+        assert main(["region", "export", "digits", str(bundles[1]), "--out", other, "--regions", str(listed)]) == 2
         assert "carry-over" in capsys.readouterr().err
 
     exported = read_bundle(out)
