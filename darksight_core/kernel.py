@@ -143,9 +143,10 @@ class Kernel:
     ) -> None:
         log_norm, outlier = math.log(embedder.student.dof / (2.0 * math.pi)), _outlier(combined)
         ranking = Ranking(calibration, np.array([log_norm]), np.array([outlier_column]))
-        self._packed = _pack(*_start(embedder), *_plane(embedder), *_density(kde), *outlier, *ranking)
+        start = _start(embedder)
+        self._packed = _pack(*start, *_plane(embedder), *_density(kde), *outlier, *ranking)
         self._embedder = embedder
-        self._rounding = _doubts(embedder.network)[-1]
+        self._rounding = start.numbers[-1]
         self._neighbours, self._stored, self._directions = combined.neighbours.neighbours, *outlier[:2]
         self._screen = _screen(combined.neighbours.rows, outlier.directions).T.copy()
 

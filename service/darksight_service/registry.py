@@ -96,10 +96,9 @@ class Version:
         """Scores rows."""
         return Scorer.of(self.content)
 
-    def get_ready(self) -> Version:
-        """The same with its scorer made: a bundle of which none can be made is refused before it serves."""
+    def get_ready(self) -> None:
+        """Make the scorer: a bundle of which none can be made is refused before it serves."""
         _ = self.scorer
-        return self
 
     @property
     def embedder(self) -> Embedder:

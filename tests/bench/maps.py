@@ -65,7 +65,7 @@ def fitted_bundle(classes: int, *, seed: int = 0) -> Bundle:
     taught = distil(probs, points, student, bound, DistilConfig(joint_epochs=0, seed=seed))
     rest = np.random.default_rng(seed).permutation(_KNOWN)[: max(_ANCHORS - classes, 0)]
     network = Network(taught.weights, taught.biases, taught.features)
-    anchors = np.concatenate([np.clip(student.means, -bound, bound), points[rest]])
+    anchors = np.concatenate([student.means, points[rest]])
     return bundle_of(_embedder(student, bound, anchors, network), probs, seed=seed)
 
 
