@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from darksight_core.errors import DarkSightError
-from darksight_core.student import Student
+from darksight_core.map.student import Student
 
 if TYPE_CHECKING:
     from darksight_core.fit.estimator import DarkSight

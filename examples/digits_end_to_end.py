@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from darksight_service.cli.fit import picture
-from darksight_service.heat import draw_sheet
+from darksight_service.report.heat_maps import draw_sheet
 from sklearn.datasets import load_digits
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.certify import Rules, ScoredRows, certify
 from darksight_core.explain import Chain, attack, integrated, log_density
 from darksight_core.fit.pipeline import fit_bundle
-from darksight_core.judge import Judge
+from darksight_core.gate.certify import Rules, ScoredRows, certify
 from darksight_core.predictions import from_arrays
-from darksight_core.scorer import Scorer
-from darksight_core.split import make_split
+from darksight_core.predictions.split import make_split
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.runtime.scorer import Scorer
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("digits-example"), help="folder for its files (%(default)s)")
@@ -65,7 +65,7 @@ found = certify(scored, Rules(alpha=0.01, coverage=0.95, score="msp"), len(bundl
 write_bundle(args.out / "digits.safetensors", bundle.with_gate(found.gate, found.certificate), overwrite=True)
 
 # %% Scores and decisions for digits that nothing has seen
-judge = Judge.of(read_bundle(args.out / "digits.safetensors"))
+judge = ScoringPolicy.of(read_bundle(args.out / "digits.safetensors"))
 unseen = rest[split.test]
 judged = judge.judge(predictions.probs[split.test])
 accepted = judged.decisions.accepted

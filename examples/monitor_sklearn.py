@@ -19,12 +19,12 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.certify import Rules, ScoredRows, certify
 from darksight_core.drift import ville_threshold
 from darksight_core.fit.pipeline import fit_bundle
+from darksight_core.gate.certify import Rules, ScoredRows, certify
 from darksight_core.predictions import from_arrays
-from darksight_core.scorer import Scorer
-from darksight_core.split import make_split
+from darksight_core.predictions.split import make_split
+from darksight_core.runtime.scorer import Scorer
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("monitor-example"), help="folder for its files (%(default)s)")

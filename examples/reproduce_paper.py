@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from darksight_service.palette import class_colours
-from darksight_service.plot import draw_map
+from darksight_service.report.map_picture import draw_map
+from darksight_service.report.palette import class_colours
 from matplotlib.figure import Figure
 
-from darksight_core.cases import alike
+from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
+from darksight_core.evaluation.baselines.embeddings import Recipe, cache_folder, embed
+from darksight_core.evaluation.cases import alike
+from darksight_core.evaluation.measures import class_medians, fidelity, measure_map, nearest, spearman
 from darksight_core.fit import fit_map
-from darksight_core.fit.densities import DirichletMixture, MapMixture, RowKde
-from darksight_core.fit.embeddings import Recipe, cache_folder, embed
-from darksight_core.kde import Kde
-from darksight_core.measures import class_medians, fidelity, measure_map, nearest, spearman
-from darksight_core.path import bridge, trace
+from darksight_core.guarantees.selective import failure_figures, risk_curve
+from darksight_core.map.density import Kde
+from darksight_core.map.paths import bridge, trace
 from darksight_core.predictions import read_predictions
-from darksight_core.selective import failure_figures, risk_curve
 from darksight_core.simplex import entropy, log_probs
 
 parser = argparse.ArgumentParser(description=__doc__)

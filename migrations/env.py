@@ -1,9 +1,9 @@
-"""What alembic runs to migrate: the connection is given by `darksight_service.store.schema`, which holds the lock."""
+"""What alembic runs to migrate: the connection is given by `darksight_service.store.migrate`, which holds the lock."""
 
 from __future__ import annotations
 
 from alembic import context
-from darksight_service.store.schema import is_ours
+from darksight_service.store.migrate import is_ours
 from darksight_service.store.tables import metadata
 from sqlalchemy import Connection
 

@@ -27,13 +27,13 @@ from darksight_core.bundle.defects import (
     TensorSpecError,
 )
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
-from darksight_core.combined import Combined
-from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError
-from darksight_core.gate import Gate
-from darksight_core.kde import Kde
-from darksight_core.scorer import Calibration, Scorer
-from darksight_core.split import MAX_LEAK, RowSketch, leak, overlap
+from darksight_core.gate.gate import Gate
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import Embedder
+from darksight_core.predictions.split import MAX_LEAK, RowSketch, leak, overlap
+from darksight_core.runtime.scorer import Calibration, Scorer
+from darksight_core.scores.outlier import OutlierScore
 
 __all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "refuse_existing", "write_bundle"]
 
@@ -148,7 +148,7 @@ def _build(container: Container, source: str) -> Bundle:
         return Bundle(
             embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
             kde=Kde.from_tensors(part("kde")),
-            combined=Combined.from_tensors(part("combined"), manifest["combined"]),
+            combined=OutlierScore.from_tensors(part("combined"), manifest["combined"]),
             calibration=Calibration.from_tensors(part("calibration"), manifest["calibration"]),
             reference=Reference(**part("reference")),
             probes=Probes(**part("probe")),

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core import __version__
-from darksight_core.combined import Combined
-from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError
-from darksight_core.gate import Gate
-from darksight_core.kde import Kde
-from darksight_core.scorer import Calibration
+from darksight_core.gate.gate import Gate
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import Embedder
+from darksight_core.predictions.split import RowSketch
+from darksight_core.runtime.scorer import Calibration
+from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats
-from darksight_core.split import RowSketch
 
 __all__ = [
     "MAX_PROBES",
@@ -217,7 +217,7 @@ class Bundle:
 
     embedder: Embedder
     kde: Kde
-    combined: Combined
+    combined: OutlierScore
     calibration: Calibration
     reference: Reference
     probes: Probes

@@ -9,10 +9,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from darksight_core.binomial import upper_bound
-from darksight_core.conformal import cutoff
 from darksight_core.drift.special import checked_level, ln_beta
 from darksight_core.errors import ConfigError
+from darksight_core.guarantees.binomial import upper_bound
+from darksight_core.guarantees.conformal import cutoff
 from darksight_core.simplex import Floats
 
 __all__ = [
@@ -232,7 +232,7 @@ class OutlierRateTest:
         return pac_log_evidence(outliers, rows, p0=self.p0)
 
     def log_evidence(self, outliers: ArrayLike, rows: ArrayLike) -> Floats:
-        """Combined evidence, of the shape of the counts: alarm where it reaches `ville_threshold(level)`."""
+        """OutlierScore evidence, of the shape of the counts: alarm where it reaches `ville_threshold(level)`."""
         return _combined(self.log_polya(outliers, rows), self.log_pac(outliers, rows))
 
     def evidence(self, counts: OutlierCounts) -> Evidence:

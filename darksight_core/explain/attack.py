@@ -22,12 +22,12 @@ from darksight_core.explain.chain import Chain
 from darksight_core.explain.objectives import Objective
 from darksight_core.explain.question import Question, batches
 from darksight_core.fit.config import Progress, Report, silent
-from darksight_core.judge import Judge, Judged
+from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
 from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
 
-# Steps add up to this many budgets, so that every corner of the box can be reached from every place in it.
+# Checkpoints add up to this many budgets, so that every corner of the box can be reached from every place in it.
 _REACH = 2.5
 
 
@@ -47,14 +47,14 @@ class Attack:
 
     inputs: NDArray[Any]
     moved: Floats
-    before: Judged
-    after: Judged
+    before: ScoredBatch
+    after: ScoredBatch
 
 
 def attack(
     chain: Chain,
     objective: Objective,
-    judge: Judge,
+    judge: ScoringPolicy,
     inputs: NDArray[Any],
     *,
     budget: float,
@@ -82,7 +82,7 @@ def attack(
     low, high
         Range of valid inputs.
     steps
-        Steps from each start.
+        Checkpoints from each start.
     starts
         Where to begin: at the input itself, then at random places within the budget.
     seed

@@ -4,7 +4,7 @@
 
 Two places can be differentiated. They differ, and so do their gradients:
 
-    refined     the optimum of the row's own problem, y = argmin L(y, π) with L = KL_sym(π, P_S(. | y)). Serving takes a
+    refined     the optimum of the row's own problem, y = argmin L(y, π) with L = KL_sym(π, P_S(. | y)). ActiveModel takes a
                 few Newton steps towards it; here the same search goes on until it rests. By the implicit function
                 theorem dy/d log π = -H⁻¹ ∂²L / ∂y ∂log π, H = ∂²L/∂y². It jumps where a search ends in another minimum.
     network     f_p(π), where that search starts and what the paper differentiates. Continuous in x, but less faithful.
@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from darksight_core.embed import Embedder
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.fit.plane import Theta
-from darksight_core.judge import Judge, Judged
+from darksight_core.fit.map.placement import Theta
+from darksight_core.map.placement import Embedder
+from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
 from darksight_core.simplex import FLOOR
 
 __all__ = ["PLACES", "Chain", "ClassifierError"]
@@ -99,7 +99,7 @@ class Chain:
         """log π of inputs, (n, n_inputs) in float64; ClassifierError if the classifier does not give such rows."""
         return self._log_probs(self._values(inputs))
 
-    def judged(self, judge: Judge, inputs: Tensor) -> Judged:
+    def judged(self, judge: ScoringPolicy, inputs: Tensor) -> ScoredBatch:
         """What the scorer and the gate that serve say about inputs.
 
         Parameters

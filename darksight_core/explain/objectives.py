@@ -15,7 +15,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain
-from darksight_core.kde import Kde
+from darksight_core.map.density import Kde
 
 __all__ = ["Objective", "log_class", "log_density", "log_kde", "nearness"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from darksight_core.fit.config import FitConfig, Progress, Report
-from darksight_core.fit.fitting import MapFit, fit_map, place_rows
+from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
 
 if TYPE_CHECKING:
     from darksight_core.fit.estimator import DarkSight

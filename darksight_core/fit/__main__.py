@@ -10,8 +10,8 @@ import json
 import sys
 
 from darksight_core.errors import DarkSightError
-from darksight_core.fit.job import run_fit
-from darksight_core.fit_options import add_fit_options
+from darksight_core.fit.distributed.job import run_fit
+from darksight_core.fit.options import add_fit_options
 
 __all__ = ["main"]
 

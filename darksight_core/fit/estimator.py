@@ -12,10 +12,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from darksight_core.fit.config import FitConfig, Method, ScaleRule
-from darksight_core.fit.fitting import MapFit, fit_map, place_rows
+from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
+from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import from_arrays
 from darksight_core.simplex import Floats
-from darksight_core.student import SoftmaxStudent, Student
 
 __all__ = ["DarkSight"]
 

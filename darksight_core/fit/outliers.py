@@ -13,16 +13,16 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.combined import GAMMA, TOP_CLASSES, Combined, SoftNeighbours, draw_known
-from darksight_core.confidence import gen
-from darksight_core.fit.share import Part
+from darksight_core.fit.distributed.shards import Part
+from darksight_core.scores.confidence import gen
+from darksight_core.scores.outlier import GAMMA, TOP_CLASSES, OutlierScore, SoftNeighbours, draw_known
 from darksight_core.simplex import Floats, log_probs
 
 __all__ = ["OutlierScores"]
 
 
 class OutlierScores:
-    """What `Combined.fit` does, for rows that are spread over processes.
+    """What `OutlierScore.fit` does, for rows that are spread over processes.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class OutlierScores:
             self._score(self._probs[self._left.pop()])
             yield
 
-    def finish(self) -> Combined:
+    def finish(self) -> OutlierScore:
         """Scores what is left, shared evenly; the outlier score."""
         taken = self._even_out()
         for rows in self._left:
             self._score(self._probs[rows])
         for block in taken:
             self._score(block)
-        return Combined.of_scores(self._neighbours, *self._team.gather(np.concatenate(self._scores, axis=1).T).T)
+        return OutlierScore.of_scores(self._neighbours, *self._team.gather(np.concatenate(self._scores, axis=1).T).T)
 
     def _score(self, probs: NDArray[np.float32]) -> None:
         log_pi = log_probs(probs)

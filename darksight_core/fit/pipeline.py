@@ -31,25 +31,25 @@ from darksight_core.bundle import (
     refuse_existing,
     write_bundle,
 )
-from darksight_core.combined import Combined
-from darksight_core.embed import Embedder, Network
 from darksight_core.errors import ConfigError, FitError
+from darksight_core.evaluation.measures import Fidelity
+from darksight_core.fit.checkpoints import Checkpoints
 from darksight_core.fit.config import FitConfig, Progress, Report, silent
-from darksight_core.fit.distil import DistilConfig, Lessons, distil
-from darksight_core.fit.fitting import MapFit, decide_map, draw_core, entropies, place_rows
+from darksight_core.fit.distributed.process_group import Arrays, ProcessGroup
+from darksight_core.fit.distributed.shards import Part, Share
+from darksight_core.fit.map.fitting import MapFit, decide_map, draw_core, entropies, place_rows
+from darksight_core.fit.map.placement import Theta, best_candidate, nearest_candidate, newton, rows_of
+from darksight_core.fit.network.distil import DistilConfig, Lessons, distil
 from darksight_core.fit.outliers import OutlierScores
-from darksight_core.fit.plane import Theta, best_candidate, nearest_candidate, newton, rows_of
 from darksight_core.fit.sample import Sample
-from darksight_core.fit.share import Part, Share
-from darksight_core.fit.steps import Steps
-from darksight_core.fit.team import Arrays, Team
-from darksight_core.kde import Kde
-from darksight_core.measures import Fidelity
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.scorer import OUTLIER_SCORES, Calibration, Scorer
+from darksight_core.predictions.split import RowSketch, Split, make_split
+from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration, Scorer
+from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, kl, kl_sym, log_probs, log_softmax, temper
-from darksight_core.split import RowSketch, Split, make_split
-from darksight_core.student import SoftmaxStudent, Student
 
 __all__ = ["FitReport", "StageFigures", "fit_bundle"]
 
@@ -125,7 +125,7 @@ def fit_bundle(
     overwrite: bool = False,
     share: Share | None = None,
     sample: Sample | None = None,
-    steps: Steps | None = None,
+    steps: Checkpoints | None = None,
     report: Report = silent,
 ) -> FitReport:
     """Fit predictions and write the bundle.
@@ -156,8 +156,8 @@ def fit_bundle(
         Called with a `Progress` now and then.
     """
     config = config or FitConfig()
-    share = share or Share(Team(), range(len(predictions)), len(predictions))
-    team, steps = share.team, steps or Steps(share.team)
+    share = share or Share(ProcessGroup(), range(len(predictions)), len(predictions))
+    team, steps = share.team, steps or Checkpoints(share.team)
     report = report if team.leads else silent
     if config.method == "svd":
         raise ConfigError("method svd has no density on the map, so it makes no bundle; use method fast")
@@ -266,7 +266,7 @@ def _fit_map(
     config: FitConfig,
     distil_config: DistilConfig,
     sample: Sample | None,
-    steps: Steps,
+    steps: Checkpoints,
     meanwhile: Iterable[None],
     report: Report,
 ) -> tuple[MapFit, Lessons]:
@@ -324,7 +324,7 @@ def _distilled(
     fitted: MapFit,
     lessons: Lessons,
     config: DistilConfig,
-    steps: Steps,
+    steps: Checkpoints,
     meanwhile: Iterable[None],
     report: Report,
     **embedding: Any,
@@ -368,7 +368,9 @@ def _reference(predictions: Predictions, even: Part, points: Floats, seed: int) 
     return Reference.of(even.pick(points, shown), probs.argmax(axis=1), labels, probs=probs)
 
 
-def _shown_labels(predictions: Predictions, columns: Sequence[int] | None, team: Team) -> NDArray[np.int64] | None:
+def _shown_labels(
+    predictions: Predictions, columns: Sequence[int] | None, team: ProcessGroup
+) -> NDArray[np.int64] | None:
     """`labels_among` of this process's rows; None if the rows of any process have none."""
     labels = labels_among(predictions.labels, columns)
     return labels if team.gather(np.array([labels is not None])).all() else None
@@ -534,7 +536,7 @@ def _probe_places(top: NDArray[np.float32]) -> NDArray[np.int64]:
     return spread
 
 
-def _probes(embedder: Embedder, kde: Kde, combined: Combined, probs: NDArray[np.float32]) -> Probes:
+def _probes(embedder: Embedder, kde: Kde, combined: OutlierScore, probs: NDArray[np.float32]) -> Probes:
     """Some of the rows, with the scores that torch computes for them.
 
     Rows that the label-faithful rule moves are left to the tests: it ends in a bisection that two libraries need not

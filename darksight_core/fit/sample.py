@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.team import BLOCK_ROWS, Team
+from darksight_core.fit.distributed.process_group import BLOCK_ROWS, ProcessGroup
 from darksight_core.predictions import Predictions, mixed_labels
+from darksight_core.predictions.split import Split, make_split
 from darksight_core.simplex import Floats, entropy, log_probs
-from darksight_core.split import Split, make_split
 
 __all__ = ["Sample", "draw_sample"]
 
@@ -83,7 +83,7 @@ class _Reservoir:
             keys, rows = keys[kept], [array[kept] for array in rows]
         self.keys, self.rows = keys, rows
 
-    def ordered(self, team: Team) -> tuple[Floats, list[NDArray[Any]]]:
+    def ordered(self, team: ProcessGroup) -> tuple[Floats, list[NDArray[Any]]]:
         """Keys and rows of all processes, the smallest first."""
         keys, rows = team.gather(self.keys), [team.gather(array) for array in self.rows]
         order = np.argsort(keys, kind="stable")[: self.size]
@@ -98,7 +98,7 @@ def draw_sample(
     shares: tuple[float, float, float],
     *,
     like: Predictions,
-    team: Team | None = None,
+    team: ProcessGroup | None = None,
 ) -> tuple[Predictions, Sample]:
     """Draw a sample, in the order of the store; every process gets all of it.
 
@@ -119,7 +119,7 @@ def draw_sample(
     team
         The processes.
     """
-    team = team or Team()
+    team = team or ProcessGroup()
     if size >= total:
         raise ConfigError(f"a sample of {size:,} of {total:,} rows is all of them; leave --sample away")
     plan = make_split(size, seed, shares)
@@ -169,7 +169,7 @@ def _finish(
     by_entropy: int,
     like: Predictions,
     told: tuple[int, int, int],
-    team: Team,
+    team: ProcessGroup,
 ) -> tuple[Predictions, Sample]:
     """Both reservoirs as one sample: keys decide what is for what, thresholds how many rows each stands for."""
     (keys_1, rows_1), (keys_2, rows_2) = first.ordered(team), second.ordered(team)

@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from darksight_client.errors import DeadlineExceeded, Unavailable
 
-__all__ = ["Replicas", "Send", "Steps", "Wait"]
+__all__ = ["Replicas", "Send", "Checkpoints", "Wait"]
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Wait:
     seconds: float
 
 
-Steps: TypeAlias = Generator[Send | Wait, bytes, T]
+Checkpoints: TypeAlias = Generator[Send | Wait, bytes, T]
 
 
 @dataclass(slots=True, eq=False)
@@ -113,8 +113,10 @@ class Replicas:
         """Seconds before the next replica of `order` is tried, for a stream that failed so often without an answer."""
         return self.pause(failures // self.count) if failures % self.count == 0 else 0.0
 
-    def call(self, method: str, data: bytes, timeout_seconds: float, *, is_repeatable: bool = True) -> Steps[bytes]:
-        """Steps of one call.
+    def call(
+        self, method: str, data: bytes, timeout_seconds: float, *, is_repeatable: bool = True
+    ) -> Checkpoints[bytes]:
+        """Checkpoints of one call.
 
         Parameters
         ----------

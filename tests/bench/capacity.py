@@ -25,9 +25,9 @@ from tests.bench import results
 from tests.bench.load import cpu_seconds, resident_bytes
 from tests.bench.serve import Bench, Served, connect, generators, tell, verdict
 from tests.bench.spool import make_points
-from tests.faults.nemesis import children
-from tests.integration.servers import wait_until, waiting
-from tests.postgres import Postgres, running_postgres
+from tests.support.faults.nemesis import children
+from tests.support.postgres import Postgres, running_postgres
+from tests.support.servers import wait_until, waiting
 
 __all__ = ["BUSY", "Costs", "Load", "calibrated", "cells"]
 
@@ -275,7 +275,7 @@ def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> str:
 
 def spool_bytes() -> str:
     """What an hour without the database takes on disk."""
-    from darksight_service.records import encode
+    from darksight_service.ingest.records import encode
 
     small, large = (len(encode(make_points(rows, _CLASSES))) for rows in (1, 257))
     row = (large - small) / 256

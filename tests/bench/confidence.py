@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from darksight_core.bundle import read_bundle
-from darksight_core.certify import ScoredRows, candidates
-from darksight_core.confidence import all_scores, choose_score
 from darksight_core.fit import FitConfig
-from darksight_core.fit.distil import DistilConfig
+from darksight_core.fit.network.distil import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
-from darksight_core.gate import Gate
-from darksight_core.learned import Learned
+from darksight_core.gate.certify import ScoredRows, candidates
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.selective import ood_figures
 from darksight_core.predictions import Predictions, from_arrays, read_predictions
-from darksight_core.scorer import Scorer
-from darksight_core.selective import ood_figures
+from darksight_core.predictions.split import make_split
+from darksight_core.runtime.scorer import Scorer
+from darksight_core.scores.confidence import all_scores, choose_score
+from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
-from darksight_core.split import make_split
 from tests.bench import results
 
 FILES = ("mnist_lenet", "cifar10_resnet56", "cifar100_resnet56", "news20", "imdb", "mnist_paper", "cifar10_vgg16")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.combined import Combined
 from darksight_core.drift import (
     OutlierRateTest,
     bet_weights,
@@ -28,7 +27,8 @@ from darksight_core.drift import (
     ville_threshold,
 )
 from darksight_core.predictions import read_predictions
-from darksight_core.scorer import OUTLIER_SCORES, Calibration
+from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration
+from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
 from tests.bench import results
 
@@ -127,7 +127,7 @@ def read(seed: int) -> tuple[Rows, NDArray[np.int64]] | None:
     clean = [log_probs(read_predictions(FOLDER / f"{name}.npz").probs) for name in ("val", "test")]
     log_pi = np.concatenate(clean)
     order = np.random.default_rng(seed).permutation(len(log_pi))
-    score = Combined.fit(log_pi[order[:KNOWN]], seed)
+    score = OutlierScore.fit(log_pi[order[:KNOWN]], seed)
     corrupted = {name: score.score(log_probs(read_predictions(path).probs)) for name, path in files.items()}
     return Rows(score.score(log_pi), corrupted), order[KNOWN:]
 

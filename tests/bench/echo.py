@@ -23,7 +23,7 @@ __all__ = ["METHOD", "running_echo"]
 
 METHOD = "/echo/{}"
 
-# Those of darksight_service.rpc.server and darksight_service.worker.
+# Those of darksight_service.grpc_api.server and darksight_service.processes.worker.
 _THREADS = 4
 _SWITCH_SECONDS = 0.0005
 

@@ -20,16 +20,16 @@ from pathlib import Path
 import httpx
 import numpy as np
 import psycopg
-from darksight_service.control import deploy_at_start
-from darksight_service.statefile import StateFile
+from darksight_service.control.changes import deploy_at_start
+from darksight_service.control.state_file import StateFile
 from darksight_service.store import Store
 
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.bench import results
 from tests.bench.store import CLASSES, batches
-from tests.bundles import make_bundle
-from tests.e2e.browser import running_browser, watched_page
-from tests.postgres import running_postgres
+from tests.support.browser import running_browser, watched_page
+from tests.support.bundles import make_bundle
+from tests.support.postgres import running_postgres
 
 DAYS_MS = 10 * 86_400_000
 HOUR_MS = 3_600_000

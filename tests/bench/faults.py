@@ -1,7 +1,7 @@
 """Faults: what is lost or doubled while everything is killed, paused, stopped and filled, and what an outage costs.
 
 Clients log every acknowledgement, a nemesis breaks service and database, and a checker compares the logs with SQL
-(tests/faults). PostgreSQL runs with the settings of production. Latencies are from when a call was due to its answer.
+(tests/support/faults). PostgreSQL runs with the settings of production. Latencies are from when a call was due to its answer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 
 from tests.bench import results
 from tests.bench.spool import in_turns, make_points
-from tests.faults.checker import NO_FAULTS, Call, Report, check, read_logs
-from tests.faults.clients import CLASSES, MODEL, running_clients
-from tests.faults.nemesis import Nemesis, Service, small_disk
-from tests.integration.servers import wait_until
-from tests.postgres import running_postgres
+from tests.support.faults.checker import NO_FAULTS, Call, Report, check, read_logs
+from tests.support.faults.clients import CLASSES, MODEL, running_clients
+from tests.support.faults.nemesis import Nemesis, Service, small_disk
+from tests.support.postgres import running_postgres
+from tests.support.servers import wait_until
 
 _PARTS = ("nemesis", "outage", "sqlite")
 _PRODUCTION = {"fsync": "on", "full_page_writes": "on"}
@@ -35,9 +35,9 @@ _DISK_BYTES = 64 << 20
 def make_gated_bundle(path: Path) -> Path:
     """A bundle with both rules, without a fit."""
     from darksight_core.bundle import write_bundle
-    from darksight_core.conformal import cutoff
-    from darksight_core.gate import Gate
-    from tests.bundles import make_bundle
+    from darksight_core.gate.gate import Gate
+    from darksight_core.guarantees.conformal import cutoff
+    from tests.support.bundles import make_bundle
 
     made = make_bundle(rows=900, classes=CLASSES)
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
@@ -220,8 +220,8 @@ def typical_p99(answers: list[tuple[float, float]]) -> float:
 
 def spool_cost(folder: Path) -> str:
     """CPU that writing down adds to a call of one row."""
-    from darksight_service.records import encode
-    from darksight_service.spool import Spool
+    from darksight_service.ingest.records import encode
+    from darksight_service.ingest.spool import Spool
 
     batch = make_points(1, 10)
     with Spool(folder / "cost") as spool:

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from darksight_core import simplex
+from darksight_core.evaluation.measures import class_medians, fidelity, measure_map
 from darksight_core.fit import FitConfig, fit_map
-from darksight_core.measures import class_medians, fidelity, measure_map
 from tests.bench import results
 from tests.bench.published import fit_published
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
-from darksight_core.embed import Embedder, Network
+from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.student import Student
 from darksight_core.simplex import log_probs, log_softmax
-from darksight_core.student import Student
-from tests.bundles import bundle_of
+from tests.support.bundles import bundle_of
 
 __all__ = ["CLASSES", "fitted_bundle", "known_rows", "new_rows"]
 
@@ -56,7 +56,7 @@ def _network_rows(classes: int) -> NDArray[np.float32]:
 
 def fitted_bundle(classes: int, *, seed: int = 0) -> Bundle:
     """A bundle of the fitted student and the known rows; another f_p for another seed."""
-    from darksight_core.fit.distil import DistilConfig, distil
+    from darksight_core.fit.network.distil import DistilConfig, distil
 
     student, bound = _student(classes)
     probs = known_rows(classes)

@@ -78,7 +78,7 @@ def observe(folder: Path, rounds: int) -> str:
     """Microseconds to count one call."""
     from darksight_service.metrics import Counts
 
-    from darksight_core.scorer import Scorer
+    from darksight_core.runtime.scorer import Scorer
 
     counts = Counts(folder, 0)
     model = counts.model("m", _VERSION, classes=10, calibration_rows=9_999)

@@ -12,7 +12,7 @@ from mlserver.types import InferenceRequest, InferenceResponse
 from mlserver.utils import get_model_uri
 
 from darksight_core.bundle import read_bundle
-from darksight_core.judge import Judge
+from darksight_core.runtime.policy import ScoringPolicy
 
 
 class DarkSightModel(MLModel):
@@ -20,11 +20,11 @@ class DarkSightModel(MLModel):
 
     async def load(self) -> bool:
         """Read the bundle."""
-        self._judge = Judge.of(read_bundle(await get_model_uri(self._settings)))
+        self._judge = ScoringPolicy.of(read_bundle(await get_model_uri(self._settings)))
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Judge the rows of the first input."""
+        """ScoringPolicy the rows of the first input."""
         judged = self._judge.judge(NumpyCodec.decode_input(payload.inputs[0]))
         scores, decisions = judged.scores, judged.decisions
         columns = {

@@ -1,6 +1,6 @@
 """The published algorithm as its appendix reads: torch.optim.Adam over θ and all of Y, by automatic differentiation.
 
-`darksight_core.fit.paper` is the same descent with closed-form gradients and an Adam that touches a batch's points;
+`darksight_core.fit.map.paper` is the same descent with closed-form gradients and an Adam that touches a batch's points;
 this is what it and `fast` are timed against.
 """
 
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from darksight_core.fit.paper import Rates
+from darksight_core.fit.map.paper import Rates
+from darksight_core.map.student import default_scale
 from darksight_core.simplex import FLOOR
-from darksight_core.student import default_scale
 
 
 def fit_published(probs: NDArray[np.float32], *, epochs: int, batch_rows: int = 1_000, seed: int = 0) -> float:

@@ -23,7 +23,7 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from tests.bench import results
-from tests.e2e.browser import running_browser
+from tests.support.browser import running_browser
 
 _OPENINGS = 3
 _SETS = {

@@ -36,7 +36,7 @@ import resource, sys, time
 started = time.perf_counter()
 if sys.argv[1] == "numpy":
     sys.modules["numba"] = None
-from darksight_core.scorer import Scorer
+from darksight_core.runtime.scorer import Scorer
 imported = time.perf_counter() - started
 import numpy as np
 started = time.perf_counter()
@@ -125,16 +125,16 @@ def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 def pace(bundles: Bundles, rounds: int) -> str:
     """One row and a batch, scored and judged, beside the bare forward pass of f_p in numpy."""
     from darksight_core.bundle import read_bundle
-    from darksight_core.conformal import cutoff
-    from darksight_core.gate import Gate
-    from darksight_core.judge import Judge
-    from darksight_core.scorer import Scorer
+    from darksight_core.gate.gate import Gate
+    from darksight_core.guarantees.conformal import cutoff
+    from darksight_core.runtime.policy import ScoringPolicy
+    from darksight_core.runtime.scorer import Scorer
 
     rows = []
     for name in bundles.typical():
         bundle = read_bundle(bundles.report(name).bundle)
         compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (None, False))
-        judge = Judge(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
+        judge = ScoringPolicy(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
         network = bundle.embedder.network
         probs = np.resize(bundles.sets[name].probs, (_ROWS, compiled.n_inputs))
         inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
@@ -190,7 +190,7 @@ def density(rounds: int) -> str:
     """The density beside scikit-learn's and the exact sum, and its cost as references grow."""
     from sklearn.neighbors import KernelDensity
 
-    from darksight_core.kde import CORE_DEPTH, Kde, exact_log_kde
+    from darksight_core.map.density import CORE_DEPTH, Kde, exact_log_kde
 
     rng = np.random.default_rng(1)
     queries = np.concatenate([clusters(2_000), rng.uniform(-80.0, 80.0, size=(2_000, 2))])

@@ -155,7 +155,7 @@ class Bench:
     @contextmanager
     def serving(self, classes: Sequence[int], *options: str, workers: int = _WORKERS) -> Iterator[Served]:
         """A service with a model k<classes> for each number of classes."""
-        from tests.integration.servers import start_server, wait_until
+        from tests.support.servers import start_server, wait_until
 
         tokens, token = self.token_file
         self._servers += 1
@@ -489,10 +489,10 @@ def patient(ours: Served) -> Any:
 def swaps(bench: Bench) -> str:
     """Activations of two versions in turn, under load."""
     from darksight_client.columns import read_response
-    from darksight_service.registry import Version
+    from darksight_service.control.registry import Version
 
     from darksight_core.bundle import read_bundle
-    from darksight_core.judge import Judge
+    from darksight_core.runtime.policy import ScoringPolicy
 
     count, size, classes = bench.either(1000, 100), 4, 10
     paths = [bench.bundle(classes, seed) for seed in (0, 1)]
@@ -500,7 +500,7 @@ def swaps(bench: Bench) -> str:
     names = [version.version for version in versions]
     tensors = bench.tensors(size, classes, _DISTINCT)
     requests = bench.requests(size, classes)
-    judges = {version.version: Judge(version.scorer, version.gate) for version in versions}
+    judges = {version.version: ScoringPolicy(version.scorer, version.gate) for version in versions}
     expected = {name: [judge.judge(tensor) for tensor in tensors] for name, judge in judges.items()}
     differing = sum(
         not np.array_equal(one.decisions.decision, two.decisions.decision)
@@ -578,7 +578,7 @@ def restarts(bench: Bench) -> str:
     """SIGTERM to one of two replicas again and again, behind one client."""
     from darksight_client import Client
 
-    from tests.integration.servers import start_server
+    from tests.support.servers import start_server
 
     count, callers, classes = bench.either(50, 4), 4, 10
     budget = bench.either(270.0, 60.0)
@@ -660,7 +660,7 @@ def _free_port() -> int:
 def score_seeds(bench: Bench) -> list[bytes]:
     """Good ScoreRequests of every form."""
     from darksight_client.stubs.darksight.v1 import monitor_pb2
-    from darksight_service.records import make_batch_id
+    from darksight_service.ingest.records import make_batch_id
 
     found = []
     for rows in (1, 3):

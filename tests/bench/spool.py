@@ -21,14 +21,14 @@ import numpy as np
 from tests.bench import results
 
 if TYPE_CHECKING:
-    from darksight_service.records import OutcomeBatch, PointBatch, PointRows
+    from darksight_service.ingest.records import OutcomeBatch, PointBatch, PointRows
 
 _PARTS = ("append", "drain")
 
 
 def make_points(n: int, classes: int, *, seed: int = 0) -> PointBatch:
     """A batch as the monitor has it: scores in float64, probabilities in float32."""
-    from darksight_service.records import PointBatch, make_batch_id
+    from darksight_service.ingest.records import PointBatch, make_batch_id
 
     rng = np.random.default_rng(seed)
     columns = [rng.normal(size=n) for _ in range(6)]
@@ -64,8 +64,8 @@ def sqlite_log(path: Path, synchronous: str) -> Callable[[bytes], object]:
 
 def append(folder: Path, rounds: int) -> str:
     """One record of one row, and of many."""
-    from darksight_service.records import encode
-    from darksight_service.spool import Spool
+    from darksight_service.ingest.records import encode
+    from darksight_service.ingest.spool import Spool
 
     rows = []
     for durability, synchronous in (("process", "OFF"), ("fsync", "FULL")):
@@ -125,9 +125,9 @@ class NullStore:
 
 def drain(folder: Path, rounds: int) -> str:
     """Reading, checking and decoding, beside reading the same payloads back from SQLite."""
-    from darksight_service.drain import Drain, Progress
-    from darksight_service.records import decode, encode
-    from darksight_service.spool import Spool
+    from darksight_service.ingest.drain import Drain, Progress
+    from darksight_service.ingest.records import decode, encode
+    from darksight_service.ingest.spool import Spool
 
     rows = []
     for n, classes, records in ((1, 10, 40_000), (1, 1000, 10_000), (64, 10, 4000), (4096, 10, 100)):

@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from darksight_service.records import PointBatch, decode_all, encode, make_batch_id
-from darksight_service.regions import MAX_LOOKED_AT
+from darksight_service.control.regions import MAX_LOOKED_AT
+from darksight_service.ingest.records import PointBatch, decode_all, encode, make_batch_id
 from darksight_service.store import Cutoffs, Limits, PointFilter, Store
-from darksight_service.store.copy import HEADER, TRAILER, binary_rows
-from darksight_service.store.insert import prepared
 from darksight_service.store.rows import gather, parse_keeper
+from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
+from darksight_service.store.write.insert import prepared
 
-from darksight_core.regions import Region
+from darksight_core.map.regions import Region
 from tests.bench import results
-from tests.points import VERSION, make_batch, make_outcomes
-from tests.postgres import Postgres, running_postgres
+from tests.support.points import VERSION, make_batch, make_outcomes
+from tests.support.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000

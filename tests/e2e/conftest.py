@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
 from darksight_core.bundle import write_bundle
-from darksight_core.conformal import cutoff
-from darksight_core.gate import Gate
-from tests.bundles import make_bundle
-from tests.e2e.browser import running_browser, watched_page
-from tests.integration.servers import Server, running_server, wait_until
-from tests.postgres import Postgres, running_postgres
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from tests.support.browser import running_browser, watched_page
+from tests.support.bundles import make_bundle
+from tests.support.postgres import Postgres, running_postgres
+from tests.support.servers import Server, running_server, wait_until
 
 Refusal: TypeAlias = Callable[[Path, Sequence[str]], str]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from darksight_core.bundle import read_bundle
-from darksight_core.scorer import Scorer
-from tests.builders import make_probs
+from darksight_core.runtime.scorer import Scorer
 from tests.e2e.conftest import Refusal
+from tests.support.builders import make_probs
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DARKSIGHT = (sys.executable, "-m", "darksight_service")

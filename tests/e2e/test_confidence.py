@@ -17,15 +17,15 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
-from darksight_core.certify import Rules, ScoredRows, certify
-from darksight_core.confidence import msp
-from darksight_core.gate import Reason
+from darksight_core.gate.certify import Rules, ScoredRows, certify
+from darksight_core.gate.gate import Reason
+from darksight_core.guarantees.selective import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
-from darksight_core.scorer import Scorer, Scores
-from darksight_core.selective import risk_curve
+from darksight_core.runtime.scorer import Scorer, Scores
+from darksight_core.scores.confidence import msp
 from darksight_core.simplex import log_probs
-from tests.builders import make_probs
 from tests.e2e.conftest import Refusal
+from tests.support.builders import make_probs
 
 SCORES = {"msp", "entropy", "margin", "doctor", "gen", "kl_matching", "log_density", "log_kde", "combined", "learned"}
 

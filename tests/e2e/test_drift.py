@@ -15,11 +15,11 @@ from darksight_service.cli.replay import Alarm, Prometheus, running_prometheus
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.conformal import cutoff
-from darksight_core.gate import Gate
-from darksight_core.scorer import Scorer
-from tests.bundles import make_bundle
-from tests.integration.servers import Server, running_server, wait_until
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from darksight_core.runtime.scorer import Scorer
+from tests.support.bundles import make_bundle
+from tests.support.servers import Server, running_server, wait_until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"

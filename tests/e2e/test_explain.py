@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from darksight_core.bundle import write_bundle
-from tests.bundles import make_bundle
 from tests.e2e.conftest import Refusal
+from tests.support.bundles import make_bundle
 
 
 def explain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from darksight_client import Client, Reason
-from darksight_service.rpc.auth import make_token
+from darksight_service.grpc_api.auth import make_token
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import watched_page
 from tests.e2e.conftest import CLASSES, ROWS, Explored
-from tests.integration.servers import wait_until
+from tests.support.browser import watched_page
+from tests.support.servers import wait_until
 
 
 def columns_of(data: bytes) -> dict[str, Any]:

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 from darksight_client import Client
-from darksight_service.store import Store, schema
+from darksight_service.store import Store
+from darksight_service.store import migrate as schema
 
 from darksight_core.bundle import write_bundle
-from darksight_core.conformal import cutoff
-from darksight_core.gate import Gate
-from tests.bundles import make_bundle
-from tests.faults.checker import NO_FAULTS, check, opened, read_logs
-from tests.faults.clients import CLASSES, MODEL, pool, running_clients
-from tests.faults.nemesis import Nemesis, Service, small_disk
-from tests.integration.servers import wait_until
-from tests.postgres import Postgres
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from tests.support.bundles import make_bundle
+from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
+from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
+from tests.support.faults.nemesis import Nemesis, Service, small_disk
+from tests.support.postgres import Postgres
+from tests.support.servers import wait_until
 
 # Calls per second: enough that something is under way whenever a fault comes.
 RATE = 120.0

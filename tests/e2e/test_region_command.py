@@ -12,10 +12,10 @@ from darksight_client import Client, Reason
 from darksight_service.cli import main
 
 from darksight_core.bundle import read_bundle
-from darksight_core.judge import Judge
-from tests.builders import make_probs
-from tests.integration.servers import running_server, wait_until
+from darksight_core.runtime.policy import ScoringPolicy
 from tests.integration.test_service import K, gated_bundle
+from tests.support.builders import make_probs
+from tests.support.servers import running_server, wait_until
 
 ROWS = make_probs(200, K, seed=3)
 
@@ -73,7 +73,7 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
     assert exported.gate is not None
     assert [(region.name, region.expires_ms) for region in exported.gate.regions] == [("gap", 4_070_908_800_000)]
     assert (served.reason == Reason.REGION).any()
-    np.testing.assert_array_equal(Judge.of(exported).judge(ROWS).decisions.reason, served.reason)
+    np.testing.assert_array_equal(ScoringPolicy.of(exported).judge(ROWS).decisions.reason, served.reason)
     assert [change["action"] for change in history] == ["remove", "shadow", "enforce", "save"]
     assert "It would reject" in people
     assert "agreed" in people

@@ -25,17 +25,17 @@ from darksight_service.store import Store
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.conformal import cutoff
 from darksight_core.drift import conformal_rank, polya_log_evidence
-from darksight_core.gate import Gate
-from darksight_core.scorer import Scorer
-from tests.bundles import make_bundle
-from tests.faults import clients
-from tests.faults.checker import NO_FAULTS, Report, check, read_logs
-from tests.faults.nemesis import Service, send
-from tests.integration.servers import wait_until
-from tests.postgres import Postgres
-from tests.replicas import REPLICAS, running_services, services_of_manifest
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from darksight_core.runtime.scorer import Scorer
+from tests.support.bundles import make_bundle
+from tests.support.faults import clients
+from tests.support.faults.checker import NO_FAULTS, Report, check, read_logs
+from tests.support.faults.nemesis import Service, send
+from tests.support.postgres import Postgres
+from tests.support.replicas import REPLICAS, running_services, services_of_manifest
+from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
@@ -324,7 +324,7 @@ def survived(story: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Re
     targets = ",".join(service.target for service in story.replicas)
     with clients.running_clients(targets, logs, rate=120.0):
         # Points that it has promised to keep, and that nobody else has.
-        send(signal.SIGSTOP, *victim.child("darksight_service.keeper"))
+        send(signal.SIGSTOP, *victim.child("darksight_service.processes.storage_worker"))
         wait_until(lambda: victim.waiting_bytes() > 10_000, what="points that wait")
         victim.kill()
         waiting = victim.waiting_bytes()

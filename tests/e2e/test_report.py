@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from darksight_core.bundle import write_bundle
-from tests.bundles import make_bundle
-from tests.e2e.browser import watched_page
 from tests.e2e.conftest import Refusal
+from tests.support.browser import watched_page
+from tests.support.bundles import make_bundle
 
 FIGURES = ["map", "clusters", "global-fidelity", "accuracy-data", "foreign", "local-fidelity", "path-1", "path-2"]
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from darksight_core.bundle import read_bundle, write_bundle
-from tests.builders import make_probs
-from tests.bundles import make_bundle
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
 
 DARKSIGHT = (sys.executable, "-m", "darksight_service")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from darksight_core.bundle import SCHEMA_VERSION, write_bundle
-from darksight_core.scorer import Scorer
-from tests.bundles import make_bundle
+from darksight_core.runtime.scorer import Scorer
+from tests.support.bundles import make_bundle
 
 FOLDER = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from darksight_service.store import Store
 
-from tests.postgres import Postgres, running_postgres
+from tests.support.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
 

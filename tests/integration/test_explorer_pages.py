@@ -15,20 +15,20 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from darksight_service.control import deploy_at_start
-from darksight_service.explorer.process import serve
+from darksight_service.control.changes import deploy_at_start
+from darksight_service.control.state_file import StateFile
 from darksight_service.explorer.sockets import explorer_url, listen
-from darksight_service.records import OutcomeBatch, PointBatch, make_batch_id, prediction_id
+from darksight_service.ingest.records import OutcomeBatch, PointBatch, make_batch_id, prediction_id
+from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
-from darksight_service.statefile import StateFile
 from darksight_service.store import PointFilter, Store
 
 from darksight_core.bundle import write_bundle
-from darksight_core.conformal import cutoff
-from darksight_core.gate import Gate
-from darksight_core.judge import Judge
-from tests.bundles import make_bundle
-from tests.points import make_batch
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from darksight_core.runtime.policy import ScoringPolicy
+from tests.support.bundles import make_bundle
+from tests.support.points import make_batch
 
 ROWS = 1_200
 CLASSES = 5
@@ -87,7 +87,7 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
     from darksight_core.bundle import read_bundle
 
     bundle = read_bundle(path)
-    judge = Judge.of(bundle)
+    judge = ScoringPolicy.of(bundle)
     rng = np.random.default_rng(5)
     truth: dict[str, int] = {}
     minutes = 120

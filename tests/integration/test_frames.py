@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
-from darksight_service.records import prediction_id
+from darksight_service.ingest.records import prediction_id
 from darksight_service.store import PointFilter, Store, joined
 
 from tests.integration.conftest import NOW_MS
-from tests.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, make_batch, make_outcomes
 
 
 def test_a_frame_has_what_a_page_of_points_has(store: Store) -> None:

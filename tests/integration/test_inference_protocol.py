@@ -18,9 +18,9 @@ from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from google.protobuf import descriptor_pb2
 
 from darksight_core.bundle import write_bundle
-from tests.builders import make_probs
-from tests.bundles import make_bundle
-from tests.integration.servers import Server, running_server
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
+from tests.support.servers import Server, running_server
 
 TRITON = "tritonclient[grpc]==2.73.0"
 CHECK = Path(__file__).with_name("triton_check.py")

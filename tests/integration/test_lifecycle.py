@@ -16,9 +16,9 @@ import pytest
 from darksight_client import Client, Overloaded
 
 from darksight_core.bundle import read_bundle
-from tests.builders import make_probs
-from tests.integration.servers import Server, running_server, start_server, wait_until, waiting
 from tests.integration.test_service import SCORE, K, gated_bundle, tensor_request
+from tests.support.builders import make_probs
+from tests.support.servers import Server, running_server, start_server, wait_until, waiting
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from darksight_service.errors import RequestError
 from darksight_service.store import PointFilter, Store
 
 from tests.integration.conftest import NOW_MS
-from tests.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, make_batch, make_outcomes
 
 WANTED = PointFilter("digits", VERSION)
 

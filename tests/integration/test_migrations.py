@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from darksight_service.cli import main
 from darksight_service.errors import SchemaMismatchError
-from darksight_service.store import PointFilter, Store, schema
+from darksight_service.store import PointFilter, Store
+from darksight_service.store import migrate as schema
 from sqlalchemy import inspect, text
 
-from tests.points import make_batch, make_outcomes
+from tests.support.points import make_batch, make_outcomes
 
 NOW_MS = 1_800_000_000_000
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 STARTERS = """
 import os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
-from darksight_service.store import Store, schema
+from darksight_service.store import Store
+from darksight_service.store import migrate as schema
 url = sys.argv[2]
 schema.head()
 gate, open_gate = os.pipe()

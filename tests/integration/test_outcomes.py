@@ -10,7 +10,7 @@ import pytest
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.store import PointFilter, Store
 
-from tests.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, make_batch, make_outcomes
 
 NOW_MS = 1_800_000_000_000
 NAMES = ("a", "b", "c", "d")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from darksight_service.rpc.pools import BulkPool, CallPool
+from darksight_service.grpc_api.pools import BulkPool, CallPool
 
-from tests.integration.servers import wait_until
+from tests.support.servers import wait_until
 
 THREADS, LIMIT = 2, 20
 

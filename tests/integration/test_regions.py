@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from darksight_client import Client, Conflict, InvalidRequest, Reason, Region, Scored, UnknownModel
 
-from darksight_core import regions as core
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.gate import Gate
-from darksight_core.judge import Judge
-from tests.builders import make_probs
-from tests.integration.servers import Server, running_server, start_server, wait_until
+from darksight_core.gate.gate import Gate
+from darksight_core.map import regions as core
+from darksight_core.runtime.policy import ScoringPolicy
 from tests.integration.test_service import K, gated_bundle
+from tests.support.builders import make_probs
+from tests.support.servers import Server, running_server, start_server, wait_until
 
 ROWS = make_probs(400, K, seed=3)
 
@@ -167,7 +167,7 @@ def test_a_roll_back_restores_the_regions_of_its_version(client: Client, version
 
 def test_a_bundle_brings_its_regions(client: Client, bundles: list[Path], versions: list[str]):
     """They are in its gate, listed as its own, and cannot be changed from outside."""
-    expected = Judge.of(read_bundle(bundles[2])).judge(ROWS).decisions
+    expected = ScoringPolicy.of(read_bundle(bundles[2])).judge(ROWS).decisions
 
     scored = client.score("digits", ROWS, version=versions[2])
 

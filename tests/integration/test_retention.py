@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from darksight_service.store import Limits, PointFilter, Store
 
-from tests.integration.servers import wait_until
-from tests.points import make_batch, make_outcomes
+from tests.support.points import make_batch, make_outcomes
+from tests.support.servers import wait_until
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000

@@ -12,11 +12,11 @@ import pytest
 from darksight_client import Client, PermissionDenied, Policy, Unauthenticated, Unavailable
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
-from darksight_service.rpc.auth import SCOPES, make_token
+from darksight_service.grpc_api.auth import SCOPES, make_token
 
-from tests.builders import make_probs
-from tests.integration.servers import Server, running_server, wait_until
 from tests.integration.test_service import K, gated_bundle
+from tests.support.builders import make_probs
+from tests.support.servers import Server, running_server, wait_until
 
 NEEDED = {
     "Score": "score", "ScoreStream": "score", "ModelInfer": "score",

@@ -29,13 +29,13 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.conformal import cutoff
-from darksight_core.gate import Gate
-from darksight_core.judge import Judge
-from darksight_core.scorer import Scorer
-from tests.builders import make_probs
-from tests.bundles import make_bundle
-from tests.integration.servers import Server, running_server, wait_until, waiting
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.runtime.scorer import Scorer
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
+from tests.support.servers import Server, running_server, wait_until, waiting
 
 K = 5
 SCORE = "/darksight.v1.MonitorService/Score"
@@ -111,7 +111,7 @@ def test_the_service_says_what_the_bundle_says(client: Client, bundles: dict[str
     bundle = read_bundle(bundles["first"])
     probs = make_probs(rows, K, seed=rows)
     assert bundle.gate is not None
-    expected = Judge(Scorer.of(bundle), bundle.gate).judge(probs)
+    expected = ScoringPolicy(Scorer.of(bundle), bundle.gate).judge(probs)
 
     scored = client.score("digits", probs)
 

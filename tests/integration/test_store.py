@@ -22,15 +22,15 @@ from darksight_service.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from darksight_service.records import PointBatch, decode_all, encode, record_ids
+from darksight_service.ingest.records import PointBatch, decode_all, encode, record_ids
 from darksight_service.store import Cutoffs, DecisionCounts, PointFilter, Store, StoredPoint, Timeouts
 from darksight_service.store.tables import BINS
 
 from darksight_core.errors import ConfigError
-from darksight_core.regions import Region, inside_any
-from tests.integration.servers import wait_until
-from tests.points import VERSION, make_batch, make_outcomes
-from tests.postgres import running_postgres
+from darksight_core.map.regions import Region, inside_any
+from tests.support.points import VERSION, make_batch, make_outcomes
+from tests.support.postgres import running_postgres
+from tests.support.servers import wait_until
 
 NOW_MS = 1_800_000_000_000
 MINUTE_MS = 60_000

@@ -18,7 +18,7 @@ from darksight_service.settings import Settings, setting_names
 
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
 from deploy.kubernetes.generate import manifest_files
-from tests.replicas import REPLICAS, SETTINGS
+from tests.support.replicas import REPLICAS, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -158,7 +158,7 @@ for name in {light!r}:
 
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
 
-    assert {"darksight_core.errors", "darksight_core.simplex", "darksight_core.student"} <= set(light)
+    assert {"darksight_core.errors", "darksight_core.simplex", "darksight_core.map.student"} <= set(light)
     assert done.returncode == 0, done.stderr
 
 

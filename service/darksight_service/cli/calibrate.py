@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
-from darksight_core.certify import CHOICE_ROWS, Certification, Rules, ScoredRows, certify
-from darksight_core.gate import REJECT_SCORES
-from darksight_core.scorer import Scorer
-from darksight_core.split import MAX_LEAK
+from darksight_core.gate.certify import CHOICE_ROWS, Certification, Rules, ScoredRows, certify
+from darksight_core.gate.gate import REJECT_SCORES
+from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import print_json, print_table, say
 from darksight_service.cli.labelled import fit_share, held_out, read_rows
 

@@ -144,7 +144,7 @@ def run_stats(args: argparse.Namespace) -> int:
 
 def run_accuracy(args: argparse.Namespace) -> int:
     """Print live accuracy and risk against coverage."""
-    from darksight_service.live import COVERAGES, live_accuracy
+    from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 
     now = time.time_ns() // 1_000_000
     with _open(args) as store:

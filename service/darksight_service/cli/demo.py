@@ -165,12 +165,12 @@ def run(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> tuple[Path, NDArray[np.int64]]:
     """Train, fit, draw and calibrate; the bundle with its gate, and the rows that nothing has seen."""
     from darksight_core.bundle import read_bundle, write_bundle
-    from darksight_core.certify import Rules, ScoredRows, certify
     from darksight_core.fit import FitConfig
     from darksight_core.fit.pipeline import fit_bundle
+    from darksight_core.gate.certify import Rules, ScoredRows, certify
     from darksight_core.predictions import from_arrays
-    from darksight_core.scorer import Scorer
-    from darksight_core.split import make_split
+    from darksight_core.predictions.split import make_split
+    from darksight_core.runtime.scorer import Scorer
     from darksight_service.cli.fit import picture, summary
 
     say("training five small networks on digits; each predicts the images it has not seen")

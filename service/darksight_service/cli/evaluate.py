@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_core.certify import ScoredRows
-from darksight_core.compare import Comparison, compare
-from darksight_core.measures import MapMeasures, measure_map
+from darksight_core.evaluation.compare import Comparison, compare
+from darksight_core.evaluation.measures import MapMeasures, measure_map
+from darksight_core.gate.certify import ScoredRows
+from darksight_core.guarantees.selective import FailureFigures, OodFigures
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.scorer import Scorer
-from darksight_core.selective import FailureFigures, OodFigures
+from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, log_probs
-from darksight_core.split import MAX_LEAK
 from darksight_service.cli.console import print_json, print_table, say
 from darksight_service.cli.labelled import fit_share, held_out, read_rows
-from darksight_service.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_place
 
 __all__ = ["add_parser", "run"]
 

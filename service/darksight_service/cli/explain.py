@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate import Decision
-from darksight_core.judge import Judge, Judged
-from darksight_service.arrays import read_array
+from darksight_core.gate.gate import Decision
+from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
-from darksight_service.tables import atomic, check_place
+from darksight_service.scoring.files.arrays import read_array
+from darksight_service.scoring.files.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.explain import Attack, Attribution, Chain, Objective
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from darksight_core.explain import Chain, load_classifier
 
     chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
-    judge = Judge.of(bundle)
+    judge = ScoringPolicy.of(bundle)
     judged = chain.judged(judge, chain.tensor(inputs))
     objective = _objective(args, chain, bundle, judged)
     with Bars(quiet=args.quiet) as bars:
@@ -134,7 +134,7 @@ def _files(args: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, judged: Judged) -> Objective:
+def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, judged: ScoredBatch) -> Objective:
     from darksight_core.explain import log_class, log_density, log_kde
 
     if args.of == "density":
@@ -165,7 +165,12 @@ def _explain(
 
 
 def _attack(
-    args: argparse.Namespace, chain: Chain, objective: Objective, judge: Judge, inputs: NDArray[Any], report: Bars
+    args: argparse.Namespace,
+    chain: Chain,
+    objective: Objective,
+    judge: ScoringPolicy,
+    inputs: NDArray[Any],
+    report: Bars,
 ) -> Attack:
     from darksight_core.explain import attack, nearness
 
@@ -179,7 +184,7 @@ def _attack(
     return attack(chain, wanted, judge, inputs, budget=args.budget, low=low, high=high, **options, report=report)
 
 
-def _columns(inputs: NDArray[Any], judged: Judged, found: Attribution, attacked: Attack | None) -> Columns:
+def _columns(inputs: NDArray[Any], judged: ScoredBatch, found: Attribution, attacked: Attack | None) -> Columns:
     columns = {"inputs": inputs, "heat": found.heat, "value": found.value, "at_rest": found.at_rest}
     if found.gap is not None and found.change is not None:
         columns |= {"change": found.change, "gap": found.gap}
@@ -189,7 +194,7 @@ def _columns(inputs: NDArray[Any], judged: Judged, found: Attribution, attacked:
     return columns
 
 
-def _serving(judged: Judged, prefix: str) -> Columns:
+def _serving(judged: ScoredBatch, prefix: str) -> Columns:
     """What the serving scorer and gate say, as columns."""
     scores = judged.scores
     return {
@@ -216,8 +221,8 @@ def _result(args: argparse.Namespace, bundle: Bundle, columns: Columns, files: d
 
 
 def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
-    from darksight_service.heat import draw_sheet
-    from darksight_service.plot import save_map
+    from darksight_service.report.heat_maps import draw_sheet
+    from darksight_service.report.map_picture import save_map
 
     if not args.out.suffix:
         args.out.mkdir(parents=True, exist_ok=True)

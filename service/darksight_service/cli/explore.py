@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     require("uvicorn", "service")
     from darksight_service.errors import SettingsError
-    from darksight_service.explorer.process import serve
     from darksight_service.explorer.sockets import explorer_url, listen
-    from darksight_service.logs import set_up_logs
+    from darksight_service.logging import set_up_logs
+    from darksight_service.processes.explorer import serve
     from darksight_service.settings import read_settings
 
     environment = dict(os.environ)

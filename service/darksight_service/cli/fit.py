@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import refuse_existing
 from darksight_core.errors import ConfigError
-from darksight_core.fit_options import add_fit_options, out_path
+from darksight_core.fit.options import add_fit_options, out_path
 from darksight_core.predictions import find_files, read_predictions
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
-from darksight_service.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.fit import FitConfig
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     require("torch", "fit")
     if args.plot is not None:
         require("matplotlib", "report")
-    from darksight_core.fit.job import config_of, launch, run_fit, steps_folder
+    from darksight_core.fit.distributed.job import config_of, launch, run_fit, steps_folder
 
     if is_svd:
         return _run_svd(args, config_of(args), files[0], out)
@@ -92,8 +92,8 @@ def _run_svd(args: argparse.Namespace, config: FitConfig, file: Path, out: Path)
     """The closed form: points in a .npz, because without a density there is nothing to serve."""
     import numpy as np
 
+    from darksight_core.evaluation.measures import fidelity
     from darksight_core.fit import fit_map
-    from darksight_core.measures import fidelity
     from darksight_core.simplex import log_probs, temper
 
     predictions = read_predictions(file, kind="logits" if args.logits else None)
@@ -127,7 +127,7 @@ def _percent(share: float | None) -> str | None:
 
 def picture(report: FitReport, path: Path) -> None:
     """Draw the map of a finished fit."""
-    from darksight_service.plot import draw_map, save_map
+    from darksight_service.report.map_picture import draw_map, save_map
 
     reference = report.reference
     title = f"{len(reference.points):,} predictions on the map; KL_sym {report.kl_sym:.4f}"

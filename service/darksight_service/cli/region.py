@@ -17,10 +17,10 @@ from darksight_client import RegionPreview, Share
 
 from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.regions import Region
+from darksight_core.map.regions import Region
 from darksight_service.cli.console import print_json, print_table
 from darksight_service.cli.remote import add_server_options, connected
-from darksight_service.registry import gate_of
+from darksight_service.control.registry import gate_of
 
 __all__ = [
     "add_parser",

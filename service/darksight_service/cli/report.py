@@ -11,12 +11,12 @@ import numpy as np
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.scorer import Scorer
+from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats
-from darksight_core.split import MAX_LEAK
 from darksight_service.cli.console import Bars, print_json, require, say
 from darksight_service.cli.labelled import fit_share, held_out, read_rows
-from darksight_service.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_place
 
 __all__ = ["add_parser", "run"]
 
@@ -137,7 +137,7 @@ def _cache(level: str) -> Path | None:
     if level == "none":
         return None
     require("sklearn", "fit")
-    from darksight_core.fit.embeddings import cache_folder
+    from darksight_core.evaluation.baselines.embeddings import cache_folder
 
     return cache_folder()
 

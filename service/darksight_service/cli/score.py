@@ -16,15 +16,15 @@ from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate import LOGIT_SCORES, Decision, Reason
-from darksight_core.judge import Judge
+from darksight_core.gate.gate import LOGIT_SCORES, Decision, Reason
 from darksight_core.predictions import Kind, Predictions, Store, find_files, iter_predictions
-from darksight_core.scorer import Scorer
-from darksight_service.bulk import Tally, plan, score_local, score_ray
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import print_json, require
 from darksight_service.cli.remote import add_server_options, connected
-from darksight_service.columns import Columns, bundle_columns, lower_names
-from darksight_service.tables import open_scores
+from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
+from darksight_service.scoring.files.columns import Columns, bundle_columns, lower_names
+from darksight_service.scoring.files.tables import open_scores
 
 __all__ = ["add_parser", "run"]
 
@@ -150,7 +150,7 @@ def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predict
         gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
         yield (
             gate is not None and gate.reject_score in LOGIT_SCORES,
-            partial(bundle_columns, Judge(Scorer.of(bundle), gate), gate),
+            partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate),
         )
         return
     with connected(args, _SERVER_SECONDS) as client:

@@ -63,7 +63,7 @@ def _model(text: str) -> tuple[str, Path]:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from darksight_service.registry import named_bundle
+    from darksight_service.control.registry import named_bundle
     from darksight_service.settings import read_settings
 
     environment = dict(os.environ)
@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
     # Before there is a data folder, and before long imports.
     for _, path in args.model:
         named_bundle(settings.bundles, path)
-    from darksight_service.control import deploy_at_start
+    from darksight_service.control.changes import deploy_at_start
+    from darksight_service.control.state_file import StateFile
     from darksight_service.errors import SettingsError, StoreUnavailableError
-    from darksight_service.logs import set_up_logs
-    from darksight_service.statefile import StateFile
+    from darksight_service.logging import set_up_logs
+    from darksight_service.processes.supervisor import Supervisor
     from darksight_service.store import Store
-    from darksight_service.supervisor import Supervisor
 
     set_up_logs("supervisor", settings.log_level)
     args.on_interrupt = "the service has stopped"

@@ -40,8 +40,8 @@ from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
-from darksight_service.plotly_js import packed_plotly
-from darksight_service.rpc.auth import TokenFile
+from darksight_service.grpc_api.auth import TokenFile
+from darksight_service.report.plotly_js import packed_plotly
 
 __all__ = ["STATUSES", "make_app"]
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.accuracy import Accuracy, labelled_accuracy, prediction_powered
+from darksight_core.drift.accuracy import Accuracy, labelled_accuracy, prediction_powered
 from darksight_core.simplex import Floats
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame
+    from darksight_service.store import PointTable
 
 __all__ = ["Audit", "AuditedAccuracy", "audit", "audit_numbers", "audited_accuracy"]
 
@@ -90,7 +90,7 @@ def audit_numbers(ids: NDArray[np.uint64]) -> Floats:
     return numbers
 
 
-def audit(frame: Frame, rate: float) -> Audit:
+def audit(frame: PointTable, rate: float) -> Audit:
     """Draw from the points of a frame that have a prediction; others have nothing to label, and would never be done."""
     numbers = audit_numbers(frame.ids)
     drawn = np.flatnonzero((numbers < rate) & (frame.predicted >= 0))
@@ -102,7 +102,7 @@ def audit(frame: Frame, rate: float) -> Audit:
     return Audit(rate, order, int(far[-1]) + 1 if len(far) else 0)
 
 
-def audited_accuracy(frame: Frame, drawn: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
+def audited_accuracy(frame: PointTable, drawn: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
     """Accuracy of the predictions of a frame, or of those that `chosen` (n,) allows, from the audit."""
     allowed = frame.predicted >= 0
     if chosen is not None:

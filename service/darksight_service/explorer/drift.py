@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate import Reason
+from darksight_core.gate.gate import Reason
+from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
 from darksight_service.explorer.spans import DAY_MS, plain, read_span
@@ -24,10 +25,9 @@ from darksight_service.explorer.windows import (
     over_time,
     slices,
 )
-from darksight_service.registry import Serving
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame, Rates
+    from darksight_service.store import PointTable, Rates
 
 __all__ = ["MAP_POINTS", "endpoints"]
 
@@ -121,11 +121,11 @@ def _step(since: int, until: int) -> int:
     return max(1, -(-(until - since) // _STEPS // _MINUTE_MS)) * _MINUTE_MS
 
 
-def _rates(sources: Sources, serving: Serving, since: int, until: int, step: int) -> Rates:
+def _rates(sources: Sources, serving: ActiveModel, since: int, until: int, step: int) -> Rates:
     return sources.store().rates(serving.model, serving.version, since_ms=since, until_ms=until, step_ms=step)
 
 
-def _rule_since(sources: Sources, serving: Serving) -> int:
+def _rule_since(sources: Sources, serving: ActiveModel) -> int:
     """Since when this version has its outlier rule, in Unix milliseconds; 0 for ever.
 
     A change of policy that leaves the level as it was does not start a new rule.
@@ -141,7 +141,7 @@ def _rule_since(sources: Sources, serving: Serving) -> int:
     return since
 
 
-def _newest(sources: Sources, serving: Serving) -> int | None:
+def _newest(sources: Sources, serving: ActiveModel) -> int | None:
     """When the last point of all came."""
     from darksight_service.store import PointFilter
 
@@ -149,7 +149,7 @@ def _newest(sources: Sources, serving: Serving) -> int | None:
     return int(found.received_ms[0]) if len(found) else None
 
 
-def _spread(sources: Sources, serving: Serving, rates: Rates, since: int, until: int) -> Frame:
+def _spread(sources: Sources, serving: ActiveModel, rates: Rates, since: int, until: int) -> PointTable:
     """Points from all of a window, not only from its end."""
     from darksight_service.store import PointFilter, joined
 
@@ -175,7 +175,7 @@ def _moved(moved: Moved) -> dict[str, Any]:
     }
 
 
-def _regions(sources: Sources, serving: Serving, frames: dict[str, Frame]) -> dict[str, Any] | None:
+def _regions(sources: Sources, serving: ActiveModel, frames: dict[str, PointTable]) -> dict[str, Any] | None:
     """How regions of the map that have not ended are occupied; None if there are none."""
     regions = [each.saved.region for each in sources.control.regions.listed(serving.model, serving.version)]
     if not regions:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from darksight_service.control import Control
+from darksight_service.control.changes import Control
+from darksight_service.control.registry import Registry
 from darksight_service.errors import RequestError
 from darksight_service.explorer.columns import Columns
-from darksight_service.registry import Registry
 from darksight_service.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.certify import CHOICE_ROWS
-from darksight_core.conformal import cutoff
-from darksight_core.regions import inside_any
-from darksight_service.control import check_policy
+from darksight_core.gate.certify import CHOICE_ROWS
+from darksight_core.guarantees.conformal import cutoff
+from darksight_core.map.regions import inside_any
+from darksight_service.control.changes import check_policy
+from darksight_service.control.registry import ActiveModel
+from darksight_service.control.state import Change, PolicyOverride
 from darksight_service.errors import RefusedError, RequestError
 from darksight_service.explorer.audit import audit
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
 from darksight_service.explorer.learning import Latest
 from darksight_service.explorer.spans import DAY_MS, now_ms, plain, read_span
 from darksight_service.explorer.thresholds import ScoreLine, certificate, score_lines, stored_scores, threshold_steps
-from darksight_service.registry import Serving
-from darksight_service.state import Change, PolicyOverride
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame
+    from darksight_service.store import PointTable
 
 __all__ = ["AUDIT_ROWS", "MOST_LABELS", "endpoints", "labelled_rows"]
 
@@ -110,7 +110,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
     ]
 
 
-def labelled_rows(sources: Sources, call: Call, serving: Serving) -> tuple[Frame, dict[str, Any]]:
+def labelled_rows(sources: Sources, call: Call, serving: ActiveModel) -> tuple[PointTable, dict[str, Any]]:
     """Labelled points that a call is about, all or those of the audit, and what is to be said about them."""
     from darksight_service.store import PointFilter
 
@@ -132,11 +132,11 @@ def labelled_rows(sources: Sources, call: Call, serving: Serving) -> tuple[Frame
     return whole, {**facts, "since_ms": since, "until_ms": until}
 
 
-def _compare(rows: Frame) -> list[ScoreLine]:
+def _compare(rows: PointTable) -> list[ScoreLine]:
     return score_lines(stored_scores(rows), rows.errors)
 
 
-def _serving(sources: Sources, call: Call) -> Serving:
+def _serving(sources: Sources, call: Call) -> ActiveModel:
     return sources.registry.get(call.text("model"), call.text("version", ""))
 
 
@@ -150,7 +150,7 @@ def _policy(call: Call) -> PolicyOverride:
     return PolicyOverride(call.number("alpha", 0.0) if call.text("alpha", "") else None, cut)
 
 
-def _passed(serving: Serving, policy: PolicyOverride, rows: Frame) -> NDArray[np.bool_]:
+def _passed(serving: ActiveModel, policy: PolicyOverride, rows: PointTable) -> NDArray[np.bool_]:
     """Which rows the outlier rule would let through, and regions do."""
     check_policy(serving.bundle, PolicyOverride(alpha=policy.alpha))
     rule = serving.gate.outlier

@@ -1,7 +1,7 @@
 """What the labels so far have taught: the learned confidence against max-softmax, and how it ranks the queue.
 
 With 100 to 300 labels hardly anything beats max-softmax. The learned score therefore starts there and leaves only if
-cross-validation says so (`darksight_core.learned`); what is shown is measured on rows that the fit has not seen, with
+cross-validation says so (`darksight_core.scores.learned`); what is shown is measured on rows that the fit has not seen, with
 intervals, and the verdict is put into words that do not claim more than the interval.
 """
 
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.confidence import choose_score, msp
-from darksight_core.learned import MIN_ROWS, Learned
-from darksight_core.selective import FailureFigures, failure_figures
+from darksight_core.guarantees.selective import FailureFigures, failure_figures
+from darksight_core.scores.confidence import choose_score, msp
+from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame
+    from darksight_service.store import PointTable
 
 __all__ = ["LEAST_ERRORS", "Latest", "Lesson", "learn", "rank_changes"]
 
@@ -90,7 +90,7 @@ class Lesson:
         return "The learned score differs from max-softmax by less than its noise: do not rely on the difference."
 
 
-def learn(rows: Frame, *, seed: int = 0) -> Lesson:
+def learn(rows: PointTable, *, seed: int = 0) -> Lesson:
     """Learn from labelled points; those without probabilities cannot teach."""
     rows = rows.take(_usable(rows))
     errors = rows.errors
@@ -107,7 +107,7 @@ def learn(rows: Frame, *, seed: int = 0) -> Lesson:
     return Lesson(labels, wrong, 0, learned, cross_fitted, softmax, row.gain, row.standard_error)
 
 
-def rank_changes(lesson: Lesson, rows: Frame) -> tuple[Ints, Ints, Floats]:
+def rank_changes(lesson: Lesson, rows: PointTable) -> tuple[Ints, Ints, Floats]:
     """Places of points from the least sure up, by max-softmax and by the learned score, and its P(correct), (n,) each.
 
     Points that cannot be ranked are last in both, with a chance of NaN.
@@ -143,7 +143,7 @@ class Latest(Generic[T]):
         self._found: dict[Hashable, tuple[bytes, T]] = {}
         self._busy: set[Hashable] = set()
 
-    def get(self, key: Hashable, rows: Frame, work: Callable[[Frame], T]) -> tuple[T | None, bool]:
+    def get(self, key: Hashable, rows: PointTable, work: Callable[[PointTable], T]) -> tuple[T | None, bool]:
         """What `work` makes of these labelled points, or the last result of this key and that a newer one is coming."""
         stamp = hashlib.sha256(rows.ids.tobytes() + rows.label.tobytes()).digest()
         with self._lock:
@@ -158,7 +158,7 @@ class Latest(Generic[T]):
             found = self._found.get(key)
             return (None if found is None else found[1]), found is None or found[0] != stamp
 
-    def _work(self, key: Hashable, stamp: bytes, rows: Frame, work: Callable[[Frame], T]) -> None:
+    def _work(self, key: Hashable, stamp: bytes, rows: PointTable, work: Callable[[PointTable], T]) -> None:
         try:
             result = work(rows)
             with self._lock:
@@ -172,13 +172,13 @@ def _in_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="learning", daemon=True).start()
 
 
-def _usable(rows: Frame) -> NDArray[np.bool_]:
+def _usable(rows: PointTable) -> NDArray[np.bool_]:
     if rows.probs.shape[1] < 2:
         return np.zeros(len(rows), dtype=np.bool_)
     return np.asarray(np.isfinite(rows.probs).all(axis=1), dtype=np.bool_)
 
 
-def _densities(rows: Frame) -> dict[str, Floats]:
+def _densities(rows: PointTable) -> dict[str, Floats]:
     return {name: values for name in ("log_density", "log_kde") if np.isfinite(values := getattr(rows, name)).all()}
 
 

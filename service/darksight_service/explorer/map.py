@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Reference
-from darksight_core.gate import Decision, Reason
+from darksight_core.gate.gate import Decision, Reason
 from darksight_core.simplex import Floats
+from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.registry import Version
 
 __all__ = ["endpoints"]
 

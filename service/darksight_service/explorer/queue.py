@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate import Reason
+from darksight_core.gate.gate import Reason
 from darksight_service.explorer.audit import Audit
 from darksight_service.explorer.learning import Lesson, rank_changes
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame
+    from darksight_service.store import PointTable
 
 __all__ = ["Place", "Stream", "Waiting", "waiting"]
 
@@ -65,7 +65,7 @@ class Waiting:
     counts: dict[Stream, int]
 
 
-def waiting(frame: Frame, drawn: Audit, lesson: Lesson, stream: Stream, *, limit: int) -> Waiting:
+def waiting(frame: PointTable, drawn: Audit, lesson: Lesson, stream: Stream, *, limit: int) -> Waiting:
     """Unlabelled points of a stream, the most urgent first.
 
     Parameters

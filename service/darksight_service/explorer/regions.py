@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from darksight_service.control.regions import CarryOver, ListedRegion, Preview
 from darksight_service.errors import RequestError
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.regions import CarryOver, ListedRegion, Preview
 
 __all__ = ["endpoints"]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from darksight_core.gate import Decision, Reason
+from darksight_core.gate.gate import Decision, Reason
+from darksight_service.control.registry import ActiveModel
 from darksight_service.errors import RequestError
 from darksight_service.explorer.audit import Audit, audit, audited_accuracy
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
@@ -21,12 +22,11 @@ from darksight_service.explorer.gate import AUDIT_ROWS, MOST_LABELS, labelled_ro
 from darksight_service.explorer.learning import Latest, Lesson, learn
 from darksight_service.explorer.queue import Place, Stream, waiting
 from darksight_service.explorer.spans import DAY_MS, plain, read_span
-from darksight_service.monitor import Monitor
-from darksight_service.records import OutcomeBatch, decode
-from darksight_service.registry import Serving
+from darksight_service.ingest.records import OutcomeBatch, decode
+from darksight_service.scoring.service import Monitor
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame, StoredPoint
+    from darksight_service.store import PointTable, StoredPoint
 
 __all__ = ["DEFAULT_RATE", "endpoints"]
 
@@ -114,7 +114,7 @@ def endpoints(sources: Sources) -> list[Endpoint]:
     ]
 
 
-def _serving(sources: Sources, call: Call) -> Serving:
+def _serving(sources: Sources, call: Call) -> ActiveModel:
     return sources.registry.get(call.text("model"), call.text("version", ""))
 
 
@@ -134,7 +134,7 @@ def _rate(call: Call) -> float:
     return rate
 
 
-def _frame(sources: Sources, call: Call, serving: Serving) -> Frame:
+def _frame(sources: Sources, call: Call, serving: ActiveModel) -> PointTable:
     from darksight_service.store import PointFilter
 
     since, until = read_span(call, default_ms=_SPAN_MS)
@@ -165,7 +165,7 @@ def _item(point: StoredPoint, place: Place) -> dict[str, Any]:
     )
 
 
-def _audit(frame: Frame, drawn: Audit) -> dict[str, Any]:
+def _audit(frame: PointTable, drawn: Audit) -> dict[str, Any]:
     found = {}
     for name, chosen in (("all", None), ("accepted", frame.is_accepted)):
         figures = audited_accuracy(frame, drawn, chosen)

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.binomial import lower_bound, upper_bound
-from darksight_core.confidence import all_scores, choose_score
 from darksight_core.errors import ConfigError
-from darksight_core.learned import MIN_ROWS, Learned
-from darksight_core.selective import FailureFigures, RiskCurve, Threshold, failure_figures, risk_curve
-from darksight_core.selective import threshold_by_accuracy as certified_threshold
+from darksight_core.guarantees.binomial import lower_bound, upper_bound
+from darksight_core.guarantees.selective import FailureFigures, RiskCurve, Threshold, failure_figures, risk_curve
+from darksight_core.guarantees.selective import threshold_by_accuracy as certified_threshold
+from darksight_core.scores.confidence import all_scores, choose_score
+from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 
 if TYPE_CHECKING:
-    from darksight_service.store import Frame
+    from darksight_service.store import PointTable
 
 __all__ = [
     "Certificate",
     "ScoreLine",
-    "Steps",
+    "Checkpoints",
     "certificate",
     "score_lines",
     "stored_scores",
@@ -67,7 +67,7 @@ class ScoreLine:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class Checkpoints:
     """Thresholds of the gate's own score that a slider stops at, from loose to strict; arrays are (m,).
 
     Parameters
@@ -109,7 +109,7 @@ class Certificate:
     picked: float | None
 
 
-def stored_scores(rows: Frame, *, seed: int = 0) -> dict[str, Floats]:
+def stored_scores(rows: PointTable, *, seed: int = 0) -> dict[str, Floats]:
     """Every score that what is kept of labelled points allows, by name, (n,) each.
 
     Rows must be labelled. Probabilities are kept as float16, so scores of rows are those of rounded probabilities.
@@ -156,7 +156,7 @@ def _thinned(curve: RiskCurve) -> tuple[Floats, Floats]:
     return curve.coverage[places], curve.accuracy[places]
 
 
-def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: int = 200) -> Steps:
+def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: int = 200) -> Checkpoints:
     """Where a slider stops.
 
     Parameters
@@ -181,7 +181,7 @@ def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: i
     trials = np.maximum(accepted, 1)
     low = np.where(accepted > 0, 1.0 - upper_bound(wrong, trials, _DELTA / 2), 0.0)
     high = np.where(accepted > 0, 1.0 - lower_bound(wrong, trials, _DELTA / 2), 1.0)
-    return Steps(stops, accepted, wrong, low, high, len(confidence))
+    return Checkpoints(stops, accepted, wrong, low, high, len(confidence))
 
 
 def certificate(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.binomial import lower_bound, upper_bound
 from darksight_core.drift import (
     OccupancyTest,
     OutlierRateTest,
@@ -27,7 +26,8 @@ from darksight_core.drift import (
     psi_verdict,
     ville_threshold,
 )
-from darksight_core.gate import Reason
+from darksight_core.gate.gate import Reason
+from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.simplex import Floats
 
 if TYPE_CHECKING:

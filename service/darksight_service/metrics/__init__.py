@@ -13,6 +13,6 @@ Only the parent, which answers `/metrics`, imports `exposition` and with it prom
 from __future__ import annotations
 
 from darksight_service.metrics.counts import Counts, ModelCounts
-from darksight_service.metrics.processes import KeeperCounts, ProcessCounts, clear_gauges
+from darksight_service.metrics.processes import ProcessCounts, StorageCounts, clear_gauges
 
-__all__ = ["Counts", "KeeperCounts", "ModelCounts", "ProcessCounts", "clear_gauges"]
+__all__ = ["Counts", "StorageCounts", "ModelCounts", "ProcessCounts", "clear_gauges"]

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from darksight_core import __version__
 from darksight_core.drift import OutlierCounts, OutlierRateTest
-from darksight_core.gate import Decision, Reason
+from darksight_core.gate.gate import Decision, Reason
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, UnreadableError, list_files, read

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from darksight_service.metrics.files import SUFFIX, CounterFile, Sections, UnreadableError, list_files, read
 
-__all__ = ["AUTH_FAILURES", "GRPC_CODES", "KeeperCounts", "ProcessCounts", "SpoolNumbers", "clear_gauges"]
+__all__ = ["AUTH_FAILURES", "GRPC_CODES", "StorageCounts", "ProcessCounts", "SpoolNumbers", "clear_gauges"]
 
 GRPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -150,7 +150,7 @@ _LIVE_SECTIONS: Sections = (
 )
 
 
-class KeeperCounts(_Cells):
+class StorageCounts(_Cells):
     """Counters of the keeper, and the live accuracy that it reads from the store.
 
     Counters, raised with `add` or `follow`: inserted, duplicates, quarantined, store_errors, pruned.

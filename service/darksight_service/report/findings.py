@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core import cases
 from darksight_core.bundle import Bundle
-from darksight_core.cases import Alike, Case
-from darksight_core.certify import ScoredRows
-from darksight_core.compare import Comparison, compare
 from darksight_core.errors import ConfigError
-from darksight_core.measures import MapMeasures, class_medians, measure_map
-from darksight_core.path import MapPath, bridge, confused_pairs, trace
+from darksight_core.evaluation import cases
+from darksight_core.evaluation.cases import Alike, Case
+from darksight_core.evaluation.compare import Comparison, compare
+from darksight_core.evaluation.measures import MapMeasures, class_medians, measure_map
+from darksight_core.gate.certify import ScoredRows
+from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.scorer import Scorer
+from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def find(
     features
         What t-SNE reads beside probabilities and logits at level full, (n, d).
     level
-        Which other methods to compare with: none, quick or full; see `darksight_core.fit.embeddings.recipes`.
+        Which other methods to compare with: none, quick or full; see `darksight_core.evaluation.baselines.embeddings.recipes`.
     paths, curves
         Pairs of shown classes, and lists of places (c, 2), to walk between; by default the three most confused pairs.
     cache
@@ -311,9 +311,9 @@ def _rivals(
 ) -> list[Rival]:
     """Maps by other methods, and ours fitted to the same rows; what cannot be made becomes a note."""
     try:
+        from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS, embed, recipes
         from darksight_core.fit.config import silent
-        from darksight_core.fit.embeddings import LEAST_ROWS, embed, recipes
-        from darksight_core.fit.fitting import fit_map
+        from darksight_core.fit.map.fitting import fit_map
     except ImportError as error:
         missing = f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'"
         notes.append(missing)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_service.arrays import read_array
+from darksight_service.scoring.files.arrays import read_array
 
 __all__ = ["as_data_uri", "encode_png", "read_features", "read_images"]
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
-from darksight_service.palette import class_colours, map_view
 from darksight_service.report.charts import GREY, HALO, Figure, axis, layout, packed, plain, points_trace
 from darksight_service.report.findings import Findings
+from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["LEGEND_CLASSES", "class_groups", "cluster_figure", "map_figure", "small_multiples"]
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core import __version__
-from darksight_core.cases import Case
-from darksight_service.plotly_js import packed_plotly
+from darksight_core.evaluation.cases import Case
 from darksight_service.report.charts import Figure, packed
 from darksight_service.report.figures import score_label
 from darksight_service.report.findings import Findings
 from darksight_service.report.images import as_data_uri
+from darksight_service.report.plotly_js import packed_plotly
 
 __all__ = ["build_page"]
 

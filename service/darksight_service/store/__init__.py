@@ -1,14 +1,14 @@
 """Points, outcomes, counts and the audit trail in SQL, on SQLite or PostgreSQL; nothing else imports SQLAlchemy."""
 
 from darksight_service.store.engine import Timeouts
-from darksight_service.store.frames import Frame, joined
-from darksight_service.store.mapped import MAX_MAPPED, MapPoints
-from darksight_service.store.places import Places
-from darksight_service.store.retention import Limits, Pruned
+from darksight_service.store.read.map_points import MAX_MAPPED, MapPoints
+from darksight_service.store.read.point_table import PointTable, joined
+from darksight_service.store.read.policy_evaluation import Accuracy, Cutoffs, DecisionCounts
+from darksight_service.store.read.region_points import Places
+from darksight_service.store.read.search import Page, PointFilter, StoredPoint
 from darksight_service.store.rollups import ClassRate, Rates
-from darksight_service.store.search import Page, PointFilter, StoredPoint
 from darksight_service.store.store import Inserted, Store, StoreStats
-from darksight_service.store.verdicts import Accuracy, Cutoffs, DecisionCounts
+from darksight_service.store.write.retention import Limits, Pruned
 
 __all__ = [
     "MAX_MAPPED",
@@ -16,7 +16,7 @@ __all__ = [
     "ClassRate",
     "Cutoffs",
     "DecisionCounts",
-    "Frame",
+    "PointTable",
     "Inserted",
     "Limits",
     "MapPoints",

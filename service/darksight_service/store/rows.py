@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate import Decision
-from darksight_service.records import PointBatch, PointRows
+from darksight_core.gate.gate import Decision
+from darksight_service.ingest.records import PointBatch, PointRows
 
-__all__ = ["DAY_MS", "FLOATS", "LAST_CLASS", "MINUTE_MS", "Keeper", "Rows", "decode_probs", "gather", "parse_keeper"]
+__all__ = [
+    "DAY_MS",
+    "FLOATS",
+    "LAST_CLASS",
+    "MINUTE_MS",
+    "StorageWorker",
+    "Rows",
+    "decode_probs",
+    "gather",
+    "parse_keeper",
+]
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -40,7 +50,7 @@ _HALF = np.float32(0.5)
 _NORMAL, _ONE = (np.float32(number).view(np.uint32) for number in (2.0**-14, 1.0))
 _ROUNDED = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
-Keeper = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
+StorageWorker = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
 """Bytes to keep of probabilities (n, K): (n, bytes), of no bytes if none are kept."""
 
 
@@ -115,7 +125,7 @@ class Rows:
 
 
 def gather(
-    batches: Iterable[PointBatch | PointRows], bundle_of: Callable[[str, str], tuple[int, int]], keeper: Keeper
+    batches: Iterable[PointBatch | PointRows], bundle_of: Callable[[str, str], tuple[int, int]], keeper: StorageWorker
 ) -> list[Rows]:
     """Group batches by bundle and number of classes; rows that come merged are a group of their own.
 
@@ -154,7 +164,7 @@ def _columns(
     event_ms: NDArray[np.int64],
     is_shadow: NDArray[np.bool_],
     bundle_of: Callable[[str, str], tuple[int, int]],
-    keeper: Keeper,
+    keeper: StorageWorker,
 ) -> Rows:
     floats = np.empty((len(FLOATS), len(ids)), dtype=np.float32)
     floats[:2] = np.concatenate([batch.points for batch in group]).T
@@ -182,7 +192,7 @@ def _columns(
     )
 
 
-def parse_keeper(text: str) -> Keeper:
+def parse_keeper(text: str) -> StorageWorker:
     """How to keep probabilities: `float16`, `topK:5` for the five largest of each row, or `none`."""
     if text == "float16":
         return _all_float16

@@ -15,18 +15,25 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
-from darksight_core.regions import Region
-from darksight_service.records import OutcomeBatch, PointBatch, PointRows, received_ms
-from darksight_service.state import Change
-from darksight_service.store import changes, frames, mapped, places, rollups, schema, search, verdicts
+from darksight_core.map.regions import Region
+from darksight_service.control.state import Change
+from darksight_service.ingest.records import OutcomeBatch, PointBatch, PointRows, received_ms
+from darksight_service.store import migrate as schema
+from darksight_service.store import rollups
 from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
-from darksight_service.store.insert import Inserter
-from darksight_service.store.names import Names
-from darksight_service.store.outcomes import Settler, insert_outcomes
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
-from darksight_service.store.retention import Limits, Pruned, prune, used_bytes
+from darksight_service.store.read import map_points as mapped
+from darksight_service.store.read import point_table as frames
+from darksight_service.store.read import policy_evaluation as verdicts
+from darksight_service.store.read import region_points as places
+from darksight_service.store.read import search
 from darksight_service.store.rows import MINUTE_MS, gather, parse_keeper
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
+from darksight_service.store.write import changes
+from darksight_service.store.write.insert import Inserter
+from darksight_service.store.write.names import Names
+from darksight_service.store.write.outcomes import Settler, insert_outcomes
+from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
 
 __all__ = ["Inserted", "Store", "StoreStats"]
 
@@ -232,7 +239,7 @@ class Store:
         """The points whose prediction has this name."""
         return frames.points_by_name(self._engine, self._names.known(model, None), model, name)
 
-    def frame(self, wanted: search.PointFilter, *, limit: int) -> frames.Frame:
+    def frame(self, wanted: search.PointFilter, *, limit: int) -> frames.PointTable:
         """The newest points of a filter as columns."""
         bundles = self._names.known(wanted.model, wanted.version)
         return frames.newest_frame(self._engine, bundles, wanted, limit=limit)
@@ -245,7 +252,7 @@ class Store:
         since_ms: int = 0,
         until_ms: int = _FOREVER,
         limit: int = 100_000,
-    ) -> frames.Frame:
+    ) -> frames.PointTable:
         """The newest points whose right class is known, as columns: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
         return frames.labelled_frame(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, limit=limit)

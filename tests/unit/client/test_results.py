@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from darksight_client.results import Batch, Decision, Reason, Scored, joined
 
-from darksight_core import gate
+from darksight_core.gate import gate
 
 
 def make_scored(rows: int, *, number: int = 0, names: tuple[str, ...] = (), recorded: bool = True) -> Scored:

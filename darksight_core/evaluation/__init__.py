@@ -1,0 +1,1 @@
+"""How good a map and its scores are, measured on rows."""

@@ -1,0 +1,1 @@
+"""Other methods that the map and its scores are compared with."""

@@ -1,0 +1,160 @@
+"""Rows worth a look, as row numbers: the questions that a person brings to a map.
+
+    typical            what does the classifier usually say for this class?         densest place of each class
+    unusual            which vectors does it hardly ever produce?                   lowest score of usualness
+    midway             which rows is it torn about, and between what?               smallest margin of a confused pair
+    wrong_alike        which mistakes come in groups?                               same mistake, same place
+    confident_wrong    which mistakes look like usual, sure predictions?            surest of the wrong rows
+
+The last kind is what no density can find: these rows stand in the middle of a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.evaluation.measures import nearest
+from darksight_core.figures import Record
+from darksight_core.map.paths import confused_pairs
+from darksight_core.scores.confidence import margin, msp
+from darksight_core.simplex import Floats
+
+__all__ = ["Alike", "Case", "alike", "confident_wrong", "midway", "typical", "unusual", "wrong_alike"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case(Record):
+    """Rows that answer one question.
+
+    `kind` is one of the names above, `about` the class or classes in question, `rows` row numbers, the best first.
+    """
+
+    kind: str
+    about: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alike(Record):
+    """Whether mistakes that are neighbours are mistakes of one kind.
+
+    Parameters
+    ----------
+    mistakes
+        Wrong rows.
+    same
+        Share of them whose nearest wrong neighbour has the same label and the same predicted class.
+    chance
+        That share if mistakes lay anywhere: the mean share of other mistakes that are of the row's kind.
+    """
+
+    mistakes: int
+    same: float
+    chance: float
+
+
+def typical(usual: Floats, predicted: NDArray[np.integer], *, classes: int, most: int = 1) -> list[Case]:
+    """The rows of highest score of each class that is predicted at all.
+
+    Parameters
+    ----------
+    usual
+        Score, higher is more usual, (n,).
+    predicted
+        (n,).
+    classes, most
+        K, and rows per class.
+    """
+    found = []
+    for label in range(classes):
+        rows = np.flatnonzero(predicted == label)
+        if len(rows):
+            found.append(Case("typical", (label,), _first(rows, -usual[rows], most)))
+    return found
+
+
+def unusual(usual: Floats, most: int = 12) -> Case:
+    """The rows of lowest score, (n,) higher is more usual."""
+    return Case("unusual", (), _first(np.arange(len(usual)), usual, most))
+
+
+def midway(log_pi: Floats, *, pairs: int = 4, most: int = 6) -> list[Case]:
+    """For the most confused pairs, the rows with the smallest margin between the two.
+
+    Parameters
+    ----------
+    log_pi
+        Watched classifier, (n, K).
+    pairs, most
+        Number of pairs, and of rows for each.
+    """
+    lead = margin(log_pi)
+    top = np.sort(np.argpartition(-log_pi, 1, axis=1)[:, :2], axis=1)
+    found = []
+    for pair in confused_pairs(log_pi, pairs):
+        rows = np.flatnonzero((top == pair).all(axis=1))
+        found.append(Case("midway", pair, _first(rows, lead[rows], most)))
+    return found
+
+
+def wrong_alike(
+    points: Floats, predicted: NDArray[np.integer], labels: NDArray[np.integer], *, kinds: int = 4, most: int = 6
+) -> list[Case]:
+    """The most frequent kinds of mistake, each with the rows nearest to their median place; `about` is label, class.
+
+    Parameters
+    ----------
+    points
+        (n, 2).
+    predicted, labels
+        (n,).
+    kinds, most
+        Number of kinds of at least two rows, and of rows for each.
+    """
+    wrong = np.flatnonzero(predicted != labels)
+    mistakes, counts = np.unique(np.stack([labels[wrong], predicted[wrong]]), axis=1, return_counts=True)
+    found = []
+    for which in np.argsort(-counts, kind="stable")[:kinds]:
+        if counts[which] < 2:
+            break
+        label, guess = (int(value) for value in mistakes[:, which])
+        rows = wrong[(labels[wrong] == label) & (predicted[wrong] == guess)]
+        away = np.hypot(*(points[rows] - np.median(points[rows], axis=0)).T)
+        found.append(Case("wrong_alike", (label, guess), _first(rows, away, most)))
+    return found
+
+
+def alike(points: Floats, predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> Alike | None:
+    """`Alike` for the wrong rows among points (n, 2); None with fewer than two."""
+    wrong = np.flatnonzero(predicted != labels)
+    if len(wrong) < 2:
+        return None
+    kind = labels[wrong].astype(np.int64) * (int(predicted.max()) + 1) + predicted[wrong]
+    _, group, size = np.unique(kind, return_inverse=True, return_counts=True)
+    same = kind[nearest(points[wrong], 1)[:, 0]] == kind
+    chance = (size[group] - 1) / (len(wrong) - 1)
+    return Alike(len(wrong), float(same.mean()), float(chance.mean()))
+
+
+def confident_wrong(log_pi: Floats, wrong: NDArray[np.bool_], most: int = 12) -> Case:
+    """The surest of the wrong rows.
+
+    Parameters
+    ----------
+    log_pi
+        Watched classifier, (n, K).
+    wrong
+        (n,).
+    most
+        Number of rows.
+    """
+    rows = np.flatnonzero(wrong)
+    return Case("confident_wrong", (), _first(rows, -msp(log_pi[rows]) if len(rows) else np.empty(0), most))
+
+
+def _first(rows: NDArray[np.intp], rank: Floats, most: int) -> tuple[int, ...]:
+    """The rows of lowest rank, in its order."""
+    return tuple(int(row) for row in rows[np.argsort(rank, kind="stable")[:most]])

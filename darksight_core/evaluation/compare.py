@@ -1,0 +1,220 @@
+"""Every score beside every other, on rows that none of them was made from.
+
+    failure   does the score tell wrong predictions from right ones?    labelled rows
+    ood       does it tell foreign rows from known ones?                labelled rows against a file of foreign rows
+
+A bundle keeps places on the map, but not the probabilities of its fit rows. What remembers whole rows (class templates,
+a kernel density and a Dirichlet mixture of probabilities) is therefore made from a part of the given rows, drawn by
+seed, and all scores are measured on the others. The Gaussian mixture on the map is made from the bundle's own reference
+points. Maps that other methods made of the known rows get a kernel density and a mixture from the remembered part too;
+they have no place for foreign rows. The learned score is cross-fitted to find errors, and learned from the first part
+to find foreign rows.
+
+The reject score is chosen among those that a gate can serve; the outlier score is the bundle's. Foreign rows choose
+nothing: those that will come are not those in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle import Bundle
+from darksight_core.errors import ConfigError
+from darksight_core.gate.certify import ScoredRows, candidates
+from darksight_core.guarantees.selective import FailureFigures, OodFigures, failure_figures, ood_figures
+from darksight_core.map.density import Kde
+from darksight_core.scores.confidence import KlMatching, ScoreChoice, all_scores, choose_score
+from darksight_core.scores.learned import MIN_ROWS, Learned
+from darksight_core.simplex import Floats
+
+__all__ = ["MEMORY_ROWS", "MEMORY_SHARE", "Comparison", "compare"]
+
+MEMORY_SHARE = 0.25
+"""Share of the rows that the scores with a memory of rows are made from."""
+
+MEMORY_ROWS = 2_500
+"""Most of them."""
+
+_LEAST_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Figures of all scores.
+
+    Parameters
+    ----------
+    failure
+        By score; None without labels.
+    ood
+        By file and score.
+    choice
+        The table that the reject score was chosen by; None without labels.
+    outlier
+        The score that the bundle's p-values are made from.
+    memory, measured
+        Rows that were remembered, and rows that were measured on.
+    scores
+        Of the measured rows, by name, (measured,); those that `failure` is of.
+    errors
+        Whether each measured row is wrong, (measured,); None without labels.
+    notes
+        What is missing, and why.
+    """
+
+    failure: dict[str, FailureFigures] | None
+    ood: dict[str, dict[str, OodFigures]]
+    choice: ScoreChoice | None
+    outlier: str
+    memory: int
+    measured: int
+    scores: dict[str, Floats]
+    errors: NDArray[np.bool_] | None
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        failure = self.failure
+        return {
+            "failure": None if failure is None else {name: found.as_dict() for name, found in failure.items()},
+            "ood": {
+                file: {name: found.as_dict() for name, found in figures.items()} for file, figures in self.ood.items()
+            },
+            "chosen": {"reject": None if self.choice is None else self.choice.chosen, "outlier": self.outlier},
+            "choice": None if self.choice is None else self.choice.as_dict(),
+            "compared_on": {"memory": self.memory, "measured": self.measured},
+            "comparison_notes": list(self.notes),
+        }
+
+
+@dataclass(slots=True)
+class _Models:
+    """Scores with a memory; those outside of `SCORES` as functions of the rows."""
+
+    kl_matching: KlMatching
+    learned: Learned | None
+    others: dict[str, Callable[[ScoredRows], Floats]] = field(default_factory=dict)
+
+
+def compare(
+    bundle: Bundle,
+    known: ScoredRows,
+    foreign: Mapping[str, ScoredRows] | None = None,
+    *,
+    maps: Mapping[str, Floats] | None = None,
+    fast: bool = False,
+    resamples: int = 200,
+    seed: int = 0,
+) -> Comparison:
+    """Measure every score that the rows allow.
+
+    Parameters
+    ----------
+    bundle
+        Whose map, outlier score and reference points are used.
+    known
+        Rows of the known kind, not among the fit rows; with labels, errors are looked for.
+    foreign
+        Rows of another kind, by name.
+    maps
+        Places of the known rows on other methods' maps of them, (n, 2), by name; scores `kde_NAME`, `gmm_NAME`.
+    fast
+        Leave out the densities that are slow to fit.
+    resamples
+        Of the bootstrap; 0 for no intervals.
+    seed
+        Of the split, the fits and the bootstrap.
+    """
+    if len(known) < _LEAST_ROWS:
+        raise ConfigError(f"{len(known)} rows are too few to compare scores on; it takes {_LEAST_ROWS}")
+    order = np.random.default_rng(seed).permutation(len(known))
+    kept = min(MEMORY_ROWS, math.floor(MEMORY_SHARE * len(known)))
+    first, rest = np.sort(order[:kept]), np.sort(order[kept:])
+    memory, measured = known.take(first), known.take(rest)
+    notes: list[str] = []
+    models = _fit(bundle, memory, notes, fast=fast, seed=seed)
+    scores = _scores(bundle, models, measured)
+    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
+    failure, choice = None, None
+    if measured.errors is None:
+        notes.append("no labels, so nothing is known about errors and no reject score is chosen")
+    else:
+        servable = candidates(measured, seed=seed)
+        choice = choose_score(servable, measured.errors)
+        merged |= {name: servable[name] for name in servable if name == "learned"}
+        failure = {
+            name: failure_figures(values, measured.errors, resamples=resamples, seed=seed)
+            for name, values in merged.items()
+        }
+    ood = {}
+    for name, rows in (foreign or {}).items():
+        strange = _scores(bundle, models, rows)
+        ood[name] = {
+            score: ood_figures(scores[score], strange[score], resamples=resamples, seed=seed)
+            for score in scores
+            if score in strange
+        }
+    outlier = bundle.calibration.outlier_score
+    counts = (len(memory), len(measured))
+    return Comparison(failure, ood, choice, outlier, *counts, merged, measured.errors, tuple(notes))
+
+
+def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, seed: int) -> _Models:
+    learned = None
+    if memory.errors is not None and len(memory) >= MIN_ROWS:
+        densities = {"log_density": memory.scores.log_density, "log_kde": memory.scores.log_kde}
+        learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities)
+    models = _Models(KlMatching.fit(memory.log_pi), learned)
+    if fast:
+        notes.append("gmm, kde_probs and dirichlet were left out, as asked")
+        return models
+    try:
+        from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
+    except ImportError as error:
+        notes.append(f"gmm, kde_probs and dirichlet were left out: {error.name} is not installed")
+        return models
+    probs = np.exp(memory.log_pi)
+    mixture = MapMixture.fit(bundle.reference.points.astype(np.float64), seed=seed)
+    models.others["gmm"] = lambda rows: mixture.log_density(rows.scores.points)
+    kde = RowKde.fit(probs, seed=seed)
+    models.others["kde_probs"] = lambda rows: kde.log_density(np.exp(rows.log_pi))
+    if len(memory) < 2 * memory.log_pi.shape[1]:
+        notes.append(f"dirichlet was left out: {len(memory)} rows are too few for its components")
+        return models
+    dirichlet = DirichletMixture.fit(probs, seed=seed)
+    models.others["dirichlet"] = lambda rows: dirichlet.log_density(np.exp(rows.log_pi))
+    return models
+
+
+def _map_scores(
+    maps: Mapping[str, Floats], memory: NDArray[np.intp], measured: NDArray[np.intp], *, fast: bool, seed: int
+) -> dict[str, Floats]:
+    """Densities on other maps, made from the remembered rows and asked at the measured ones, (measured,) each."""
+    found: dict[str, Floats] = {}
+    for name, points in maps.items():
+        found[f"kde_{name}"] = Kde.fit(points[memory], seed=seed).log_density(points[measured])
+        if not fast:
+            from darksight_core.evaluation.baselines.densities import MapMixture
+
+            found[f"gmm_{name}"] = MapMixture.fit(points[memory], seed=seed).log_density(points[measured])
+    return found
+
+
+def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floats]:
+    """All scores of rows, by name, (n,) each."""
+    found = all_scores(
+        rows.log_pi,
+        logits=rows.logits,
+        log_density=rows.scores.log_density,
+        log_kde=rows.scores.log_kde,
+        kl_matching=models.kl_matching,
+        combined=bundle.combined,
+        learned=models.learned,
+    )
+    return found | {name: score(rows) for name, score in models.others.items()}

@@ -1,0 +1,1 @@
+"""Fitting by several processes."""

@@ -1,0 +1,176 @@
+"""A fit as a job: options in, a bundle out, in one process or in the many that torchrun starts.
+
+darksight fit ...                                          one process
+darksight fit --nproc 4 ...                                four on this machine
+torchrun --nnodes 2 --nproc-per-node 4 -m darksight_core.fit ...     four on each of two
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from darksight_core import __version__
+from darksight_core.bundle import refuse_existing
+from darksight_core.errors import FitError
+from darksight_core.fit.checkpoints import Checkpoints
+from darksight_core.fit.config import FitConfig, Progress, Report, silent
+from darksight_core.fit.distributed.process_group import ProcessGroup, deal_blocks
+from darksight_core.fit.distributed.shards import Share
+from darksight_core.fit.options import class_columns, out_path
+from darksight_core.fit.pipeline import FitReport, fit_bundle
+from darksight_core.fit.sample import Sample, draw_sample
+from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
+
+__all__ = ["config_of", "launch", "run_fit", "steps_folder"]
+
+_KEPT_FROM = 1 << 18
+"""Rows from which a process alone keeps its finished steps; fewer take seconds."""
+
+_CHUNK_ROWS = 1 << 16
+
+
+def config_of(args: argparse.Namespace) -> FitConfig:
+    """Options of the map."""
+    names = ("method", "dof", "scale", "temperature", "seed", "device", "spread_penalty", "starts", "epochs", "anneal",
+             "init")  # fmt: skip
+    return FitConfig(**{name: getattr(args, name) for name in names})
+
+
+def steps_folder(out: Path) -> Path:
+    """Where the finished steps of a fit are until it ends."""
+    return out.with_name(out.name + ".steps")
+
+
+def run_fit(args: argparse.Namespace, report: Report = silent) -> FitReport | None:
+    """Fit as one of the processes that torchrun started, if it did; the report is None except on the first."""
+    out, config = out_path(args), config_of(args)
+    refuse_existing(out, overwrite=args.overwrite)
+    team = ProcessGroup.join(config.device)
+    try:
+        report = report if team.leads else silent
+        store = Store.open(find_files(args.predictions), kind="logits" if args.logits else None)
+        columns = class_columns(args.classes, store.class_names, store.source)
+        identity = _identity(args, config, store, columns)
+        kept = team.size > 1 or args.resume or len(store) >= _KEPT_FROM
+        steps = Checkpoints(team, steps_folder(out) if kept else None, identity, resume=args.resume)
+        predictions, share, sample = _rows(args, store, team, report)
+        found = fit_bundle(
+            predictions,
+            out,
+            config=config,
+            columns=columns,
+            shares=args.split,
+            refine_steps=args.refine_steps,
+            overwrite=args.overwrite,
+            share=share,
+            sample=sample,
+            steps=steps,
+            report=report,
+        )
+    finally:
+        team.leave()
+    return found if team.leads else None
+
+
+def launch(command: list[str], processes: int, out: Path) -> int:
+    """Run a command in several processes on this machine, by torchrun; the status of the first that failed, or 0.
+
+    Parameters
+    ----------
+    command
+        Python module and its arguments, which joins the team in `run_fit`.
+    processes
+        How many.
+    out
+        The bundle, to say what a broken fit left.
+    """
+    import logging
+    import sys
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # What it logs is what the sentence below says.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        run_id="darksight",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", *command)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:
+            return int(failure.exitcode)
+        name = signal.Signals(-failure.exitcode).name
+        raise FitError(
+            f"process {rank} of {processes} was ended by {name}, so the fit was; {out} was not written. The same "
+            "command with --resume goes on after the last finished step",
+            rank=rank,
+        ) from error
+    return 0
+
+
+def _rows(
+    args: argparse.Namespace, store: Store, team: ProcessGroup, report: Report
+) -> tuple[Predictions, Share, Sample | None]:
+    """The rows of this process, and how they were drawn if only a sample is to be fitted."""
+
+    def progress(done: int, total: int | None) -> None:
+        report(Progress("read", done, total or done, float("nan")))
+
+    own = deal_blocks(len(store), team.rank, team.size)
+    if args.sample is None:
+        return _alike(store.read(own, progress=progress), store, team), Share(team, own, len(store)), None
+    like = _alike(store.read(range(own.start, min(own.start + 1, own.stop))), store, team)
+    nothing = like.take(np.empty(0, dtype=np.int64))
+
+    def chunks() -> Iterator[tuple[int, Predictions]]:
+        for start, chunk in store.chunks(own, _CHUNK_ROWS):
+            yield start, chunk
+            progress(start + len(chunk) - own.start, len(own))
+
+    drawn, sample = draw_sample(chunks(), args.sample, len(store), args.seed, args.split, like=nothing, team=team)
+    share = Share(team, deal_blocks(len(drawn), team.rank, team.size), len(drawn))
+    mine = drawn if team.size == 1 else drawn.take(np.arange(share.rows.start, share.rows.stop))
+    return mine, share, sample
+
+
+def _alike(rows: Predictions | None, store: Store, team: ProcessGroup) -> Predictions:
+    """Rows, or none of the same kind: with labels if another process has some."""
+    labelled = bool(team.gather(np.array([rows is not None and rows.labels is not None])).any())
+    if rows is None:
+        probs, labels = np.empty((0, len(store.class_names)), np.float32), np.empty(0, np.int64) if labelled else None
+        return Predictions(probs, labels, None, None, store.class_names, store.source)
+    if labelled and rows.labels is None:
+        raise mixed_labels(rows.source)
+    return replace(rows, ids=None)
+
+
+def _identity(
+    args: argparse.Namespace, config: FitConfig, store: Store, columns: tuple[int, ...] | None
+) -> dict[str, Any]:
+    """What tells this fit from others."""
+    return {
+        "darksight": __version__,
+        "files": [[file.path.name, file.n_rows, file.fingerprint] for file in store.files],
+        "config": config.as_dict(),
+        "columns": None if columns is None else list(columns),
+        "split": list(args.split),
+        "sample": args.sample,
+        "refine_steps": args.refine_steps,
+        "logits": args.logits,
+    }

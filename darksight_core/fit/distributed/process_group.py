@@ -1,0 +1,151 @@
+"""The processes that fit one map together, as torchrun starts them: gloo between CPUs, nccl between GPUs.
+
+Rows are dealt in blocks of `BLOCK_ROWS`, and whatever is done row by row is done block by block. What is decided once
+is decided by the first process and shared. So the result does not depend on how many processes there are: on one kind
+of CPU it is the same to the bit. A process alone is a team of one, for which nothing here costs anything.
+
+A process that waits for one that is gone gets a `ProcessGroupError`: at once if its connection broke, after `_PATIENCE` if its
+machine went silent. torchrun, which watches the processes of each machine, ends all of them before that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import numpy as np
+import safetensors.numpy
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from darksight_core.errors import DarkSightError, FitError
+from darksight_core.fit.config import choose_device
+
+__all__ = ["BLOCK_ROWS", "Arrays", "ProcessGroup", "ProcessGroupError", "deal_blocks"]
+
+BLOCK_ROWS = 8_192
+"""Rows that are dealt, and worked through, together."""
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+_PATIENCE = timedelta(minutes=30)
+
+
+class ProcessGroupError(FitError):
+    """Another process of the fit is gone."""
+
+    code = "fit_team"
+
+
+def deal_blocks(n_rows: int, rank: int, size: int) -> range:
+    """The rows of one process: whole blocks, in order, as even as they can be.
+
+    >>> [deal_blocks(20_000, rank, 2) for rank in (0, 1)]
+    [range(0, 8192), range(8192, 20000)]
+    """
+    blocks = -(-n_rows // BLOCK_ROWS)
+    first, last = blocks * rank // size, blocks * (rank + 1) // size
+    return range(min(first * BLOCK_ROWS, n_rows), min(last * BLOCK_ROWS, n_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """One process among all: number `rank` of `size`; the default is a process alone."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+
+    @classmethod
+    def join(cls, device: str = "auto") -> ProcessGroup:
+        """The team that torchrun made this process part of, or a team of one."""
+        if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+            return cls()
+        found = choose_device(device)
+        with _others():
+            dist.init_process_group("nccl" if found.type == "cuda" else "gloo", timeout=_PATIENCE)
+        return cls(dist.get_rank(), dist.get_world_size(), found)
+
+    def leave(self) -> None:
+        """End the connections."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process decides, writes and speaks."""
+        return self.rank == 0
+
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Arrays (n, ...) of all processes one after the other, on every process."""
+        if self.size == 1:
+            return array
+        plain = np.ascontiguousarray(array)
+        shape = plain.shape[1:]
+        parts = [np.frombuffer(part, plain.dtype).reshape(-1, *shape) for part in self._exchange(plain.tobytes())]
+        return np.concatenate(parts)
+
+    def pick(self, array: NDArray[Any], first: int, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows at `places` among the rows of all processes, of which `array` has those from `first` on."""
+        if self.size == 1:
+            return array[places]
+        mine = np.flatnonzero((places >= first) & (places < first + len(array)))
+        order, rows = self.gather(mine), self.gather(array[places[mine] - first])
+        found = np.empty_like(rows)
+        found[order] = rows
+        return found
+
+    def share(self, make: Callable[[], Arrays], meanwhile: Iterable[None] = ()) -> Arrays:
+        """What the first process makes, on every process; if it fails there, it fails everywhere alike.
+
+        The others take steps of `meanwhile` until it is there.
+        """
+        if self.size == 1:
+            # As they come from another process: torch keeps the order of memory, and by it rounds.
+            return {name: np.ascontiguousarray(array) for name, array in make().items()}
+        data = b""
+        if self.leads:
+            try:
+                data = b"\0" + safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in make().items()})
+            except DarkSightError as error:
+                self._exchange(b"\1" + json.dumps(error.message).encode())
+                raise
+        data = self._exchange(data, () if self.leads else meanwhile)[0]
+        if data[:1] == b"\1":
+            raise FitError(json.loads(data[1:]))
+        return safetensors.numpy.load(data[1:])
+
+    def _exchange(self, data: bytes, meanwhile: Iterable[None] = ()) -> list[bytes]:
+        """The bytes of every process, in the order of ranks; steps of `meanwhile` until all have come here."""
+        with _others():
+            sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
+            waiting = dist.all_gather(sizes, torch.tensor([len(data)], device=self.device), async_op=True)
+        for _ in meanwhile:
+            if waiting.is_completed():
+                break
+        with _others():
+            waiting.wait()
+            longest = max(int(size) for size in sizes)
+            mine = torch.zeros(longest, dtype=torch.uint8)
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
+            parts = [torch.empty(longest, dtype=torch.uint8, device=self.device) for _ in range(self.size)]
+            dist.all_gather(parts, mine.to(self.device))
+        return [part[: int(size)].cpu().numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """Errors of torch.distributed, which mean that another process is gone, as a `ProcessGroupError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessGroupError(
+            f"process {os.environ.get('RANK')} lost another process of this fit; see what that one said, "
+            "then go on with --resume"
+        ) from error

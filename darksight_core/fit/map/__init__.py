@@ -1,0 +1,1 @@
+"""Fitting the map: points and student."""

@@ -1,0 +1,1 @@
+"""Training f_p, the network that places rows."""

@@ -1,0 +1,1 @@
+"""The decision about a row: accept or reject, for a reason, under a policy."""

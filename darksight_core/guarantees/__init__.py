@@ -1,0 +1,1 @@
+"""Thresholds and p-values with stated guarantees."""

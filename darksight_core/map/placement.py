@@ -1,0 +1,443 @@
+"""Places rows of probabilities on a fitted map: the reference implementation, in numpy.
+
+Given θ, the point of a row π solves its own problem in the plane,
+
+    y(π) = argmin_y KL_sym(π, P_S(. | y)),      s_k(y) = b_k - c log(|y - μ_k|² + v_k),      P_S = softmax(s),
+
+which has several local minima. The search starts from the better of two guesses: the network f_p, and the best of the
+stored anchors y_m, found by one matrix product because KL_sym is linear in (π, log π) when Q_m = P_S(. | y_m) is known,
+
+    KL_sym(π, Q_m) = (π·log π - π·log Q_m + Q_m·log Q_m - Q_m·log π) / 2.
+
+A few damped Newton steps on the exact 2 x 2 Hessian finish. A row whose class the student then does not predict is
+placed again inside the region where it does, so that the map never contradicts the watched classifier.
+
+A row's result depends on no other row: all of it is float64, where the matrix products of a batch and of a single row
+differ too little to change a decision. `darksight_core.runtime.compiled.kernel` is the same computation compiled, `darksight_core.fit`
+has it in torch; tests hold the three equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.errors import ConfigError
+from darksight_core.map.student import Student
+from darksight_core.simplex import Floats, log_softmax, temper
+
+__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "MARGIN", "REST", "SLACK", "Embedder", "Network"]
+
+FEATURES = ("probs", "log_probs", "both")
+"""What a network may read: π, log max(π, 1e-8) / 8, or one after the other."""
+
+MARGIN = 1e-4
+"""Log-odds by which the student must prefer a row's class, so that rounding cannot undo it."""
+
+SLACK = 1e-13
+"""Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
+
+REST = 1e-8
+"""A step shorter than this share of the bound ends a search: Newton steps after it would be shorter still."""
+
+CHUNK = 256
+"""Rows that are worked on at a time, so that their arrays stay in cache."""
+
+BISECTIONS = 12
+"""Halvings of the segment on which a row is led back to the region of its class."""
+
+# Exact ties between anchors, as on symmetric maps, go to the first; rounding is far below this, differences above it.
+_TIE = 1e-11
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """f_p: a multilayer perceptron with ReLU that guesses the point of a row.
+
+    Weights are stored in float32 and applied in float64: the guess is the start of a search, and rounding that depends
+    on the size of the batch would reach its end.
+
+    Parameters
+    ----------
+    weights
+        One (inputs, outputs) array for each layer, the last with two outputs.
+    biases
+        One (outputs,) array for each layer.
+    features
+        What the first layer reads, one of `FEATURES`.
+    """
+
+    weights: tuple[NDArray[np.float32], ...]
+    biases: tuple[NDArray[np.float32], ...]
+    features: str = "probs"
+    layers: tuple[tuple[Floats, Floats], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURES:
+            raise ConfigError(f"features must be one of {', '.join(FEATURES)}, not {self.features!r}")
+        weights = tuple(np.array(weight, dtype=np.float32) for weight in self.weights)
+        biases = tuple(np.array(bias, dtype=np.float32) for bias in self.biases)
+        shapes = [weight.shape for weight in weights]
+        if (
+            not shapes
+            or any(len(shape) != 2 for shape in shapes)
+            or [shape[1] for shape in shapes] != [*(shape[0] for shape in shapes[1:]), 2]
+            or [bias.shape for bias in biases] != [(shape[1],) for shape in shapes]
+        ):
+            raise ConfigError(f"layers of shapes {shapes} do not make a network with two outputs")
+        if not all(np.isfinite(array).all() for array in weights + biases):
+            raise ConfigError("the network's weights must be finite")
+        layers = tuple((w.astype(np.float64), b.astype(np.float64)) for w, b in zip(weights, biases, strict=True))
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "biases", biases)
+        object.__setattr__(self, "layers", layers)
+        for array in (*weights, *biases):
+            array.flags.writeable = False
+
+    @property
+    def n_classes(self) -> int:
+        """Number of probabilities in a row."""
+        return int(self.weights[0].shape[0]) // (2 if self.features == "both" else 1)
+
+    def inputs(self, probs: Floats) -> Floats:
+        """What the first layer reads for rows (n, K): (n, K), or (n, 2K) for "both"."""
+        if self.features == "probs":
+            return probs
+        logs: Floats = np.log(np.maximum(probs, 1e-8)) / 8.0
+        return logs if self.features == "log_probs" else np.concatenate([probs, logs], axis=1)
+
+    def __call__(self, probs: Floats) -> Floats:
+        """Guessed points (n, 2) of rows (n, K)."""
+        values = self.inputs(np.asarray(probs, dtype=np.float64))
+        *hidden, last = self.layers
+        for weight, bias in hidden:
+            values = values @ weight
+            values += bias
+            np.maximum(values, 0.0, out=values)
+        guess: Floats = values @ last[0]
+        guess += last[1]
+        return guess
+
+
+class _Theta(NamedTuple):
+    """The student as arrays of its class scores: `x`, `y`, `offset` b and `spread` v, each (K, 1); `power` c."""
+
+    x: Floats
+    y: Floats
+    offset: Floats
+    spread: Floats
+    power: float
+
+
+class _Local(NamedTuple):
+    """KL_sym at the points of n rows: `loss` (n,), `gradient` (2, n), and `hessian` xx, yy, xy (3, n)."""
+
+    loss: Floats
+    gradient: Floats
+    hessian: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedder:
+    """Everything needed to place new rows on a map.
+
+    Parameters
+    ----------
+    student
+        θ of the map.
+    network
+        f_p, for rows of the student's classes.
+    anchors
+        Points from which a search may start, (M, 2).
+    bound
+        Largest coordinate of a point: rows near uniform would otherwise walk to infinity.
+    n_inputs
+        Number of probabilities in a row that comes in.
+    refine_steps
+        Newton steps after the start.
+    temperature
+        Rows are softened to softmax(log π / T) before they are placed.
+    columns
+        The classes that the map shows, as columns of the rows that come in, or None for all. The others are left out
+        and the rest is scaled to sum to one.
+    """
+
+    student: Student
+    network: Network
+    anchors: Floats
+    bound: float
+    n_inputs: int
+    refine_steps: int = 5
+    temperature: float = 1.0
+    columns: tuple[int, ...] | None = None
+    anchor_weights: Floats = field(init=False, repr=False)
+    anchor_class: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        anchors = np.array(self.anchors, dtype=np.float64)
+        classes = self.student.n_classes
+        chosen = range(self.n_inputs) if self.columns is None else self.columns
+        if len(chosen) != classes or self.network.n_classes != classes:
+            raise ConfigError(
+                f"a student of {classes} classes cannot read {len(chosen)} columns, "
+                f"nor go with a network for {self.network.n_classes}"
+            )
+        if len(set(chosen)) != len(chosen) or not all(0 <= column < self.n_inputs for column in chosen):
+            raise ConfigError(f"columns must be different and below {self.n_inputs}")
+        if anchors.ndim != 2 or anchors.shape[1] != 2 or len(anchors) == 0 or not np.isfinite(anchors).all():
+            raise ConfigError(f"anchors must be finite points of shape (M, 2) with M >= 1, not {anchors.shape}")
+        if not (math.isfinite(self.bound) and self.bound > 0.0 and np.abs(anchors).max() <= self.bound):
+            raise ConfigError(f"bound must be positive and no anchor beyond it, not {self.bound}")
+        if not (math.isfinite(self.temperature) and self.temperature > 0.0) or self.refine_steps < 0:
+            raise ConfigError("temperature must be positive and refine_steps not negative")
+        scores = self.student.log_posterior(anchors)
+        q = np.exp(scores)
+        base = (q * scores).sum(axis=1, keepdims=True) + _TIE * np.arange(len(anchors))[:, None]
+        top = np.sort(scores, axis=1)[:, -2:]
+        anchor_class = np.where(top[:, 1] > top[:, 0] + MARGIN, scores.argmax(axis=1), -1)
+        object.__setattr__(self, "anchors", anchors)
+        object.__setattr__(self, "anchor_weights", np.concatenate([-scores, -q, base], axis=1).T.copy())
+        object.__setattr__(self, "anchor_class", anchor_class)
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(int(column) for column in self.columns))
+        for array in (self.anchors, self.anchor_weights, self.anchor_class):
+            array.flags.writeable = False
+
+    @property
+    def inside_steps(self) -> int:
+        """Newton steps for a row that is led back to the region of its class."""
+        return max(self.refine_steps, 8)
+
+    def embed(self, log_pi: Floats) -> tuple[Floats, Floats]:
+        """Points (n, 2) of rows and how far the student's classes there are from theirs, KL_sym (n,).
+
+        Parameters
+        ----------
+        log_pi
+            Logarithms of the rows that came in, (n, n_inputs), finite.
+        """
+        points, losses = np.empty((len(log_pi), 2)), np.empty(len(log_pi))
+        for start in range(0, len(log_pi), CHUNK):
+            part = slice(start, start + CHUNK)
+            rows = self.prepare(log_pi[part])
+            points[part], losses[part] = self._place(rows)
+        return points, losses
+
+    def shown(self, log_pi: Floats) -> Floats:
+        """log π over the student's classes at the map's temperature, (n, K), for rows (n, n_inputs) that came in."""
+        if self.columns is not None:
+            log_pi = log_softmax(log_pi[:, self.columns])
+        return temper(log_pi, self.temperature)
+
+    def prepare(self, log_pi: Floats) -> Floats:
+        """(π, log π, 1) of the student's classes side by side, (n, 2K + 1), for rows (n, n_inputs) that came in."""
+        log_pi = self.shown(log_pi)
+        classes = log_pi.shape[1]
+        # Not a concatenation: choosing columns gives Fortran order, for which the kernel would be compiled once more.
+        rows = np.empty((len(log_pi), 2 * classes + 1))
+        np.exp(log_pi, out=rows[:, :classes])
+        rows[:, classes:-1] = log_pi
+        rows[:, -1] = 1.0
+        return rows
+
+    def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
+        """Both starts of prepared rows: f_p's point, (n, 2), the best anchor, (n,), and KL_sym there, (n,)."""
+        return self.network_guess(rows), *self.best_anchor(rows)
+
+    def network_guess(self, rows: Floats) -> Floats:
+        """Where f_p sends prepared rows, (n, 2), kept within the bound."""
+        guesses: Floats = np.clip(self.network(rows[:, : self.student.n_classes]), -self.bound, self.bound)
+        return guesses
+
+    def best_anchor(self, rows: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """The anchor of least KL_sym for each prepared row, (n,), and KL_sym there, (n,)."""
+        classes = self.student.n_classes
+        costs = rows @ self.anchor_weights
+        best = costs.argmin(axis=1)
+        negative_entropy = np.einsum("nk,nk->n", rows[:, :classes], rows[:, classes : 2 * classes])
+        return best, 0.5 * (costs[np.arange(len(rows)), best] + negative_entropy)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name."""
+        network = self.network
+        layers = {f"weight_{i}": weight for i, weight in enumerate(network.weights)}
+        layers |= {f"bias_{i}": bias for i, bias in enumerate(network.biases)}
+        student = self.student
+        theta = {"means": student.means, "scales": student.scales, "log_prior": student.log_prior}
+        return {**theta, "anchors": self.anchors, **layers}
+
+    def settings(self) -> dict[str, Any]:
+        """All that is not an array, as JSON knows it."""
+        return {
+            "dof": self.student.dof,
+            "features": self.network.features,
+            "bound": self.bound,
+            "n_inputs": self.n_inputs,
+            "refine_steps": self.refine_steps,
+            "temperature": self.temperature,
+            "columns": None if self.columns is None else list(self.columns),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Embedder:
+        """Inverse of `tensors` and `settings`; ConfigError if something is missing or does not fit."""
+        layers = sum(name.startswith("weight_") for name in tensors)
+        columns = settings.get("columns")
+        try:
+            return cls(
+                student=Student(tensors["means"], tensors["scales"], tensors["log_prior"], float(settings["dof"])),
+                network=Network(
+                    weights=tuple(tensors[f"weight_{i}"] for i in range(layers)),
+                    biases=tuple(tensors[f"bias_{i}"] for i in range(layers)),
+                    features=settings["features"],
+                ),
+                anchors=tensors["anchors"],
+                bound=float(settings["bound"]),
+                n_inputs=int(settings["n_inputs"]),
+                refine_steps=int(settings["refine_steps"]),
+                temperature=float(settings["temperature"]),
+                columns=None if columns is None else tuple(int(column) for column in columns),
+            )
+        except KeyError as missing:
+            raise ConfigError(f"the embedder lacks {missing}") from None
+
+    def theta(self) -> Floats:
+        """μ_x, μ_y, b and v of the class scores, (4, K)."""
+        student = self.student
+        spread = student.dof * student.scales**2
+        return np.stack([*student.means.T, student.log_prior + 0.5 * student.dof * np.log(spread), spread])
+
+    def _place(self, rows: Floats) -> tuple[Floats, Floats]:
+        """Points (n, 2) and KL_sym (n,) of prepared rows (n, 2K + 1)."""
+        classes = self.student.n_classes
+        x, y, offset, spread = self.theta()[:, :, None]
+        theta = _Theta(x, y, offset, spread, 0.5 * (self.student.dof + 2.0))
+        guesses, best, at_best = self.guess(rows)
+        pi, log_pi = np.ascontiguousarray(rows[:, :classes].T), np.ascontiguousarray(rows[:, classes : 2 * classes].T)
+        points = guesses.T
+        local = _look(theta, pi, log_pi, points)
+        points = np.where(local.loss <= at_best, points, self.anchors[best].T)
+        points, losses = self._newton(theta, pi, log_pi, points, self.refine_steps)
+        labels = log_pi.argmax(axis=0)
+        astray = np.flatnonzero(_lead(theta, points, labels) <= MARGIN)
+        astray = astray[np.isin(labels[astray], self.anchor_class)]
+        if len(astray):
+            costs = rows[astray] @ self.anchor_weights
+            costs[labels[astray, None] != self.anchor_class] = np.inf
+            inside = self.anchors[costs.argmin(axis=1)].T
+            points[:, astray], losses[astray] = self._place_inside(
+                theta, pi[:, astray], log_pi[:, astray], labels[astray], inside, points[:, astray]
+            )
+        return points.T, losses
+
+    def _place_inside(
+        self, theta: _Theta, pi: Floats, log_pi: Floats, labels: NDArray[np.int64], inside: Floats, outside: Floats
+    ) -> tuple[Floats, Floats]:
+        """Best points (2, n) where the student predicts `labels`, and KL_sym there (n,).
+
+        The search starts from the better of two places: the anchor `inside`, and the last agreeing point on the segment
+        from it to the unconstrained optimum `outside`.
+        """
+        low, high = np.zeros(len(labels)), np.ones(len(labels))
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            agrees = _lead(theta, inside + middle * (outside - inside), labels) > MARGIN
+            low, high = np.where(agrees, middle, low), np.where(agrees, high, middle)
+        edge = inside + low * (outside - inside)
+        at_edge, at_inside = _look(theta, pi, log_pi, edge).loss, _look(theta, pi, log_pi, inside).loss
+        start = np.where(at_edge < at_inside, edge, inside)
+        return self._newton(theta, pi, log_pi, start, self.inside_steps, labels)
+
+    def _newton(
+        self,
+        theta: _Theta,
+        pi: Floats,
+        log_pi: Floats,
+        points: Floats,
+        steps: int,
+        labels: NDArray[np.int64] | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Points (2, n) after `steps` damped Newton steps and KL_sym there (n,).
+
+        A step that does not lower KL_sym, or leaves the region where the student predicts `labels`, is not taken; one
+        that is shorter than `REST` ends the search of its row.
+        """
+        local = _look(theta, pi, log_pi, points)
+        damping = np.full(points.shape[1], 1e-3)
+        for _ in range(steps):
+            move = _direction(local, damping + 1e-6)
+            length = np.maximum(np.hypot(*move), 1e-20)
+            moves = length >= REST * self.bound
+            trial = np.clip(points + move * np.minimum(0.1 * self.bound / length, 1.0), -self.bound, self.bound)
+            there = _look(theta, pi, log_pi, trial)
+            better = moves & (there.loss < local.loss + SLACK)
+            if labels is not None:
+                better &= _lead(theta, trial, labels) > MARGIN
+            points = np.where(better, trial, points)
+            local = _Local(*(np.where(better, new, old) for new, old in zip(there, local, strict=True)))
+            damping = np.clip(damping * np.where(better, 0.2, np.where(moves, 10.0, 1.0)), 1e-6, 1e4)
+        return points, local.loss
+
+
+def _scores(theta: _Theta, points: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """y - μ along x and along y, |y - μ|² + v, and the class scores s, all (K, n), for points (2, n)."""
+    gap_x, gap_y = points[0] - theta.x, points[1] - theta.y
+    distance = gap_x * gap_x + gap_y * gap_y + theta.spread
+    return gap_x, gap_y, distance, theta.offset - theta.power * np.log(distance)
+
+
+def _lead(theta: _Theta, points: Floats, labels: NDArray[np.int64]) -> Floats:
+    """Log-odds of each row's class against the best other one at points (2, n), as (n,)."""
+    *_, scores = _scores(theta, points)
+    rows = np.arange(len(labels))
+    own = scores[labels, rows]
+    scores[labels, rows] = -np.inf
+    lead: Floats = own - scores.max(axis=0)
+    return lead
+
+
+def _look(theta: _Theta, pi: Floats, log_pi: Floats, points: Floats) -> _Local:
+    """KL_sym, its gradient and its Hessian for rows (K, n) at points (2, n)."""
+    gap_x, gap_y, distance, scores = _scores(theta, points)
+    scores -= scores.max(axis=0)
+    q = np.exp(scores)
+    total = q.sum(axis=0)
+    q /= total
+    surprise = log_pi - scores + np.log(total)
+    excess = q - pi
+    loss = -0.5 * (excess * surprise).sum(axis=0)
+    surprise -= (q * surprise).sum(axis=0)
+    pull = 0.5 * (excess - q * surprise)
+    slope = (-2.0 * theta.power) / distance
+    along_x, along_y = slope * gap_x, slope * gap_y
+    q_x, q_y = q * along_x, q * along_y
+    mean_x, mean_y = q_x.sum(axis=0), q_y.sum(axis=0)
+    tilt_x, tilt_y = (surprise * q_x).sum(axis=0), (surprise * q_y).sum(axis=0)
+    # J'diag(q(1 - ρ/2))J from the divergence, plus Σ pull_k ∇²s_k = Σ pull_k (u I + J_k J_k' / c).
+    weight = q - 0.5 * q * surprise + pull / theta.power
+    bend = (pull * slope).sum(axis=0)
+    gradient = np.stack([(pull * along_x).sum(axis=0), (pull * along_y).sum(axis=0)])
+    hessian = np.stack(
+        [
+            (weight * along_x * along_x).sum(axis=0) - mean_x * (mean_x - tilt_x) + bend,
+            (weight * along_y * along_y).sum(axis=0) - mean_y * (mean_y - tilt_y) + bend,
+            (weight * along_x * along_y).sum(axis=0) - mean_x * mean_y + 0.5 * (tilt_x * mean_y + tilt_y * mean_x),
+        ]
+    )
+    return _Local(loss, gradient, hessian)
+
+
+def _direction(local: _Local, damping: Floats) -> Floats:
+    """The step -(|H| + damping)⁻¹ g of every row, (2, n), with the eigenvalues of H made positive."""
+    (g_x, g_y), (h_xx, h_yy, h_xy) = local.gradient, local.hessian
+    middle, half = 0.5 * (h_xx + h_yy), 0.5 * (h_xx - h_yy)
+    split = np.maximum(np.hypot(half, h_xy), 1e-20)
+    inverse_1 = 1.0 / (np.abs(middle + split) + damping)
+    inverse_2 = 1.0 / (np.abs(middle - split) + damping)
+    even, odd = 0.5 * (inverse_1 + inverse_2), 0.5 * (inverse_1 - inverse_2) / split
+    return np.stack([-(even * g_x + odd * (half * g_x + h_xy * g_y)), -(even * g_y + odd * (h_xy * g_x - half * g_y))])

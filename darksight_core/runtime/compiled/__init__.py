@@ -1,0 +1,1 @@
+"""The scoring pass compiled by numba."""

@@ -1,0 +1,1 @@
+"""Scores of a prediction: confidence, outlier score, learned probability of being correct."""

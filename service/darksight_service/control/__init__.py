@@ -1,0 +1,1 @@
+"""Models, versions and policies: audit trail, state, registry, regions."""

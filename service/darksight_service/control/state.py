@@ -1,0 +1,258 @@
+"""Which models there are, what serves and under which policy: the fold of an append-only list of changes.
+
+Every replica folds the same changes in the same order and so arrives at the same state. Folding never fails: a change
+that makes no sense any more, such as an activation of a version that another change removed, leaves the state as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from darksight_core.errors import ConfigError
+from darksight_core.map.regions import MAX_REGIONS, Region
+
+__all__ = ["Change", "Deployment", "ModelState", "PolicyOverride", "SavedRegion", "State", "apply_change"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the audit trail.
+
+    Parameters
+    ----------
+    kind
+        `deploy`, `activate`, `rollback`, `shadow`, `policy` or `region`.
+    model
+        Which it concerns.
+    payload
+        What of it: `version`, and `path` and `activate`, or the fields of a `PolicyOverride`, or the name of a `region`
+        and an `action`: `save` with `polygon` and `expires_ms`, `enforce`, `shadow` or `remove`.
+    author, comment
+        Who and why, as they said.
+    id, changed_ms
+        Given by the store.
+    """
+
+    kind: str
+    model: str
+    payload: Mapping[str, Any]
+    author: str = ""
+    comment: str = ""
+    id: int = 0
+    changed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOverride:
+    """What an operator sets over the gate of a bundle; None leaves what the bundle says.
+
+    Parameters
+    ----------
+    alpha
+        Level of the outlier rule; 0 for no such rule.
+    threshold
+        Of the reject score.
+    fail_open
+        Whether rows that could not be scored are accepted.
+    """
+
+    alpha: float | None = None
+    threshold: float | None = None
+    fail_open: bool | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it, which has no infinity."""
+        return {**asdict(self), "threshold": None if self.threshold is None else str(self.threshold)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PolicyOverride:
+        """Inverse of `as_dict`; other keys are ignored."""
+        threshold = data["threshold"]
+        return cls(data["alpha"], None if threshold is None else float(threshold), data["fail_open"])
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRegion:
+    """A region on the map of a version.
+
+    Parameters
+    ----------
+    region
+        Its name, polygon and end.
+    is_enforced
+        Whether the gate refuses there; else it only shows what it would refuse.
+    author, comment
+        Of who saved it.
+    id
+        Number of the change that saved it.
+    saved_ms
+        When, in Unix milliseconds.
+    """
+
+    region: Region
+    is_enforced: bool = False
+    author: str = ""
+    comment: str = ""
+    id: int = 0
+    saved_ms: int = 0
+
+    def is_over(self, ms: int) -> bool:
+        """Whether it has ended at a time, in Unix milliseconds."""
+        return 0 < self.region.expires_ms <= ms
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        others = {name: getattr(self, name) for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
+        return {**self.region.settings(), **others}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SavedRegion:
+        """Inverse of `as_dict`."""
+        others = {name: data[name] for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
+        return cls(Region.from_settings(data), **others)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A version that may serve.
+
+    Parameters
+    ----------
+    path
+        Of its file, relative to the bundle folder.
+    deployed_ms
+        Since when, in Unix milliseconds.
+    policy
+        What was set for this version. A new version starts from its own gate, and a roll-back restores the decisions
+        of before to the last bit.
+    regions
+        Regions of this version's map, by name; another version has another map.
+    """
+
+    path: str
+    deployed_ms: int = 0
+    policy: PolicyOverride = PolicyOverride()
+    regions: Mapping[str, SavedRegion] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {
+            "path": self.path,
+            "deployed_ms": self.deployed_ms,
+            "policy": self.policy.as_dict(),
+            "regions": [saved.as_dict() for saved in self.regions.values()],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Deployment:
+        """Inverse of `as_dict`."""
+        regions = [SavedRegion.from_dict(each) for each in data.get("regions", ())]
+        policy = PolicyOverride.from_dict(data["policy"])
+        return cls(data["path"], data["deployed_ms"], policy, {saved.region.name: saved for saved in regions})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What one model serves; `previous` are the versions that were active before, the latest last."""
+
+    active: str = ""
+    previous: tuple[str, ...] = ()
+    shadow: str = ""
+    versions: Mapping[str, Deployment] = field(default_factory=dict)
+
+    def activated(self, version: str) -> ModelState:
+        """The state with another version active."""
+        if version == self.active or version not in self.versions:
+            return self
+        previous = (*(each for each in self.previous if each != version), self.active) if self.active else ()
+        return replace(
+            self, active=version, previous=previous[-16:], shadow="" if self.shadow == version else self.shadow
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All models, and the last change that is in here."""
+
+    models: Mapping[str, ModelState] = field(default_factory=dict)
+    last_change: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        models = {
+            name: {
+                "active": model.active,
+                "previous": list(model.previous),
+                "shadow": model.shadow,
+                "versions": {version: deployment.as_dict() for version, deployment in model.versions.items()},
+            }
+            for name, model in self.models.items()
+        }
+        return {"models": models, "last_change": self.last_change}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> State:
+        """Inverse of `as_dict`."""
+        return cls({name: _model(model) for name, model in data["models"].items()}, int(data["last_change"]))
+
+
+def _model(data: Mapping[str, Any]) -> ModelState:
+    return ModelState(
+        active=data["active"],
+        previous=tuple(data["previous"]),
+        shadow=data["shadow"],
+        versions={version: Deployment.from_dict(deployment) for version, deployment in data["versions"].items()},
+    )
+
+
+def apply_change(state: State, change: Change) -> State:
+    """The state after a change."""
+    model = _changed(state.models.get(change.model, ModelState()), change)
+    models = state.models if not model.versions else {**state.models, change.model: model}
+    return State(models, max(state.last_change, change.id))
+
+
+def _changed(model: ModelState, change: Change) -> ModelState:
+    payload = change.payload
+    if change.kind == "deploy":
+        version = payload["version"]
+        deployment = model.versions.get(version, Deployment(payload["path"], change.changed_ms))
+        model = replace(model, versions={**model.versions, version: deployment})
+        return model.activated(version) if payload.get("activate") or not model.active else model
+    if change.kind == "activate":
+        return model.activated(payload["version"])
+    if change.kind == "rollback" and model.previous:
+        return replace(model, active=model.previous[-1], previous=model.previous[:-1])
+    if change.kind == "shadow" and payload["version"] in ("", *model.versions) and payload["version"] != model.active:
+        return replace(model, shadow=payload["version"])
+    if change.kind in ("policy", "region") and payload["version"] in model.versions:
+        before = model.versions[payload["version"]]
+        if change.kind == "policy":
+            after = replace(before, policy=PolicyOverride.from_dict(payload))
+        else:
+            after = replace(before, regions=_changed_regions(before.regions, change))
+        return replace(model, versions={**model.versions, payload["version"]: after})
+    return model
+
+
+def _changed_regions(regions: Mapping[str, SavedRegion], change: Change) -> Mapping[str, SavedRegion]:
+    """The regions after a change; a name that is taken stays with who had it, until that region ends."""
+    # By the clock of the change, not by ours: every replica must come to the same regions.
+    left = {name: saved for name, saved in regions.items() if not saved.is_over(change.changed_ms)}
+    payload = change.payload
+    name, action = payload["region"], payload["action"]
+    if action == "save" and name not in left and len(left) < MAX_REGIONS:
+        try:
+            region = Region(name, payload["polygon"], payload["expires_ms"])
+        except ConfigError:
+            return left
+        left[name] = SavedRegion(
+            region, author=change.author, comment=change.comment, id=change.id, saved_ms=change.changed_ms
+        )
+    elif action in ("enforce", "shadow") and name in left:
+        left[name] = replace(left[name], is_enforced=action == "enforce")
+    elif action == "remove":
+        left.pop(name, None)
+    return left

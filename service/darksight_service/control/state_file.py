@@ -1,0 +1,88 @@
+"""The state of the registry in a file that all processes of a replica share.
+
+`registry.json` is replaced as a whole, so a reader sees the state before a change or after it. Who changes it holds a
+lock from reading to replacing, so no change is lost when two workers change it at once. A reader looks whether the file
+changed by asking for its status, which costs microseconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from darksight_service.control.state import State
+from darksight_service.errors import RefusedError
+
+__all__ = ["StateFile"]
+
+_SCHEMA = 1
+
+
+class StateFile:
+    """The state file of a data folder.
+
+    Parameters
+    ----------
+    path
+        Of the file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def stamp(self) -> tuple[int, int]:
+        """Something that changes whenever the file does."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_ino, status.st_mtime_ns
+
+    def read(self) -> State:
+        """The state, empty if there is no file.
+
+        Raises
+        ------
+        RefusedError
+            If the file is not one of ours, or of a later release.
+        """
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["schema"] != _SCHEMA:
+                raise RefusedError(f"{self.path}: has schema {data['schema']}, this release reads {_SCHEMA}")
+            return State.from_dict(data)
+        except FileNotFoundError:
+            return State()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RefusedError(
+                f"{self.path}: is not a registry; restore it, or move it away to start from the store's audit trail"
+            ) from error
+
+    def update(self, change: Callable[[State], State]) -> State:
+        """Replace the state by what `change` makes of it, with no other change in between."""
+        with self._locked():
+            before = self.read()
+            after = change(before)
+            if after != before:
+                self._write(after)
+        return after
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # A file of its own: the state file is another one after every change.
+        with open(self.path.with_suffix(".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, state: State) -> None:
+        draft = self.path.with_suffix(".new")
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump({"schema": _SCHEMA, **state.as_dict()}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self.path)

@@ -1,0 +1,299 @@
+"""MonitorService on the wire.
+
+Requests come as bytes: what is no message is the caller's mistake and gets INVALID_ARGUMENT, where gRPC's own decoding
+would answer INTERNAL. Columns of a response are bytes as the sheet has them, so that no number becomes an object on its
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import numpy as np
+from darksight_client.columns import COLUMNS, ScoreColumns, ScoreStreamColumns
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
+
+from darksight_core.runtime.result_block import ANSWERED, STORED
+from darksight_service.errors import RequestError
+from darksight_service.grpc_api.pools import BulkPool
+from darksight_service.grpc_api.status import abort_code, status_of
+from darksight_service.grpc_api.timestamps import milliseconds, timestamp
+from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.scoring.service import Monitor, Scored, Tensor
+
+if TYPE_CHECKING:
+    from darksight_service.store import Store, StoredPoint
+
+__all__ = ["Scoring", "parse", "read_values", "write_response"]
+
+M = TypeVar("M", bound=Message)
+
+# What the thread that reads for gRPC may do by itself.
+_SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
+_MAX_PAGE = 10_000
+_DEFAULT_PAGE = 100
+_MAX_CLASSES = 1 << 20
+_FOREVER = (1 << 48) - 1
+
+
+class Scoring:
+    """Handlers of MonitorService.
+
+    Parameters
+    ----------
+    monitor
+        Which answers.
+    bulk
+        Where large batches are judged.
+    store
+        Gives the store for stored points, opened when it is first needed.
+    counts
+        Counters of the process.
+    waits_for_disk
+        Whether an answer does.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        bulk: BulkPool,
+        store: Callable[[], Store],
+        counts: ProcessCounts,
+        *,
+        waits_for_disk: bool = False,
+    ) -> None:
+        self._monitor = monitor
+        self._bulk = bulk
+        self._store = store
+        self._counts = counts
+        self._waits_for_disk = waits_for_disk
+
+    def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Score."""
+        return write_response(self._answer(parse(monitor_pb2.ScoreRequest, data), context))
+
+    def is_short(self, data: bytes) -> bool:
+        """Whether a Score waits for nothing and is over in a millisecond: few values, and no version to be read."""
+        if self._waits_for_disk or len(data) > _SHORT_BYTES:
+            return False
+        try:
+            request = monitor_pb2.ScoreRequest.FromString(data)
+        except DecodeError:
+            return False
+        shape = request.tensor.shape
+        return not request.version and len(shape) == 2 and 0 < shape[0] < _SHORT_ROWS
+
+    def score_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """ScoreStream: gRPC reads the next request when this one is answered, and so holds back a caller in a hurry."""
+        for data in requests:
+            try:
+                request = parse(monitor_pb2.ScoreStreamRequest, data).request
+                answer = write_response(self._answer(request, context))
+                yield _STREAM_RESPONSE + _varint(len(answer)) + answer
+            except Exception as error:
+                yield ScoreStreamColumns(error=_stream_error(error)).SerializeToString()
+
+    def report_outcomes(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """ReportOutcomes."""
+        request = parse(monitor_pb2.ReportOutcomesRequest, data)
+        outcomes = request.outcomes
+        recorded = self._monitor.report(
+            request.model,
+            [each.prediction_id for each in outcomes],
+            [
+                each.label_name if each.WhichOneof("truth") == "label_name" else _label(each, row)
+                for row, each in enumerate(outcomes)
+            ],
+            [
+                milliseconds(each.observed_at, f"outcomes[{row}].observed_at") if each.HasField("observed_at") else 0
+                for row, each in enumerate(outcomes)
+            ],
+        )
+        self._counts.report_outcomes(recorded)
+        return monitor_pb2.ReportOutcomesResponse(recorded=recorded).SerializeToString()
+
+    def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """ListPoints."""
+        request = parse(monitor_pb2.ListPointsRequest, data)
+        from darksight_service.store import PointFilter
+
+        serving = self._monitor.model(request.model)
+        version = self._monitor.model(request.model, request.version).version if request.version else None
+        if not 0 <= request.page_size <= _MAX_PAGE:
+            raise RequestError(f"page_size: must be between 1 and {_MAX_PAGE:,}", field="page_size")
+        wanted = PointFilter(
+            serving.model,
+            version,
+            since_ms=milliseconds(request.since, "since") if request.HasField("since") else 0,
+            until_ms=milliseconds(request.until, "until") if request.HasField("until") else _FOREVER,
+            decisions=tuple(request.decisions),
+            reasons=tuple(request.reasons),
+            predicted=tuple(request.predicted),
+            is_shadow=request.is_shadow,
+        )
+        page = self._store().list_points(
+            wanted, page_size=request.page_size or _DEFAULT_PAGE, page_token=request.page_token
+        )
+        response = monitor_pb2.ListPointsResponse(
+            points=[_point(each) for each in page.points], next_page_token=page.next_token
+        )
+        return response.SerializeToString()
+
+    def _answer(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> Scored:
+        values = read_values(request)
+        answer = partial(
+            self._monitor.score,
+            request.model,
+            request.version,
+            values,
+            logits=request.is_logits,
+            prediction_ids=tuple(request.prediction_ids),
+            event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
+            partial_ok=request.partial_ok,
+            batch_id=request.batch_id,
+            is_wanted=context.is_active,
+        )
+        return self._bulk.run(4 * values.shape[0] * values.shape[1], answer)
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """A message from its bytes; RequestError if they are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise RequestError(f"the request is not a {kind.DESCRIPTOR.full_name}", field="request") from None
+
+
+def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tensor:
+    """The rows of a request, (n, K)."""
+    kind = request.WhichOneof("predictions")
+    if kind == "tensor":
+        return _read_tensor(request.tensor)
+    if kind == "rows":
+        return _read_rows(request.rows)
+    raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
+
+
+def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32] | Tensor:
+    shape, data = tuple(tensor.shape), tensor.data
+    if len(shape) != 2 or shape[0] < 0 or shape[1] < 0:
+        raise RequestError(f"tensor.shape: must be rows and classes, not {list(shape)[:8]}", field="tensor.shape")
+    if shape[0] and not shape[1]:
+        raise RequestError("tensor.shape: rows of no classes", field="tensor.shape")
+    if len(data) != 4 * shape[0] * shape[1]:
+        raise RequestError(
+            f"tensor.data: has {len(data):,} bytes, but {shape[0]:,} x {shape[1]:,} float32 values need "
+            f"{4 * shape[0] * shape[1]:,}",
+            field="tensor.data",
+        )
+    if shape[0]:
+        return Tensor(data, shape)
+    # No rows may claim any number of classes, of which numpy could make no array.
+    return np.empty((0, min(shape[1], _MAX_CLASSES)), dtype=np.float32)
+
+
+def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
+    if not rows.rows:
+        return np.empty((0, 0), dtype=np.float32)
+    classes = len(rows.rows[0].values)
+    for number, row in enumerate(rows.rows):
+        if len(row.values) != classes:
+            raise RequestError(
+                f"rows[{number}]: has {len(row.values)} values, but row 0 has {classes}", field="rows", row=number
+            )
+    return np.array([row.values for row in rows.rows], dtype=np.float32).reshape(len(rows.rows), classes)
+
+
+def write_response(scored: Scored) -> bytes:
+    """The ScoreResponse to a call: pieces of its sheet behind the tags of their fields, in the order of the fields."""
+    sheet = scored.sheet
+    n, data = sheet.rows, sheet.data
+    decision, reason, p_value, log_density, log_kde, points = _tags(n)
+    verdicts = (ANSWERED + STORED) * n
+    return b"".join(
+        (
+            _served(scored.model, scored.version),
+            _BATCH_ID, scored.batch_id,
+            decision, data[verdicts : verdicts + n],
+            reason, data[verdicts + n :],
+            p_value, data[: 8 * n],
+            log_density, data[8 * n : 16 * n],
+            log_kde, data[16 * n : 24 * n],
+            points, data[24 * n : 40 * n],
+            _RECORDED if scored.recorded else b"",
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _served(model: str, version: str) -> bytes:
+    """The first fields of a response."""
+    fields: bytes = ScoreColumns(model=model, version=version).SerializeToString()
+    return fields
+
+
+@lru_cache(maxsize=256)
+def _tags(rows: int) -> tuple[bytes, ...]:
+    """What stands before each column; nothing if there are no rows, as an empty field is not written."""
+    return tuple(
+        _tag(name) + _varint(kind.itemsize * width * rows) if rows else b"" for name, (kind, width) in COLUMNS.items()
+    )
+
+
+def _tag(field: str, wire_type: int = 2) -> bytes:
+    return _varint(ScoreColumns.DESCRIPTOR.fields_by_name[field].number << 3 | wire_type)
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*parts, value))
+
+
+_BATCH_ID, _RECORDED = _tag("batch_id") + b"\x10", _tag("recorded", 0) + b"\x01"
+_STREAM_RESPONSE = _varint(ScoreStreamColumns.DESCRIPTOR.fields_by_name["response"].number << 3 | 2)
+
+
+def _stream_error(error: Exception) -> Any:
+    facts = getattr(error, "details", {})
+    return {
+        "code": abort_code(error),
+        "message": status_of(error)[1].message,
+        "row": int(facts.get("row", 0)),
+        "field": str(facts.get("field", "")),
+    }
+
+
+def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
+    if outcome.WhichOneof("truth") is None:
+        raise RequestError(f"outcomes[{row}]: has neither label nor label_name", field="outcomes", row=row)
+    return outcome.label
+
+
+def _point(point: StoredPoint) -> monitor_pb2.Point:
+    return monitor_pb2.Point(
+        id=point.id,
+        prediction_id=point.prediction_id,
+        model=point.model,
+        version=point.version,
+        received_at=timestamp(point.received_ms),
+        event_time=timestamp(point.event_ms) if point.event_ms else None,
+        x=point.x,
+        y=point.y,
+        log_density=point.log_density,
+        log_kde=point.log_kde,
+        p_value=point.p_value,
+        decision=monitor_pb2.Decision.Name(point.decision),
+        reason=monitor_pb2.Reason.Name(point.reason),
+        predicted=point.predicted,
+        top_probability=point.top,
+        label=point.label,
+        probabilities=point.probs.tolist(),
+    )

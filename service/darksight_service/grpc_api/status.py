@@ -1,0 +1,123 @@
+"""What each error becomes on the wire.
+
+One table says which status an error has, by its class or the nearest one above it. What it does not name is a mistake
+of ours: INTERNAL, with a fixed text and the number of the request under which the log has the rest. So no stack, SQL or
+path leaves the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from darksight_core.errors import BundleError, ConfigError, DarkSightError, FitError, PredictionsError
+from darksight_core.runtime.scorer import ShapeError
+from darksight_service.errors import (
+    AbandonedError,
+    ForbiddenError,
+    NotFoundError,
+    OverloadedError,
+    RecordError,
+    RefusedError,
+    RequestError,
+    SchemaMismatchError,
+    SettingsError,
+    StoreUnavailableError,
+    UnauthenticatedError,
+)
+
+__all__ = ["STATUSES", "abort", "abort_code", "status_of"]
+
+_DOMAIN = "darksight"
+_DETAILS = "grpc-status-details-bin"
+
+STATUSES: dict[type[DarkSightError], grpc.StatusCode] = {
+    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    ShapeError: grpc.StatusCode.INVALID_ARGUMENT,
+    PredictionsError: grpc.StatusCode.INVALID_ARGUMENT,
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    BundleError: grpc.StatusCode.FAILED_PRECONDITION,
+    RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
+    OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
+    StoreUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    SchemaMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    AbandonedError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    # These have no way to a caller; if one finds it, it is a mistake of ours.
+    RecordError: grpc.StatusCode.INTERNAL,
+    FitError: grpc.StatusCode.INTERNAL,
+    SettingsError: grpc.StatusCode.INTERNAL,
+    DarkSightError: grpc.StatusCode.INTERNAL,
+}
+
+_log = logging.getLogger("darksight.rpc")
+
+
+def abort_code(error: Exception) -> int:
+    """Number of the status of an error."""
+    number: int = _code(error).value[0]
+    return number
+
+
+def _code(error: Exception) -> grpc.StatusCode:
+    if isinstance(error, DarkSightError):
+        return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    return grpc.StatusCode.INTERNAL
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
+    """The status of an error, short and with its details."""
+    code = _code(error)
+    if code is grpc.StatusCode.INTERNAL:
+        request = uuid.uuid4().hex
+        _log.error("call_failed", exc_info=error, extra={"request": request})
+        text = f"the server failed on request {request}; its log has more under this number"
+        return code, _status(code, text, error_details_pb2.RequestInfo(request_id=request))
+    assert isinstance(error, DarkSightError)
+    return code, _status(code, error.message, *_details(error))
+
+
+def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    """End a call with the status of an error."""
+    code, status = status_of(error)
+    trailers = [(_DETAILS, status.SerializeToString())]
+    if isinstance(error, OverloadedError):
+        # The hint that gRPC's own retries understand.
+        trailers.append(("grpc-retry-pushback-ms", str(int(1000 * _retry_seconds(error))).encode()))
+    context.set_trailing_metadata(tuple(trailers))
+    context.abort(code, status.message)
+
+
+def _status(code: grpc.StatusCode, text: str, *details: Any) -> status_pb2.Status:
+    packed = []
+    for detail in details:
+        packed.append(any_pb2.Any())
+        packed[-1].Pack(detail)
+    number: int = code.value[0]
+    return status_pb2.Status(code=number, message=text, details=packed)
+
+
+def _details(error: DarkSightError) -> list[Any]:
+    facts = {name: str(value)[:200] for name, value in error.details.items() if name in ("field", "row", "model")}
+    found: list[Any] = [error_details_pb2.ErrorInfo(reason=error.code.upper(), domain=_DOMAIN, metadata=facts)]
+    if "field" in error.details:
+        where = str(error.details["field"])
+        if "row" in error.details:
+            where += f"[{error.details['row']}]"
+        violation = error_details_pb2.BadRequest.FieldViolation(field=where, description=error.message)
+        found.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, OverloadedError):
+        seconds = _retry_seconds(error)
+        found.append(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=int(seconds * 1e9))))
+    return found
+
+
+def _retry_seconds(error: OverloadedError) -> float:
+    return float(str(error.details.get("retry_seconds", 0.05)))

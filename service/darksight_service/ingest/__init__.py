@@ -1,0 +1,1 @@
+"""From a scored call to SQL: record codec, spool, drain."""

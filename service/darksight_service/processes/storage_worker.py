@@ -1,0 +1,226 @@
+"""The keeper: the one process of a replica that writes to the store.
+
+It drains the spools of all workers, takes over changes that other replicas made, drops what is past retention, and
+tells the live accuracy. While the database is away it waits, and nothing that serves notices.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from darksight_core.bundle import read_bundle
+from darksight_core.errors import DarkSightError
+from darksight_service.control.changes import record_deployments, sync
+from darksight_service.control.registry import deployed_path
+from darksight_service.control.state_file import StateFile
+from darksight_service.errors import StoreUnavailableError
+from darksight_service.ingest.drain import Drain
+from darksight_service.logging import set_up_logs
+from darksight_service.metrics.processes import StorageCounts
+from darksight_service.processes.children import stop_event
+from darksight_service.settings import Settings, read_settings
+from darksight_service.store import Limits, Store
+
+__all__ = ["StorageWorker", "main"]
+
+_NICE = 10
+_TICK_SECONDS = 0.1
+_SYNC_SECONDS = 1.0
+_ACCURACY_SECONDS = 15.0
+_PRUNE_SECONDS = 60.0
+_RETRY_SECONDS = 2.0
+# Live accuracy is that of the last day.
+_WINDOW_MS = 86_400_000
+# After the workers are gone, time to bring what they left to the store.
+_LAST_SECONDS = 10.0
+
+_log = logging.getLogger("darksight.keeper")
+
+
+def main() -> int:
+    """Run the keeper until it is told to stop."""
+    settings = read_settings()
+    set_up_logs("keeper", settings.log_level)
+    # Answers come first where cores are scarce: what is in the spool is safe.
+    os.nice(_NICE)
+    stop = stop_event()
+    counts = StorageCounts(settings.data_dir / "counts", max_models=settings.max_models)
+    print("ready", flush=True)  # noqa: T201  # the supervisor waits for it
+    store = _open_store(settings, stop, counts)
+    if store is None:
+        return 0
+    keeper = StorageWorker(settings, store, counts)
+    # What is there by now stays: no collection need go through it while records come and go by the thousand.
+    gc.collect()
+    gc.freeze()
+    while not stop.wait(_TICK_SECONDS):
+        keeper.step(time.monotonic())
+    keeper.finish()
+    store.close()
+    counts.close()
+    return 0
+
+
+class StorageWorker:
+    """What the keeper does, step by step.
+
+    Parameters
+    ----------
+    settings
+        Folders and retention.
+    store
+        Where everything goes.
+    counts
+        Where it is counted.
+    """
+
+    def __init__(self, settings: Settings, store: Store, counts: StorageCounts) -> None:
+        self._settings = settings
+        self._store = store
+        self._counts = counts
+        self._state_file = StateFile(settings.data_dir / "registry.json")
+        self._stop = threading.Event()
+        self._drains: dict[Path, Drain] = {}
+        self._threads: list[threading.Thread] = []
+        self._due = dict.fromkeys((_ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._is_trail_whole = False
+        self._targets: dict[str, float] = {}
+        self._is_up = True
+        self._start(self._follow_changes, "changes")
+
+    def step(self, now: float) -> None:
+        """Do what is due."""
+        self._find_spools()
+        for every, work in ((_ACCURACY_SECONDS, self._tell_accuracy), (_PRUNE_SECONDS, self._tend)):
+            if now >= self._due[every]:
+                self._due[every] = now + every
+                self._attempt(work)
+        self._count_drains()
+
+    def finish(self) -> None:
+        """The workers are gone: bring what they left to the store, as far as that goes now."""
+        self._find_spools()
+        end = time.monotonic() + _LAST_SECONDS
+        while time.monotonic() < end:
+            depths = [drain.stats() for drain in self._drains.values()]
+            if not any(depth.depth_bytes for depth in depths) or any(depth.last_error for depth in depths):
+                break
+            time.sleep(_TICK_SECONDS)
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._count_drains()
+
+    def _find_spools(self) -> None:
+        """One drain for every spool, those of workers that are no more included."""
+        for folder in sorted((self._settings.data_dir / "spool").glob("worker-*")):
+            if folder not in self._drains:
+                drain = self._drains[folder] = Drain(folder, self._store)
+                self._start(partial(drain.run, self._stop), f"drain-{folder.name}")
+
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        self._threads.append(thread)
+
+    def _follow_changes(self) -> None:
+        """Take changes over every second, however long pruning and counting take meanwhile."""
+        while True:
+            self._attempt(self._sync)
+            if self._stop.wait(_SYNC_SECONDS):
+                return
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            if not self._is_up:
+                _log.info("store_returned")
+            self._is_up = True
+        except StoreUnavailableError as error:
+            if self._is_up:
+                _log.warning("store_went_away", extra={"error": error.message})
+            self._is_up = False
+            self._counts.add("store_errors")
+        except Exception:
+            _log.exception("keeping_failed", extra={"work": work.__name__})
+            self._counts.add("store_errors")
+
+    def _sync(self) -> None:
+        if not self._is_trail_whole:
+            record_deployments(self._state_file, self._store, self._settings.bundles)
+            self._is_trail_whole = True
+        sync(self._state_file, self._store)
+
+    def _tell_accuracy(self) -> None:
+        until = int(time.time() * 1000) + 1
+        for name, model in self._state_file.read().models.items():
+            found = self._store.accuracy(name, model.active, since_ms=until - _WINDOW_MS, until_ms=until)
+            self._counts.set_accuracy(
+                name,
+                model.active,
+                accepted_labelled=found.accepted_labelled,
+                accepted_correct=found.accepted_correct,
+                rejected_labelled=found.rejected_labelled,
+                rejected_correct=found.rejected_correct,
+                target_accuracy=self._target(model.active, model.versions[model.active].path),
+            )
+
+    def _target(self, version: str, path: str) -> float:
+        """Accuracy that the bundle certifies for accepted rows, 0 if it certifies none."""
+        if version not in self._targets:
+            file = deployed_path(self._settings.bundles, path, version)
+            certificate = read_bundle(file, verify=False).manifest["certificate"]
+            reject = (certificate or {}).get("reject") or {}
+            is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
+            self._targets[version] = float(reject["promised"]) if is_promised else 0.0
+        return self._targets[version]
+
+    def _tend(self) -> None:
+        settings = self._settings
+        self._store.tend()
+        limits = Limits(
+            max_age_ms=int(settings.retention_days * 86_400_000),
+            max_rows=settings.retention_rows,
+            max_bytes=settings.retention_bytes,
+        )
+        if limits == Limits():
+            return
+        pruned = self._store.prune(limits)
+        if pruned.points:
+            self._counts.add("pruned", pruned.points)
+            _log.info("points_pruned", extra={"points": pruned.points})
+
+    def _count_drains(self) -> None:
+        stats = [drain.stats() for drain in self._drains.values()]
+        for name in ("inserted", "duplicates", "quarantined"):
+            self._counts.follow(name, sum(getattr(each, name) for each in stats))
+        self._counts.follow("store_errors", sum(each.errors for each in stats))
+        lag = max((each.lag_seconds for each in stats), default=0.0)
+        self._counts.set_drain(lag_seconds=lag, is_store_up=self._is_up)
+
+
+def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts) -> Store | None:
+    """The store, as soon as it can be had; None if told to stop before."""
+    is_told = False
+    while True:
+        try:
+            return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+        except DarkSightError as error:
+            counts.add("store_errors")
+            if not is_told:
+                _log.warning("store_awaited", extra={"error": error.message})
+                is_told = True
+        if stop.wait(_RETRY_SECONDS):
+            return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

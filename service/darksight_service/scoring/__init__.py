@@ -1,0 +1,1 @@
+"""Scoring without a transport: validate, score, decide, record, count."""

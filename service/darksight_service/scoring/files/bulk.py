@@ -1,0 +1,251 @@
+"""Scoring a store of parquet files into a folder of parquet files, by processes of this machine or on Ray.
+
+The store is cut into parts of consecutive rows of one file. A part is scored by one worker, which reads its rows where
+they lie, and becomes one file, whole or not at all. So what is there is finished: a run that was ended goes on where it
+was, and workers share nothing but the two folders, which on a cluster must be the same for every machine.
+`_manifest.json` says which bundle and which files the scores are of; readers of a folder of parquet files pass over a
+name that begins like this. Every engine calls `Worker`, so scores do not depend on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle import read_bundle
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.gate.gate import LOGIT_SCORES
+from darksight_core.predictions import Kind, Predictions, Store, iter_predictions
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.runtime.scorer import Scorer
+from darksight_service.errors import BulkError
+from darksight_service.scoring.files.columns import bundle_columns
+from darksight_service.scoring.files.tables import atomic, open_scores, read_columns
+
+__all__ = ["Part", "Tally", "Worker", "plan", "score_local", "score_ray"]
+
+PART_ROWS = 1 << 18
+"""Rows of a part: enough that starting one costs nothing, few enough that an ended run loses little."""
+
+Report: TypeAlias = Callable[["Tally"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows `first` to `last` of a file, and the file that their scores become."""
+
+    source: str
+    first: int
+    last: int
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of scored rows; `accepted` is None without a gate."""
+
+    rows: int = 0
+    outliers: int = 0
+    accepted: int | None = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]], alpha: float) -> Tally:
+        """Counts of a chunk of scores."""
+        accepted = int((columns["decision"] == "accept").sum()) if "decision" in columns else None
+        return cls(len(columns["p_value"]), int((columns["p_value"] <= alpha).sum()), accepted)
+
+    def __add__(self, other: Tally) -> Tally:
+        counts = [count for count in (self.accepted, other.accepted) if count is not None]
+        return Tally(self.rows + other.rows, self.outliers + other.outliers, sum(counts) if counts else None)
+
+
+def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float) -> tuple[list[Part], Tally]:
+    """The parts that are not finished yet, and the counts of those that are.
+
+    Parameters
+    ----------
+    store
+        Rows to score.
+    bundle
+        What scores them.
+    out
+        Folder to write to: new, empty, or begun with the same bundle and the same files, to which others may be added.
+    overwrite
+        Empty a folder of scores that was begun otherwise. A folder of anything else is never touched.
+    alpha
+        p-values up to this are counted as outliers.
+    """
+    note = out / "_manifest.json"
+    files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in store.files}
+    told = {"bundle": read_bundle(bundle).version, "logits": store.kind == "logits", "part_rows": PART_ROWS}
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; the scores of several files, or of several workers, need a folder")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out.parent} is no folder; make it first")
+    if out.exists() and any(out.iterdir()) and not _goes_on(note, told, files):
+        if not note.exists():
+            raise ConfigError(f"{out} has files in it that are no scores; name a new or an empty folder")
+        if not overwrite:
+            raise ConfigError(f"{out} has scores of another bundle or of other files; use --overwrite or another name")
+        shutil.rmtree(out)
+    out.mkdir(exist_ok=True)
+    with atomic(note) as partial:
+        partial.write_text(json.dumps({**told, "files": files}, indent=2), encoding="utf-8")
+    left, done = [], Tally()
+    for file in store.files:
+        source = str(file.path.resolve())
+        # Files of one name in several folders may have one content, too.
+        name = f"{file.path.stem}-{hashlib.sha256(f'{source}:{file.fingerprint}'.encode()).hexdigest()[:8]}"
+        for first in range(0, file.n_rows, PART_ROWS):
+            path = out / f"{name}-{first:010d}.parquet"
+            if path.exists():
+                done += Tally.of(read_columns(path, ("p_value", "decision")), alpha)
+            else:
+                left.append(Part(source, first, min(first + PART_ROWS, file.n_rows), str(path.resolve())))
+    return left, done
+
+
+def _goes_on(note: Path, told: Mapping[str, Any], files: Mapping[str, Any]) -> bool:
+    """Whether a folder was begun with this bundle, and with files that are as they were."""
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+        before = found.pop("files")
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(found == told and all(files.get(name) == facts for name, facts in before.items()))
+
+
+class Worker:
+    """Scores parts with a bundle that is loaded once."""
+
+    def __init__(self, bundle: str, now_ms: int, kind: Kind | None, alpha: float, chunk_rows: int) -> None:
+        found = read_bundle(bundle)
+        # Regions may end: every worker decides by the same time.
+        self._gate = None if found.gate is None else found.gate.at(now_ms)
+        self._judge = ScoringPolicy(Scorer.of(found), self._gate)
+        self._kind, self._alpha, self._chunk_rows = kind, alpha, chunk_rows
+
+    def score(self, part: Part) -> Tally:
+        """Score a part into its file."""
+        gate, tally = self._gate, Tally()
+        with open_scores(Path(part.out), overwrite=True, first_row=part.first) as sink:
+            for chunk in self._chunks(part, gate is not None and gate.reject_score in LOGIT_SCORES):
+                columns = bundle_columns(self._judge, gate, chunk)
+                sink.write(chunk.ids, columns)
+                tally += Tally.of(columns, self._alpha)
+        return tally
+
+    def _chunks(self, part: Part, keep_logits: bool) -> Iterator[Predictions]:
+        return iter_predictions(
+            part.source,
+            kind=self._kind,
+            rows=range(part.first, part.last),
+            chunk_rows=self._chunk_rows,
+            keep_logits=keep_logits,
+        )
+
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The same for Ray: parts as columns in, counts as columns out; an error is a text, for the caller to raise."""
+        found: dict[str, list[Any]] = {"rows": [], "outliers": [], "accepted": [], "error": []}
+        for source, first, last, out in zip(*(batch[name] for name in ("source", "first", "last", "out")), strict=True):
+            error = ""
+            try:
+                tally = self.score(Part(str(source), int(first), int(last), str(out)))
+            except DarkSightError as defect:
+                tally, error = Tally(), defect.message
+            accepted = -1 if tally.accepted is None else tally.accepted
+            for name, value in (("rows", tally.rows), ("outliers", tally.outliers), ("accepted", accepted)):
+                found[name].append(value)
+            found["error"].append(error)
+        return {name: np.array(values) for name, values in found.items()}
+
+
+_worker: Worker | None = None
+
+
+def _start(*options: Any) -> None:
+    """Load the bundle into a process of the pool."""
+    global _worker
+    _worker = Worker(*options)
+
+
+def _score(part: Part) -> Tally:
+    assert _worker is not None
+    return _worker.score(part)
+
+
+def score_local(parts: Sequence[Part], options: tuple[Any, ...], workers: int, report: Report) -> None:
+    """Score parts in processes of this machine, each with one thread of linear algebra; `options` make a `Worker`."""
+    if workers == 1:
+        worker = Worker(*options)
+        for part in parts:
+            report(worker.score(part))
+        return
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start, initargs=options) as pool:
+        try:
+            for done in as_completed([pool.submit(_score, part) for part in parts]):
+                report(done.result())
+        except BrokenProcessPool as error:
+            raise BulkError("a worker was ended from outside; run the same command again, it goes on") from error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def score_ray(
+    parts: Sequence[Part], options: tuple[Any, ...], workers: int, report: Report, *, address: str | None = None
+) -> None:
+    """Score parts by a pool of Ray Data's actors, on a cluster at `address` or on this machine alone."""
+    # Before the import: Ray reads it there. Nothing is told to anyone.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if address is None:
+        ray.init(
+            address="local",
+            num_cpus=workers,
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+        )
+    else:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        # What Ray logs is said by our own bar and errors; its loggers are made when it starts.
+        logging.disable(logging.WARNING)
+        rows = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
+        found = rows.map_batches(
+            Worker, fn_constructor_args=options, batch_size=1, compute=ray.data.ActorPoolStrategy(size=workers)
+        )
+        for row in found.iter_rows():
+            if row["error"]:
+                raise BulkError(str(row["error"]))
+            accepted = int(row["accepted"])
+            report(Tally(int(row["rows"]), int(row["outliers"]), None if accepted < 0 else accepted))
+    except ray.exceptions.RayError as error:
+        raise BulkError(f"Ray gave up ({type(error).__name__}); run the same command again, it goes on") from error
+    finally:
+        logging.disable(logging.NOTSET)
+        ray.shutdown()

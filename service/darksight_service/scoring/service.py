@@ -1,0 +1,362 @@
+"""The service without a wire: judge a batch, write it down, count it, answer.
+
+    request -> who answers (registry) -> judge (core) -> spool -> counts -> answer
+
+gRPC and HTTP convert and call. Nothing here waits for SQL: points and outcomes are on disk when a call returns, and
+the keeper moves them on. If writing fails the answer is given all the same and says so (`recorded`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.gate.gate import LOGIT_SCORES, Reason
+from darksight_core.runtime.policy import ScoredBatch
+from darksight_core.runtime.result_block import ResultBlock
+from darksight_core.simplex import Floats, log_softmax
+from darksight_service.control.registry import ActiveModel, Registry
+from darksight_service.errors import AbandonedError, RequestError
+from darksight_service.ingest.records import (
+    MAX_ROWS,
+    OutcomeBatch,
+    encode,
+    encode_sheet,
+    make_batch_id,
+    prediction_id,
+    received_ms,
+    to_singles,
+)
+
+__all__ = ["Monitor", "Recorder", "Scored", "Tensor"]
+
+_MAX_ID = 200
+# Rows judged between two looks whether anybody still waits: a few milliseconds.
+_PIECE = 1024
+# A batch id of the caller's tells when the batch was received; beyond these bounds it is a mistake or an attack on
+# retention. A retry may come days later, a clock may be ahead by an hour.
+_PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
+
+_log = logging.getLogger("darksight.monitor")
+
+
+class Recorder(Protocol):
+    """Where records go: a `Spool`, or nothing at all."""
+
+    def append(self, payload: bytes) -> bool:
+        """Whether the record is on disk."""
+        ...
+
+
+class Tensor(NamedTuple):
+    """Rows as they came in: little-endian float32 of a shape (n, K), n >= 1; not an array before somebody needs one."""
+
+    data: bytes
+    shape: tuple[int, int]
+
+    def array(self) -> NDArray[np.float32]:
+        """The rows, (n, K)."""
+        return np.frombuffer(self.data, "<f4").reshape(self.shape)
+
+
+class Scored(NamedTuple):
+    """The answer to one call; `sheet` has the columns."""
+
+    model: str
+    version: str
+    batch_id: bytes
+    sheet: ResultBlock
+    recorded: bool
+
+
+class Monitor:
+    """Answers calls.
+
+    Parameters
+    ----------
+    registry
+        Who answers for a model.
+    recorder
+        Where points and outcomes are written.
+    clock
+        Unix time in seconds.
+    """
+
+    def __init__(self, registry: Registry, recorder: Recorder, clock: Callable[[], float] = time.time) -> None:
+        self.registry = registry
+        self._recorder = recorder
+        self._clock = clock
+
+    def models(self) -> Mapping[str, ActiveModel]:
+        """Who answers for each model."""
+        return self.registry.models()
+
+    def model(self, name: str, version: str = "") -> ActiveModel:
+        """Who answers for a model."""
+        return self.registry.get(name, version)
+
+    def score(
+        self,
+        model: str,
+        version: str,
+        values: NDArray[Any] | Tensor,
+        *,
+        logits: bool = False,
+        prediction_ids: Sequence[str] = (),
+        event_ms: int = 0,
+        partial_ok: bool = False,
+        batch_id: bytes = b"",
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Scored:
+        """ScoringPolicy a batch of predictions.
+
+        Parameters
+        ----------
+        model, version
+            Who is to judge; an empty version for the active one.
+        values
+            Probabilities, or logits, (n, K), float32 or float64, or a tensor of them.
+        logits
+            What `values` are.
+        prediction_ids
+            The caller's names of the rows, or none.
+        event_ms
+            When the predictions were made, in Unix milliseconds; 0 for now.
+        partial_ok
+            Whether a bad row may be answered as INVALID; if not, it fails the call.
+        batch_id
+            UUIDv7 of the caller's making, with its last 20 bits zero; else one is made.
+        is_wanted
+            Whether somebody still waits for the answer; asked from time to time while a large batch is judged.
+        """
+        started = time.perf_counter()
+        serving = self.registry.get(model, version)
+        if values.shape == (0, 0) and not isinstance(values, Tensor):
+            # A batch of no rows cannot say how many classes it has.
+            values = values.reshape(0, serving.bundle.scorer.n_inputs)
+        self._check(serving, values.shape, prediction_ids, batch_id)
+        if not batch_id:
+            batch_id = make_batch_id(int(self._clock() * 1000.0))
+        raw, given = None, values
+        if logits:
+            given = _array(values)
+            given, raw = _softmax(given), given.astype(np.float64)
+        sheet = self._judge(serving, given, raw, is_wanted)
+        if not (partial_ok or sheet.are_valid):
+            _refuse_row(_array(values), sheet, logits)
+        recorded = True
+        if sheet.rows:
+            recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, sheet))
+            _count(serving, batch_id, prediction_ids, sheet, time.perf_counter() - started)
+            if serving.shadow is not None:
+                self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, given, raw)
+        return Scored(model, serving.version, batch_id, sheet, recorded)
+
+    def report(
+        self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
+    ) -> int:
+        """Write down which classes were right; how many of them are on disk.
+
+        Parameters
+        ----------
+        model
+            Which predicted.
+        prediction_ids
+            Of the predictions, scored before or not yet.
+        labels
+            Right classes, by number or by name.
+        observed_ms
+            When they became known, in Unix milliseconds; 0 for now.
+        """
+        serving = self.registry.get(model)
+        numbers, classes = serving.bundle.numbers, len(serving.bundle.class_names)
+        codes = np.empty(len(labels), dtype=np.int32)
+        for row, (name, label) in enumerate(zip(prediction_ids, labels, strict=True)):
+            _check_id(name, row, "outcomes")
+            code = numbers.get(label, -1) if isinstance(label, str) else label
+            if not 0 <= code < classes:
+                raise RequestError(
+                    f"outcomes[{row}]: model {model!r} has no class {str(label)[:50]!r}; it has {classes} classes",
+                    field="label",
+                    row=row,
+                )
+            codes[row] = code
+        now = int(self._clock() * 1000.0)
+        observed = np.array([ms or now for ms in observed_ms], dtype=np.int64)
+        if not len(codes):
+            return 0
+        batch = OutcomeBatch(model, now, tuple(prediction_ids), codes, observed)
+        return len(codes) if self._recorder.append(encode(batch)) else 0
+
+    def _check(self, serving: ActiveModel, shape: tuple[int, ...], ids: Sequence[str], batch_id: bytes) -> None:
+        """Refuse what is wrong with the request as a whole."""
+        classes = serving.bundle.scorer.n_inputs
+        if len(shape) != 2 or shape[1] != classes:
+            raise RequestError(
+                f"predictions: model {serving.model!r} has {classes} classes, so rows of {classes} values are needed, "
+                f"not a tensor of {'x'.join(map(str, shape))}",
+                field="predictions",
+            )
+        if shape[0] > MAX_ROWS:
+            raise RequestError(f"predictions: {shape[0]:,} rows are more than {MAX_ROWS:,}", field="predictions")
+        if ids:
+            self._check_ids(ids, shape[0])
+        if batch_id:
+            self._check_batch_id(batch_id)
+
+    def _check_ids(self, ids: Sequence[str], rows: int) -> None:
+        if len(ids) != rows:
+            raise RequestError(f"prediction_ids: {len(ids)} for {rows} rows", field="prediction_ids")
+        for row, name in enumerate(ids):
+            _check_id(name, row, "prediction_ids")
+        if len(set(ids)) != rows:
+            seen: set[str] = set()
+            row = next(row for row, name in enumerate(ids) if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None, so the first name seen before is found
+            raise RequestError(
+                f"prediction_ids[{row}]: {ids[row]!r} is there twice; every prediction needs a name of its own",
+                field="prediction_ids",
+                row=row,
+            )
+
+    def _check_batch_id(self, batch_id: bytes) -> None:
+        if (
+            len(batch_id) != 16
+            or batch_id[6] >> 4 != 7
+            or batch_id[8] >> 6 != 2
+            or batch_id[13] & 15
+            or any(batch_id[14:])
+        ):
+            raise RequestError("batch_id: must be a UUIDv7 of 16 bytes whose last 20 bits are zero", field="batch_id")
+        age = self._clock() * 1000.0 - received_ms(batch_id)
+        if not -_FUTURE_MS <= age <= _PAST_MS:
+            raise RequestError("batch_id: was made over an hour ahead of or seven days before now", field="batch_id")
+
+    def _judge(
+        self,
+        serving: ActiveModel,
+        values: NDArray[Any] | Tensor,
+        logits: Floats | None,
+        is_wanted: Callable[[], bool],
+    ) -> ResultBlock:
+        if logits is None and serving.gate.reject_score in LOGIT_SCORES:
+            raise RequestError(
+                f"is_logits: the gate of model {serving.model!r} cuts {serving.gate.reject_score}, so it needs logits",
+                field="is_logits",
+            )
+        judge = serving.judge
+        try:
+            if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
+                return judge.sheet(values.data, values.shape[0])
+            values = _array(values)
+            if len(values) <= _PIECE:
+                return ResultBlock.of(judge.judge(values, logits=logits))
+            pieces = []
+            for start in range(0, len(values), _PIECE):
+                if not is_wanted():
+                    raise AbandonedError("nobody waits for the answer any more")
+                part = slice(start, start + _PIECE)
+                pieces.append(judge.judge(values[part], logits=None if logits is None else logits[part]))
+            return ResultBlock.of(ScoredBatch.joined(pieces))
+        except AbandonedError:
+            raise
+        except Exception:
+            # Whatever it is, the caller gets the decision that was set for this case and not an error.
+            _log.exception("scoring_failed", extra={"model": serving.model, "version": serving.version})
+            return ResultBlock.of(judge.unscored(values.shape[0]))
+
+    def _score_shadow(
+        self,
+        shadow: ActiveModel,
+        batch_id: bytes,
+        event_ms: int,
+        ids: Sequence[str],
+        values: NDArray[Any] | Tensor,
+        logits: Floats | None,
+    ) -> None:
+        """ScoringPolicy by the shadow version too; nothing of it reaches the caller, not even its failure."""
+        started = time.perf_counter()
+        try:
+            sheet = self._judge(shadow, values, logits, lambda: True)
+            shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
+            # Named as the answer was, so that outcomes reach the shadow's points too.
+            ids = ids or [prediction_id(batch_id, row) for row in range(sheet.rows)]
+            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, sheet, is_shadow=True))
+            _count(shadow, shadow_id, ids, sheet, time.perf_counter() - started, is_shadow=True)
+        except Exception:
+            _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
+
+
+def _record(
+    serving: ActiveModel,
+    batch_id: bytes,
+    event_ms: int,
+    ids: Sequence[str],
+    values: NDArray[Any] | Tensor,
+    sheet: ResultBlock,
+    *,
+    is_shadow: bool = False,
+) -> bytes:
+    probs = values.data if isinstance(values, Tensor) else to_singles(values)
+    return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), sheet, probs)
+
+
+def _count(
+    serving: ActiveModel,
+    batch_id: bytes,
+    ids: Sequence[str],
+    sheet: ResultBlock,
+    seconds: float,
+    *,
+    is_shadow: bool = False,
+) -> None:
+    counts = serving.counts
+    if sheet.rows == 1 and not is_shadow:
+        wants_outlier = counts.observe_one(*sheet.one(), seconds)
+    else:
+        wants_outlier = counts.observe(
+            sheet.decision, sheet.reason, sheet.p_value, sheet.predicted, sheet.log_density, seconds,
+            is_shadow=is_shadow,
+        )  # fmt: skip
+    if wants_outlier:
+        row = int(np.flatnonzero(sheet.reason == Reason.OUTLIER)[0])
+        counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), sheet.p_value[row])
+
+
+def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
+    return values.array() if isinstance(values, Tensor) else values
+
+
+def _softmax(logits: NDArray[Any]) -> Floats:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.exp(log_softmax(logits.astype(np.float64)))
+
+
+def _check_id(name: str, row: int, field: str) -> None:
+    if not name or len(name) > _MAX_ID or "\0" in name:
+        raise RequestError(
+            f"{field}[{row}]: a prediction id has 1 to {_MAX_ID} characters, none of them NUL", field=field, row=row
+        )
+
+
+def _refuse_row(values: NDArray[Any], sheet: ResultBlock, logits: bool) -> NoReturn:
+    """Say what is wrong with the first bad row."""
+    row = int(np.flatnonzero(sheet.predicted < 0)[0])
+    what = "a value that is not finite"
+    finite = np.isfinite(values[row])
+    if not finite.all():
+        column = int(np.flatnonzero(~finite)[0])
+        what = f"{values[row, column]} at class {column}"
+    elif not logits and (values[row] < -1e-6).any():
+        column = int(values[row].argmin())
+        what = f"{values[row, column]} at class {column}, which is negative"
+    elif not logits:
+        what = f"a sum of {math.fsum(values[row].tolist()):.6g} instead of 1"
+    raise RequestError(
+        f"predictions: row {row} has {what}; set partial_ok to have the other rows scored", field="predictions", row=row
+    )

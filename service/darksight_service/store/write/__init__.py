@@ -1,0 +1,1 @@
+"""Inserts, changes and retention."""

@@ -1,0 +1,266 @@
+"""Old points go: by age, by number, by size; and writers never wait for it.
+
+On PostgreSQL whole days are dropped, oldest first, the current one never: that takes milliseconds however many points a
+day has. A drop that does not get its lock at once steps back and tries again, so that nobody queues behind it. On
+SQLite the oldest points are deleted a few thousand at a time, and the space is given back to the file system.
+
+Limits are met from above: after pruning there are at most so many points, and on PostgreSQL up to a day fewer. Counts
+per minute are kept, unless they have an age limit of their own; those of points that are there stay in any case, since
+points are found through them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, delete, func, select, text
+
+from darksight_service.errors import StoreUnavailableError
+from darksight_service.ingest.records import received_ms
+from darksight_service.store.engine import reading, writing
+from darksight_service.store.partitions import DEFAULT, day_of, first_id, partitions
+from darksight_service.store.rows import DAY_MS, MINUTE_MS
+from darksight_service.store.tables import outcome, outcome_point, point, rollup, rollup_bin
+
+__all__ = ["Limits", "Pruned", "prune", "used_bytes"]
+
+_log = logging.getLogger("darksight.store")
+
+_BATCH = 5_000
+_NEVER = (1 << 48) - 1
+_DROP_TRIES = 50
+_DROP_LOCK = "100ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What to keep; 0 for no limit.
+
+    Parameters
+    ----------
+    max_age_ms
+        Points and outcomes received longer ago go.
+    max_rows
+        Points.
+    max_bytes
+        Of the points on disk, with their indexes; on SQLite of the whole file.
+    max_rollup_age_ms
+        Counts per minute that are older go.
+    """
+
+    max_age_ms: int = 0
+    max_rows: int = 0
+    max_bytes: int = 0
+    max_rollup_age_ms: int = 0
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What went, or would go."""
+
+    points: int = 0
+    bytes: int = 0
+    outcomes: int = 0
+    rollups: int = 0
+    days: list[str] = field(default_factory=list)
+
+
+def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False) -> Pruned:
+    """Delete what is over the limits, or only say what that would be."""
+    pruned = Pruned()
+    if engine.dialect.name == "postgresql":
+        _prune_days(engine, limits, now_ms, dry_run, pruned)
+    else:
+        _prune_rows(engine, limits, now_ms, dry_run, pruned)
+    _prune_outcomes(engine, limits, now_ms, dry_run, pruned)
+    if limits.max_rollup_age_ms:
+        minute = min(now_ms - limits.max_rollup_age_ms, _oldest_ms(engine)) // MINUTE_MS
+        pruned.rollups = sum(_prune_minutes(engine, table, minute, dry_run) for table in (rollup, rollup_bin))
+    if not dry_run and (pruned.points or pruned.outcomes or pruned.rollups):
+        facts = {"points": pruned.points, "bytes": pruned.bytes, "outcomes": pruned.outcomes, "days": pruned.days}
+        _log.info("old points were pruned", extra=facts)
+    return pruned
+
+
+def used_bytes(engine: Engine) -> int:
+    """What points take on disk with their indexes; on SQLite all that is used of the file."""
+    with reading(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            return int(connection.scalar(text(f"SELECT sum(pg_total_relation_size(relid)) FROM {_TREE}")) or 0)
+        return _file_bytes(connection)
+
+
+_TREE = "pg_partition_tree('point')"
+
+
+def _oldest_ms(engine: Engine) -> int:
+    """When the oldest points were received; on PostgreSQL the start of their day, wrong clocks aside."""
+    if engine.dialect.name == "postgresql":
+        return min(partitions(engine), default=_NEVER // DAY_MS) * DAY_MS
+    with reading(engine) as connection:
+        first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
+        return _NEVER if first is None else received_ms(first)
+
+
+def _file_bytes(connection: Connection) -> int:
+    pages, free, size = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
+def _prune_days(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, pruned: Pruned) -> None:
+    days = partitions(engine)
+    sizes, rows = _day_sizes(engine, days)
+    total_bytes, total_rows = sum(sizes.values()), sum(rows.values())
+    oldest_ms = now_ms - limits.max_age_ms
+    for day in sorted(days):
+        too_old = limits.max_age_ms and (day + 1) * DAY_MS <= oldest_ms
+        too_many = limits.max_rows and total_rows > limits.max_rows
+        too_big = limits.max_bytes and total_bytes > limits.max_bytes
+        if day >= day_of(now_ms) or not (too_old or too_many or too_big):
+            break
+        if not dry_run:
+            _drop(engine, days[day])
+            end = first_id((day + 1) * DAY_MS)
+            _forget_matches(engine, end)
+        total_bytes, total_rows = total_bytes - sizes[day], total_rows - rows[day]
+        pruned.points, pruned.bytes = pruned.points + rows[day], pruned.bytes + sizes[day]
+        pruned.days.append(days[day])
+    if limits.max_age_ms:
+        # Points with a wrong clock: those that say they are old go one by one.
+        old = f"id < '{first_id(oldest_ms).hex()}'::uuid"
+        if dry_run:
+            with reading(engine) as connection:
+                pruned.points += int(connection.scalar(text(f"SELECT count(*) FROM {DEFAULT} WHERE {old}")) or 0)
+            return
+        some = f"SELECT id FROM {DEFAULT} WHERE {old} LIMIT {_BATCH}"
+        pruned.points += _repeat(
+            engine, lambda connection: connection.execute(text(f"DELETE FROM {DEFAULT} WHERE id IN ({some})")).rowcount
+        )
+
+
+def _day_sizes(engine: Engine, days: dict[int, str]) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes and points of each day; points from the counts, which are exact."""
+    minutes = DAY_MS // MINUTE_MS
+    number = (rollup.c.minute // minutes).label("day")
+    with reading(engine) as connection:
+        found = connection.execute(text(f"SELECT relid::regclass::text, pg_total_relation_size(relid) FROM {_TREE}"))
+        sizes = {name: int(size) for name, size in found}
+        query = select(number, func.sum(rollup.c.points)).group_by(number)
+        rows = {int(day): int(points) for day, points in connection.execute(query)}
+    return {day: sizes.get(name, 0) for day, name in days.items()}, {day: rows.get(day, 0) for day in days}
+
+
+def _drop(engine: Engine, name: str) -> None:
+    for attempt in range(_DROP_TRIES):
+        try:
+            with writing(engine) as connection:
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_LOCK}'")
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+            return
+        except StoreUnavailableError as error:
+            if error.details.get("state") != "55P03" or attempt == _DROP_TRIES - 1:
+                raise
+        time.sleep(0.1)
+
+
+def _forget_matches(engine: Engine, end: bytes) -> None:
+    some = select(outcome_point.c.point_id).where(outcome_point.c.point_id < end).limit(_BATCH)
+    _repeat(
+        engine,
+        lambda connection: connection.execute(delete(outcome_point).where(outcome_point.c.point_id.in_(some))).rowcount,
+    )
+
+
+def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, pruned: Pruned) -> None:
+    oldest = first_id(now_ms - limits.max_age_ms) if limits.max_age_ms else b""
+    with reading(engine) as connection:
+        rows = int(connection.scalar(select(func.count()).select_from(point)) or 0)
+        size = _file_bytes(connection)
+        too_old = int(connection.scalar(select(func.count()).select_from(point).where(point.c.id < oldest)) or 0)
+    excess = max(too_old, rows - limits.max_rows if limits.max_rows else 0)
+    if dry_run:
+        by_size = round(rows * max(0, size - limits.max_bytes) / size) if limits.max_bytes else 0
+        pruned.points = max(excess, by_size)
+        return
+    while rows:
+        if excess <= 0 and limits.max_bytes and size > limits.max_bytes:
+            # A guess from the size of a row, corrected by what the next turn measures.
+            excess = max(1, rows // 50, round(rows * (size - limits.max_bytes) / size))
+        count = min(_BATCH, max(0, excess))
+        if not count:
+            break
+        with writing(engine) as connection:
+            ids = select(point.c.id).order_by(point.c.id).limit(count)
+            connection.execute(delete(outcome_point).where(outcome_point.c.point_id.in_(ids)))
+            gone = connection.execute(delete(point).where(point.c.id.in_(ids))).rowcount
+        rows, excess = rows - gone, excess - gone
+        pruned.points += gone
+        with reading(engine) as connection:
+            before, size = size, _file_bytes(connection)
+        pruned.bytes += max(0, before - size)
+        if not gone:
+            break
+    if pruned.points:
+        _give_back(engine)
+
+
+def _give_back(engine: Engine) -> None:
+    """Return free pages to the file system, a few at a time."""
+    while True:
+        with writing(engine) as connection:
+            before = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA incremental_vacuum(2000)").fetchall()
+            after = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+        if after == 0 or after == before:
+            return
+
+
+def _prune_outcomes(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, pruned: Pruned) -> None:
+    """Outcomes go with their points: by age, and only those that no point is left for."""
+    if not limits.max_age_ms:
+        return
+    has_point = select(outcome_point.c.point_id).where(outcome_point.c.outcome_id == outcome.c.id).exists()
+    old = (outcome.c.received_at < now_ms - limits.max_age_ms) & ~has_point
+    if dry_run:
+        with reading(engine) as connection:
+            pruned.outcomes = int(connection.scalar(select(func.count()).select_from(outcome).where(old)) or 0)
+        return
+    some = select(outcome.c.id).where(old).limit(_BATCH)
+    pruned.outcomes = _repeat(
+        engine, lambda connection: connection.execute(delete(outcome).where(outcome.c.id.in_(some))).rowcount
+    )
+
+
+def _prune_minutes(engine: Engine, table: Table, before: int, dry_run: bool) -> int:
+    """Counts of minutes before that one; deleted by bundle and quarter of a day, which is how they are indexed."""
+    total = 0
+    with reading(engine) as connection:
+        query = select(table.c.bundle_id, func.min(table.c.minute), func.count())
+        query = query.where(table.c.minute < before).group_by(table.c.bundle_id)
+        found = [(int(number), int(first), int(count)) for number, first, count in connection.execute(query)]
+    for number, first, count in found:
+        total += count
+        for start in range(first, 0 if dry_run else before, 360):
+            end = min(start + 360, before)
+            with writing(engine) as connection:
+                connection.execute(delete(table).where(table.c.bundle_id == number, table.c.minute < end))
+    return total
+
+
+def _repeat(engine: Engine, one: Callable[[Connection], int]) -> int:
+    """Delete in small transactions until nothing is left; returns how many rows went."""
+    total = 0
+    while True:
+        with writing(engine) as connection:
+            gone = one(connection)
+        total += gone
+        if not gone:
+            return total

@@ -1,0 +1,104 @@
+"""A small bundle, built without a fit, for whoever needs one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.student import Student
+from darksight_core.predictions import from_arrays
+from darksight_core.predictions.split import RowSketch, make_split
+from darksight_core.runtime.scorer import Calibration
+from darksight_core.scores.outlier import OutlierScore
+from darksight_core.simplex import Floats, log_probs
+
+__all__ = ["bundle_of", "make_bundle", "make_embedder"]
+
+
+def make_embedder(classes: int = 3, *, seed: int = 0, log_prior: Floats | None = None) -> Embedder:
+    """Centres on a circle, a network of random weights and an anchor at each centre and between."""
+    rng = np.random.default_rng(seed)
+    angles = 2.0 * np.pi * np.arange(classes) / classes
+    means = 6.0 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return Embedder(
+        student=Student(means, np.full(classes, 1.1), np.zeros(classes) if log_prior is None else log_prior),
+        network=Network(
+            weights=tuple(rng.normal(size=shape).astype(np.float32) for shape in ((classes, 8), (8, 2))),
+            biases=(np.zeros(8, dtype=np.float32), np.zeros(2, dtype=np.float32)),
+        ),
+        anchors=np.concatenate([means, 1.5 * means, 0.5 * means, np.zeros((1, 2))]),
+        bound=60.0,
+        n_inputs=classes,
+    )
+
+
+def make_bundle(
+    rows: int = 120,
+    classes: int = 3,
+    *,
+    seed: int = 0,
+    log_prior: Floats | None = None,
+    shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
+    labelled: bool = True,
+) -> Bundle:
+    """A bundle of random rows.
+
+    Parameters
+    ----------
+    rows, classes, seed
+        How many rows of how many classes, and which.
+    log_prior
+        Of the student; uniform by default.
+    shares
+        Of rows to fit, calibrate and test.
+    labelled
+        Whether reference points have labels.
+    """
+    embedder = make_embedder(classes, seed=seed, log_prior=log_prior)
+    probs = np.random.default_rng(seed).dirichlet(np.full(classes, 0.4), rows).astype(np.float32)
+    return bundle_of(embedder, probs, seed=seed, shares=shares, labelled=labelled)
+
+
+def bundle_of(
+    embedder: Embedder,
+    probs: NDArray[np.float32],
+    *,
+    seed: int = 0,
+    shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
+    labelled: bool = True,
+) -> Bundle:
+    """A bundle of rows (n, K) on a map; parameters as for `make_bundle`."""
+    student, predictions = embedder.student, from_arrays(probs)
+    split = make_split(len(probs), seed, shares)
+    points, _ = embedder.embed(log_probs(predictions.probs))
+    kde = Kde.fit(points[split.fit], bandwidth=1.0)
+    log_pi = log_probs(predictions.probs)
+    combined = OutlierScore.fit(log_pi[split.fit], seed)
+    scores = {
+        "combined": combined.score(log_pi),
+        "log_density": student.log_density(points),
+        "log_kde": kde.log_density(points),
+    }
+    calibration = Calibration({name: score[split.calibrate] for name, score in scores.items()})
+    probes = Probes.of(predictions.probs[:32], points[:32], **{name: score[:32] for name, score in scores.items()})
+    predicted = predictions.probs[split.fit].argmax(axis=1)
+    hashes = predictions.row_hashes()
+    return Bundle(
+        embedder=embedder,
+        kde=kde,
+        combined=combined,
+        calibration=calibration,
+        reference=Reference.of(
+            points[split.fit], predicted, predicted if labelled else None, probs=predictions.probs[split.fit]
+        ),
+        probes=probes.ranked(calibration),
+        splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
+        manifest=make_manifest(
+            class_names=tuple(f"class {k}" for k in range(student.n_classes)),
+            fit_config={"method": "fast", "seed": seed, "dof": 2.0},
+            fidelity={"kl_sym": 0.05, "acc_teacher": 1.0, "heldout": {"kl_sym": 0.0625, "acc_teacher": 0.99}},
+        ),
+    )

@@ -1,0 +1,64 @@
+"""Replicas as deploy/kubernetes runs them, on one machine: as many, with its settings, one PostgreSQL behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.faults.nemesis import Service
+
+__all__ = ["REPLICAS", "SETTINGS", "running_services", "services_of_manifest"]
+
+_MANIFEST = Path(__file__).parents[1] / "deploy" / "kubernetes" / "statefulset.yaml"
+# Addresses and secrets, which are those of a cluster.
+_OF_A_CLUSTER = {"HOST", "DATABASE_URL_FILE", "TOKENS_FILE", "TLS_CERT", "TLS_KEY"}
+
+
+def _read() -> tuple[int, dict[str, str]]:
+    spec: dict[str, Any] = yaml.safe_load(_MANIFEST.read_text(encoding="utf-8"))["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    settings = {each["name"]: str(each["value"]) for each in container["env"]}
+    return spec["replicas"], {
+        name: value for name, value in settings.items() if name.removeprefix("DARKSIGHT_") not in _OF_A_CLUSTER
+    }
+
+
+REPLICAS, SETTINGS = _read()
+"""How many there are, and the variables that each is started with."""
+
+
+def services_of_manifest(folder: Path, bundle: Path, url: str, others: Mapping[str, Path]) -> list[Service]:
+    """The replicas, not started yet, each with a data folder and a port of its own.
+
+    Parameters
+    ----------
+    folder
+        Of their data folders.
+    bundle, others
+        What they serve, see `Service`.
+    url
+        Of their database.
+    """
+    settings = dict(SETTINGS)
+    workers = int(settings.pop("DARKSIGHT_WORKERS"))
+    return [
+        Service(folder / f"darksight-{number}", bundle, url, settings, others=dict(others), workers=workers)
+        for number in range(REPLICAS)
+    ]
+
+
+@contextmanager
+def running_services(services: list[Service]) -> Iterator[None]:
+    """Services that start together and run for the time of a block; nothing of them is left at the end."""
+    try:
+        with ThreadPoolExecutor(len(services)) as pool:
+            list(pool.map(Service.start, services))
+        yield
+    finally:
+        for service in services:
+            service.kill()

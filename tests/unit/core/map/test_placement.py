@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from darksight_core.errors import ConfigError
+from darksight_core.map.placement import FEATURES, Embedder, Network, _look, _Theta
+from darksight_core.map.student import Student
+from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax
+from tests.support.maps import extreme_probs, map_probs, random_embedder
+
+CLASSES = [2, 3, 10, 100, 1000]
+
+
+def rows_for(embedder: Embedder) -> Floats:
+    """Usual and extreme rows, as logarithms."""
+    rows = 60 if embedder.student.n_classes <= 100 else 10
+    return log_probs(np.concatenate([map_probs(embedder, rows), extreme_probs(embedder.student.n_classes)]))
+
+
+def theta_of(embedder: Embedder) -> _Theta:
+    """The student as the placement reads it."""
+    x, y, offset, spread = embedder.theta()[:, :, None]
+    return _Theta(x, y, offset, spread, 0.5 * (embedder.student.dof + 2.0))
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_network_is_layer_by_layer_arithmetic(features: str) -> None:
+    """The network equals a loop over its units."""
+    embedder = random_embedder(4, features=features)
+    network = embedder.network
+    probs = map_probs(embedder, 3).astype(np.float64)
+    logs = np.log(np.maximum(probs, 1e-8)) / 8.0
+    inputs = {"probs": probs, "log_probs": logs, "both": np.hstack([probs, logs])}[features]
+
+    expected = []
+    for row in inputs:
+        values = list(row)
+        for number, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+            values = [
+                float(b) + sum(v * float(w) for v, w in zip(values, weight[:, j], strict=True))
+                for j, b in enumerate(bias)
+            ]
+            values = values if number == len(network.weights) - 1 else [max(value, 0.0) for value in values]
+        expected.append(values)
+
+    np.testing.assert_allclose(network(probs), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dof", [1.0, 2.0, 5.5])
+def test_gradient_and_hessian_are_derivatives(dof: float) -> None:
+    """Central differences of KL_sym give the closed forms."""
+    embedder = random_embedder(5, dof=dof)
+    theta, rows = theta_of(embedder), rows_for(embedder)
+    log_pi = rows.T
+    points = np.random.default_rng(1).normal(scale=5.0, size=(2, len(rows)))
+    shifts = np.eye(2)[:, :, None] * 1e-5
+
+    def at(shift: Floats) -> Any:
+        return _look(theta, np.exp(log_pi), log_pi, points + shift)
+
+    slopes = [(at(shift).loss - at(-shift).loss) / 2e-5 for shift in shifts]
+    bends = [(at(shift).gradient - at(-shift).gradient) / 2e-5 for shift in shifts]
+
+    here = at(0.0 * shifts[0])
+    np.testing.assert_allclose(here.loss, kl_sym(rows, embedder.student.log_posterior(points.T)), atol=1e-12)
+    np.testing.assert_allclose(here.gradient, slopes, atol=1e-7)
+    np.testing.assert_allclose(here.hessian, [bends[0][0], bends[1][1], bends[0][1]], atol=1e-7)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_best_anchor_is_the_best_by_direct_computation(classes: int) -> None:
+    """The matrix product finds the anchor of least KL_sym, and KL_sym there."""
+    embedder = random_embedder(classes)
+    log_pi = rows_for(embedder)
+
+    _, best, losses = embedder.guess(embedder.prepare(log_pi))
+
+    log_q = embedder.student.log_posterior(embedder.anchors)
+    direct = np.array([kl_sym(row, log_q) for row in log_pi])
+    np.testing.assert_array_equal(best, direct.argmin(axis=1))
+    np.testing.assert_allclose(losses, direct.min(axis=1), atol=1e-8)
+
+
+def test_tied_anchors_go_to_the_first() -> None:
+    """Anchors that are mirror images give the same point for a batch as for its rows."""
+    student = Student(np.array([[-3.0, 0.0], [3.0, 0.0]]), np.ones(2), np.zeros(2))
+    network = Network((np.zeros((2, 2)),), (np.full(2, 9.0),))
+    anchors = np.array([[x, y] for y in (5.0, -5.0, 2.0, -2.0) for x in np.linspace(-4.0, 4.0, 9)])
+    embedder = Embedder(student, network, anchors, bound=10.0, n_inputs=2)
+    probs = np.random.default_rng(0).uniform(0.02, 0.98, size=(200, 1))
+    log_pi = log_probs(np.hstack([probs, 1.0 - probs]))
+
+    together, _ = embedder.embed(log_pi)
+
+    alone = np.concatenate([embedder.embed(row[None])[0] for row in log_pi])
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_embedding_lowers_the_divergence_of_its_starts(classes: int) -> None:
+    """KL_sym at the end is that of the returned point, and not above the better start unless the class demands it."""
+    embedder = random_embedder(classes)
+    log_pi = rows_for(embedder)
+
+    points, losses = embedder.embed(log_pi)
+
+    guesses, _, at_anchor = embedder.guess(embedder.prepare(log_pi))
+    at_guess = kl_sym(log_pi, embedder.student.log_posterior(guesses))
+    free = random_embedder(classes)
+    object.__setattr__(free, "anchor_class", np.full(len(free.anchors), -1))
+    assert np.abs(points).max() <= embedder.bound
+    np.testing.assert_allclose(losses, kl_sym(log_pi, embedder.student.log_posterior(points)), atol=1e-10)
+    assert (free.embed(log_pi)[1] <= np.minimum(at_guess, at_anchor) + 1e-9).all()
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_student_predicts_the_rows_class(classes: int) -> None:
+    """Wherever a class wins at some anchor, its rows are placed where the student predicts it."""
+    embedder = random_embedder(classes)
+    log_pi = log_probs(map_probs(embedder, 300 if classes <= 100 else 50, noise=1.5))
+
+    points, _ = embedder.embed(log_pi)
+
+    labels = log_pi.argmax(axis=1)
+    can = np.isin(labels, embedder.anchor_class)
+    assert can.mean() > 0.1
+    np.testing.assert_array_equal(embedder.student.log_posterior(points).argmax(axis=1)[can], labels[can])
+
+
+def test_class_that_wins_nowhere_keeps_the_unconstrained_point() -> None:
+    """A row whose class the student predicts at no anchor is placed by KL_sym alone."""
+    student = Student(np.array([[0.0, 0.0], [0.0, 0.0], [6.0, 0.0]]), np.ones(3), np.array([0.0, -2.0, 0.0]))
+    network = Network((np.zeros((3, 2)),), (np.zeros(2),))
+    embedder = Embedder(student, network, student.means, bound=20.0, n_inputs=3, refine_steps=30)
+    log_pi = log_probs(np.array([[0.4, 0.5, 0.1]]))
+
+    points, losses = embedder.embed(log_pi)
+
+    around = points + 0.1 * np.random.default_rng(0).normal(size=(50, 2))
+    assert student.log_posterior(points).argmax() == 0
+    assert (losses <= kl_sym(log_pi, student.log_posterior(around)) + 1e-6).all()
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_batch_equals_its_rows_and_follows_a_permutation(classes: int) -> None:
+    """A row's point depends on no other row."""
+    embedder = random_embedder(classes)
+    log_pi = rows_for(embedder)
+    order = np.random.default_rng(2).permutation(len(log_pi))
+
+    points, losses = embedder.embed(log_pi)
+
+    alone = [embedder.embed(row[None]) for row in log_pi]
+    np.testing.assert_allclose(points, np.concatenate([point for point, _ in alone]), atol=1e-6)
+    np.testing.assert_allclose(losses, np.concatenate([loss for _, loss in alone]), atol=1e-9)
+    np.testing.assert_allclose(points[order], embedder.embed(log_pi[order])[0], atol=1e-6)
+
+
+def test_temperature_and_columns_equal_preparing_the_rows_by_hand() -> None:
+    """Leaving out columns and softening is log softmax(log π_chosen / T)."""
+    columns = (7, 2, 5)
+    embedder = random_embedder(3, temperature=2.0, columns=columns, n_inputs=9)
+    log_pi = log_probs(map_probs(random_embedder(9), 20))
+
+    points, losses = embedder.embed(log_pi)
+
+    expected = random_embedder(3).embed(log_softmax(log_pi[:, columns] / 2.0))
+    np.testing.assert_allclose(points, expected[0], atol=1e-9)
+    np.testing.assert_allclose(losses, expected[1], atol=1e-9)
+
+
+def test_empty_batch_and_unchanged_input() -> None:
+    """No rows give no points, and rows that come in stay as they are."""
+    embedder = random_embedder(4)
+    log_pi = rows_for(embedder)
+    before = log_pi.copy()
+
+    embedder.embed(log_pi)
+    points, losses = embedder.embed(np.empty((0, 4)))
+
+    np.testing.assert_array_equal(log_pi, before)
+    assert points.shape == (0, 2)
+    assert losses.shape == (0,)
+
+
+def test_tensors_and_settings_bring_it_back() -> None:
+    """An embedder made from its own arrays and settings gives the same points."""
+    embedder = random_embedder(3, features="both", temperature=1.5, columns=(4, 0, 2), n_inputs=5, refine_steps=3)
+    log_pi = log_probs(map_probs(random_embedder(5), 20))
+
+    copy = Embedder.from_tensors(embedder.tensors(), embedder.settings())
+
+    assert copy.settings() == embedder.settings()
+    np.testing.assert_allclose(copy.embed(log_pi)[0], embedder.embed(log_pi)[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("missing", ["means", "anchors", "bias_1", "bound", "features"])
+def test_missing_part_is_named(missing: str) -> None:
+    """An array or setting that is not there is named in the error."""
+    embedder = random_embedder(3)
+    tensors = {name: array for name, array in embedder.tensors().items() if name != missing}
+    settings = {name: value for name, value in embedder.settings().items() if name != missing}
+
+    with pytest.raises(ConfigError, match=missing):
+        Embedder.from_tensors(tensors, settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"anchors": np.empty((0, 2))},
+        {"anchors": np.full((3, 2), np.nan)},
+        {"anchors": np.full((3, 2), 1e9)},
+        {"bound": 0.0},
+        {"n_inputs": 4},
+        {"temperature": 0.0},
+        {"refine_steps": -1},
+        {"columns": (0, 1, 1)},
+        {"columns": (0, 1, 3)},
+        {"columns": (0, 1)},
+        {"network": random_embedder(4).network},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_parts_that_cannot_work_are_refused(change: dict[str, Any]) -> None:
+    """Every parameter is checked when an embedder is made."""
+    good = random_embedder(3)
+    parts = {"student": good.student, "network": good.network, "anchors": good.anchors, "bound": good.bound}
+
+    with pytest.raises(ConfigError):
+        Embedder(**{**parts, "n_inputs": 3, **change})
+
+
+@pytest.mark.parametrize(
+    ("weights", "features"),
+    [
+        ([], "probs"),
+        ([np.zeros((3, 4))], "probs"),
+        ([np.zeros((3, 4)), np.zeros((5, 2))], "probs"),
+        ([np.full((3, 2), np.inf)], "probs"),
+        ([np.zeros((3, 2))], "logits"),
+    ],
+    ids=["no layer", "four outputs", "gap", "infinite", "features"],
+)
+def test_network_that_cannot_work_is_refused(weights: list[Floats], features: str) -> None:
+    """Layers must follow on each other, end in two outputs and be finite."""
+    with pytest.raises(ConfigError):
+        Network(tuple(weights), tuple(np.zeros(weight.shape[1]) for weight in weights), features)

@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import FEATURES, Embedder
+from darksight_core.runtime.compiled import kernel, loops
+from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration, Scorer, Scores, ShapeError
+from darksight_core.scores.outlier import OutlierScore, SoftNeighbours
+from darksight_core.simplex import Floats, kl_sym, log_probs
+from tests.support.maps import (
+    extreme_probs,
+    map_probs,
+    random_calibration,
+    random_combined,
+    random_embedder,
+    random_kde,
+)
+
+CLASSES = [2, 3, 10, 100, 1000]
+COLUMNS = [field.name for field in fields(Scores)]
+ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
+engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"])
+
+
+@cache
+def make_scorer(
+    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "combined"
+) -> Scorer:
+    """A scorer of random parts; made once, because it never changes."""
+    embedder = random_embedder(classes) if embedder is None else embedder
+    calibration = random_calibration(outlier_score=outlier)
+    combined = random_combined(embedder.n_inputs)
+    return Scorer(embedder, random_kde(embedder), combined, calibration, compiled=compiled)
+
+
+def make_rows(scorer: Scorer, n: int = 60) -> Floats:
+    """Usual and extreme rows."""
+    embedder = scorer.embedder
+    rows = extreme_probs(scorer.n_inputs)[-10:]
+    return np.concatenate([map_probs(embedder, n if scorer.n_inputs <= 100 else 12), rows])
+
+
+def assert_same(actual: Scores, expected: Scores, tolerance: float = 1e-6) -> None:
+    """All columns are equal to a tolerance, NaN to NaN."""
+    for name in COLUMNS:
+        np.testing.assert_allclose(getattr(actual, name), getattr(expected, name), atol=tolerance, err_msg=name)
+
+
+def join(parts: list[Scores]) -> Scores:
+    """Scores of several batches as one."""
+    return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
+
+
+@engines
+@pytest.mark.parametrize("classes", CLASSES)
+def test_columns_are_what_the_parts_say(classes: int, compiled: bool) -> None:
+    """Densities, divergence and rank are those of the returned points, and finite for extreme rows."""
+    scorer = make_scorer(classes, compiled=compiled)
+    probs = make_rows(scorer)
+
+    scores = scorer.score(probs)
+
+    student = scorer.embedder.student
+    assert scores.valid.all()
+    assert len(scores) == len(probs)
+    np.testing.assert_allclose(scores.points, scorer.embedder.embed(log_probs(probs))[0], atol=1e-6)
+    np.testing.assert_allclose(scores.log_density, student.log_density(scores.points), atol=1e-9)
+    np.testing.assert_allclose(scores.log_kde, scorer.kde.log_density(scores.points), atol=1e-6, rtol=1e-9)
+    np.testing.assert_allclose(
+        scores.fidelity, kl_sym(log_probs(probs), student.log_posterior(scores.points)), atol=1e-9
+    )
+    np.testing.assert_allclose(scores.combined, scorer.combined.score(log_probs(probs)), atol=1e-6)
+    np.testing.assert_array_equal(scores.p_value, scorer.calibration.p_value(scores.combined))
+
+
+@engines
+@pytest.mark.parametrize("classes", CLASSES)
+def test_batch_equals_its_rows_and_follows_a_permutation(classes: int, compiled: bool) -> None:
+    """A row's scores depend on no other row, in a batch of any size."""
+    scorer = make_scorer(classes, compiled=compiled)
+    probs = make_rows(scorer, 30)
+    order = np.random.default_rng(3).permutation(len(probs))
+
+    together = scorer.score(probs)
+
+    assert_same(join([scorer.score(row[None]) for row in probs]), together)
+    assert_same(join([scorer.score(probs[:7]), scorer.score(probs[7:25]), scorer.score(probs[25:])]), together)
+    assert_same(scorer.score(probs[order]), Scores(*(np.asarray(getattr(together, name))[order] for name in COLUMNS)))
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("dof", [1.0, 2.0])
+def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> None:
+    """Chosen columns, temperature, features and degrees of freedom mean the same to the compiled kernel."""
+    embedder = random_embedder(
+        4, dof=dof, features=features, temperature=1.7, columns=(5, 0, 3, 1), n_inputs=6, refine_steps=4
+    )
+    probs = map_probs(random_embedder(6), 40)
+    compiled, plain = (make_scorer(embedder=embedder, compiled=c, outlier="log_density") for c in (True, False))
+
+    expected = plain.score(probs)
+
+    assert compiled.is_compiled
+    assert not plain.is_compiled
+    assert_same(compiled.score(probs), expected)
+    assert_same(join([compiled.score(row[None]) for row in probs]), expected)
+    np.testing.assert_array_equal(expected.p_value, plain.calibration.p_value(expected.log_density))
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+def test_compiled_density_equals_numpy_everywhere() -> None:
+    """The kernel reads lists, tiles and cones of the density as `Kde` does."""
+    rng = np.random.default_rng(4)
+    kde = Kde.fit(np.concatenate([rng.normal(size=(3000, 2)), rng.normal(size=(50, 2)) * 0.1 + 8.0]))
+    points = np.concatenate([rng.normal(size=(300, 2)) * scale for scale in (1.0, 5.0, 40.0, 1e4)])
+    arrays = kernel._density(kde)
+
+    found = [loops._log_kde(x, y, arrays) for x, y in points]
+
+    assert (kde.counts[:-64] == 0).any()
+    np.testing.assert_allclose(found, kde.log_density(points), rtol=1e-9, atol=1e-6)
+
+
+def test_p_value_is_the_rank_among_calibration_scores() -> None:
+    """The p-value counts the calibration scores that are not above, itself among them."""
+    scores = np.array([0.5, -1.0, 0.5, 3.0])
+    calibration = Calibration({"combined": scores, "log_density": -scores, "log_kde": -scores})
+    asked = np.array([-2.0, -1.0, 0.0, 0.5, 9.0])
+
+    found = calibration.p_value(asked)
+
+    expected = [(1 + sum(bool(score <= value) for score in scores)) / (len(scores) + 1) for value in asked]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_calibration_comes_back_from_its_tensors() -> None:
+    """Scores are sorted, and arrays and settings make the same calibration."""
+    calibration = random_calibration(20, outlier_score="log_density")
+
+    copy = Calibration.from_tensors(calibration.tensors(), calibration.settings())
+
+    assert len(copy) == 20
+    assert copy.outlier_score == "log_density"
+    for name, scores in copy.scores.items():
+        np.testing.assert_array_equal(scores, np.sort(calibration.scores[name]))
+
+
+@pytest.mark.parametrize(
+    ("scores", "outlier"),
+    [
+        ({"log_kde": np.zeros(2), "log_density": np.zeros(2)}, "log_kde"),
+        ({"log_kde": np.zeros(2), "log_density": np.zeros(3), "combined": np.zeros(2)}, "log_kde"),
+        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1), "combined": np.zeros(1)}, "log_kde"),
+        (dict.fromkeys(OUTLIER_SCORES, np.zeros(2)), "msp"),
+    ],
+    ids=["one missing", "lengths", "not finite", "name"],
+)
+def test_calibration_that_cannot_work_is_refused(scores: dict[str, Floats], outlier: str) -> None:
+    """All scores are needed for every row, finite, and the chosen one must be among them."""
+    with pytest.raises(ConfigError):
+        Calibration(scores, outlier)
+
+
+@engines
+@pytest.mark.parametrize("filler", [0, 20], ids=["few rows", "many rows"])
+def test_bad_row_is_a_result_of_its_own(compiled: bool, filler: int) -> None:
+    """A bad row is NaN throughout and no other row notices."""
+    scorer = make_scorer(3, compiled=compiled)
+    good = np.array([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1005], [1.0, 5e-7, -5e-7]] + [[0.5, 0.3, 0.2]] * filler)
+    bad = np.array(
+        [
+            [np.nan, 0.5, 0.5],
+            [np.inf, 0.0, 0.0],
+            [np.inf, -np.inf, 1.0],
+            [1.1, -0.1, 0.0],
+            [0.5, 0.3, 0.1],
+            [0.5, 0.5, 0.01],
+            [1e308, 1e308, 1e308],
+            [0.0, 0.0, 0.0],
+        ]
+    )
+
+    scores = scorer.score(np.concatenate([bad, good]))
+
+    assert scores.valid.tolist() == [False] * len(bad) + [True] * len(good)
+    assert all(np.isnan(getattr(scores, name)[: len(bad)]).all() for name in COLUMNS if name != "valid")
+    assert_same(Scores(*(getattr(scores, name)[len(bad) :] for name in COLUMNS)), scorer.score(good))
+    assert_same(scorer.score(good[1:2]), scorer.score(good[1:2] / good[1].sum()))
+
+
+@engines
+@pytest.mark.parametrize(
+    "probs",
+    [
+        np.zeros(3),
+        np.zeros((2, 4)),
+        np.zeros((0, 2)),
+        np.zeros((1, 1, 3)),
+        np.array([["a", "b", "c"]]),
+        0.5,
+        [[1j] * 3],
+    ],
+    ids=["row", "columns", "empty", "cube", "text", "number", "complex"],
+)
+def test_wrong_shape_fails_the_call(compiled: bool, probs: NDArray[np.generic]) -> None:
+    """What is not (n, K) of numbers is refused with what was expected and what came."""
+    with pytest.raises(ShapeError, match=r"\(n, 3\)") as caught:
+        make_scorer(3, compiled=compiled).score(probs)
+
+    assert isinstance(caught.value, DarkSightError)
+    assert caught.value.code == "shape"
+    assert caught.value.details["expected"] == 3
+
+
+@engines
+@pytest.mark.parametrize("rows", [1, 7, 8, 600])
+@pytest.mark.parametrize("kind", ["float16", "float32", ">f4", "float64", "longdouble", "wire", "fortran", "strided"])
+def test_any_real_dtype_and_layout_is_read(kind: str, rows: int, compiled: bool) -> None:
+    """Layout does not matter, a dtype only by its rounding; the input stays as it is and is not part of the result."""
+    scorer = make_scorer(3, compiled=compiled)
+    probs: NDArray[np.floating] = map_probs(scorer.embedder, rows)
+    if kind == "wire":
+        given: NDArray[np.floating] = np.frombuffer(probs.tobytes(), dtype="<f4").reshape(probs.shape)
+    elif kind == "fortran":
+        given = np.asfortranarray(probs)
+    elif kind == "strided":
+        given = np.repeat(np.repeat(probs, 2, axis=0), 2, axis=1)[::2, ::2]
+    else:
+        given = probs.astype(kind)
+    before = given.copy()
+
+    scores = scorer.score(given)
+
+    np.testing.assert_array_equal(given, before)
+    assert_same(scores, scorer.score(given.astype(np.float64)))
+    assert not any(np.shares_memory(getattr(scores, name), given) for name in COLUMNS)
+
+
+@engines
+def test_two_calls_give_equal_results_that_share_nothing(compiled: bool) -> None:
+    """Scoring leaves no trace in the scorer, and a caller may write into what it got."""
+    scorer = make_scorer(compiled=compiled)
+    probs = make_rows(scorer)
+
+    first, second = scorer.score(probs), scorer.score(probs)
+
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+        assert not np.shares_memory(getattr(first, name), getattr(second, name))
+
+
+@engines
+def test_empty_batch_gives_empty_columns(compiled: bool) -> None:
+    """No rows are a valid call."""
+    scores = make_scorer(3, compiled=compiled).score(np.empty((0, 3), dtype=np.float32))
+
+    assert scores.points.shape == (0, 2)
+    assert all(getattr(scores, name).shape == (0,) for name in COLUMNS if name != "points")
+    assert scores.valid.dtype == np.bool_
+
+
+@engines
+def test_threads_share_a_scorer(compiled: bool) -> None:
+    """Eight threads at once get what one thread gets, for rows and for batches."""
+    scorer = make_scorer(compiled=compiled)
+    probs = make_rows(scorer)
+    batches = [probs[:1], probs[:5], probs, np.tile(probs, (4, 1))] * (16 if compiled else 4)
+    expected = [scorer.score(batch) for batch in batches]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(scorer.score, batches))
+
+    for actual, wanted in zip(found, expected, strict=True):
+        assert_same(actual, wanted, tolerance=0.0)
+
+
+def test_scorer_knows_its_classes() -> None:
+    """Names default to numbers, and there must be one for each probability."""
+    parts = random_embedder(3), random_kde(random_embedder(3)), random_combined(3), random_calibration()
+
+    assert Scorer(*parts, compiled=False).class_names == ("0", "1", "2")
+    assert Scorer(*parts, compiled=False, class_names=("a", "b", "c"), version="v").version == "v"
+    with pytest.raises(ConfigError, match="2 class names"):
+        Scorer(*parts, compiled=False, class_names=("a", "b"))
+
+
+PROGRAM = """
+import sys
+from darksight_core.runtime.scorer import Scorer
+assert "numba" not in sys.modules
+sys.modules["numba"] = None
+from tests.support.maps import map_probs, random_calibration, random_combined, random_embedder, random_kde
+embedder = random_embedder(3)
+scorer = Scorer(embedder, random_kde(embedder), random_combined(3), random_calibration())
+print(scorer.is_compiled, *scorer.score(map_probs(embedder, 1)).points[0])
+"""
+
+
+def test_scorer_works_without_numba() -> None:
+    """Where numba is not installed the scorer falls back to numpy by itself, and importing it never loads numba."""
+    root = Path(__file__).parents[2]
+    embedder = random_embedder(3)
+
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    engine, *point = done.stdout.split()
+    assert engine == "False"
+    expected = embedder.embed(log_probs(map_probs(embedder, 1)))[0][0]
+    np.testing.assert_allclose([float(value) for value in point], expected, atol=1e-6)
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+def test_kernel_compiles_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any place for compiled code a function is compiled in the process."""
+    from numba.core import caching
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+
+    function = loops._compiled(lambda x: x + 1.0)
+
+    assert function(2.0) == 3.0
+
+
+def test_compiled_scorer_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for the compiled kernel without numba is an error."""
+    monkeypatch.setattr(loops, "COMPILED", False)
+
+    with pytest.raises(ConfigError, match="numba"):
+        make_scorer(4, compiled=True)
+
+
+def test_false_alarm_rate_is_what_was_asked_for() -> None:
+    """Over splits of rows that are alike, p <= 0.1 comes up in a tenth of new rows, for every outlier score."""
+    embedder = random_embedder(5)
+    pool = map_probs(embedder, 2_400, noise=1.0)
+    rates = []
+    for seed in range(20):
+        known, held_out, new = np.split(np.random.default_rng(seed).permutation(pool), [400, 799])
+        kde = Kde.fit(embedder.embed(log_probs(known))[0], bandwidth=2.0)
+        scorer = Scorer(embedder, kde, OutlierScore.fit(log_probs(known)), Calibration.empty())
+        calibrate, found = scorer.score(held_out), scorer.score(new)
+        calibration = {name: getattr(calibrate, name) for name in OUTLIER_SCORES}
+        p_values = [Calibration(calibration, name).p_value(getattr(found, name)) for name in OUTLIER_SCORES]
+        rates.append([float((p_value <= 0.1).mean()) for p_value in p_values])
+
+    # k = 40 of 399 rows: the rate of one split is Beta(40, 360), plus the draw of the new rows.
+    error = np.sqrt(0.1 * 0.9 * (1 / 400 + 1 / 1_601) / len(rates))
+    np.testing.assert_allclose(np.mean(rates, axis=0), 0.1, atol=4.0 * error)
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+@pytest.mark.parametrize("neighbours", [1, 3, 40, 100, 130])
+@pytest.mark.parametrize("copies", [1, 30])
+def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
+    """The k-th nearest stored row is found among rows that are all different, and among many that are the same."""
+    log_pi = log_probs(map_probs(random_embedder(7), 330))
+    stored = np.repeat(log_pi[: 150 // copies], copies, axis=0)
+    fitted = OutlierScore.fit(log_pi)
+    nearest = replace(SoftNeighbours.fit(stored, temperature=3.0), neighbours=neighbours)
+    combined = replace(fitted, neighbours=nearest)
+    embedder = random_embedder(7)
+    scorer = Scorer(embedder, random_kde(embedder), combined, random_calibration(), compiled=True)
+
+    found = [scorer.score(np.exp(log_pi)), join([scorer.score(row[None]) for row in np.exp(log_pi)])]
+
+    for scores in found:
+        np.testing.assert_allclose(scores.combined, combined.score(log_probs(np.exp(log_pi))), atol=1e-6)
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+@pytest.mark.parametrize("classes", CLASSES)
+def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
+    """The search that stops early finds the anchor that the product with all of them finds, or that none is better."""
+    embedder = random_embedder(classes)
+    rows = embedder.prepare(log_probs(make_rows(make_scorer(classes), 200)))
+    plane = kernel._plane(embedder)
+    best, losses = embedder.best_anchor(rows)
+    labels = rows[:, classes : 2 * classes].argmax(axis=1)
+
+    def search(row: Floats, label: int, limit: float) -> tuple[int, float]:
+        if classes < 96:
+            return loops._best_anchor(row, label, limit, plane)
+        if classes < 256:
+            return loops._best_anchor_of_many(row, label, limit, plane)
+        return loops._best_anchor_of_most(row, limit, plane)
+
+    found = [search(row, int(label), np.inf) for row, label in zip(rows, labels, strict=True)]
+    better = [
+        search(row, int(label), float(loss) - 1e-9) for row, label, loss in zip(rows, labels, losses, strict=True)
+    ]
+
+    np.testing.assert_array_equal([anchor for anchor, _ in found], best)
+    np.testing.assert_allclose([loss for _, loss in found], losses, atol=1e-9)
+    assert {anchor for anchor, _ in better} == {-1}
+
+
+def test_scorer_refuses_known_rows_of_other_classes() -> None:
+    """The outlier score must be of as many classes as the rows that come in."""
+    embedder = random_embedder(3)
+
+    with pytest.raises(ConfigError, match="known rows of 4"):
+        Scorer(embedder, random_kde(embedder), random_combined(4), random_calibration(), compiled=False)

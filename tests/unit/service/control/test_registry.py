@@ -1,0 +1,194 @@
+"""What serves, as the state file says, and what is counted of it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from darksight_client.stubs.darksight.v1 import admin_pb2
+from darksight_service.control.changes import Control, deploy_at_start
+from darksight_service.control.registry import Registry, Version
+from darksight_service.control.state import Change, apply_change
+from darksight_service.control.state_file import StateFile
+from darksight_service.grpc_api.admin import Admin
+from darksight_service.ingest.records import prediction_id
+from darksight_service.metrics import Counts
+from darksight_service.metrics.files import Snapshot, list_files, read
+from darksight_service.scoring.service import Monitor
+
+from darksight_core.bundle import write_bundle
+from darksight_core.gate.gate import Reason
+from darksight_core.runtime.scorer import Scorer
+from tests.support.bundles import make_bundle
+
+
+class Nowhere:
+    """A recorder that keeps nothing."""
+
+    def append(self, payload: bytes) -> bool:
+        """Always done."""
+        return True
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """One model, "m", whose counters are in a folder `counts`."""
+    path = tmp_path / "bundle.safetensors"
+    write_bundle(path, make_bundle(rows=2_000))
+    state_file, counts = StateFile(tmp_path / "registry.json"), Counts(tmp_path / "counts", 0)
+    deploy_at_start(state_file, None, tmp_path / "bundles", [("m", path)])
+    made = Registry(state_file, tmp_path / "bundles", counts)
+    made.refresh()
+    return made
+
+
+def set_alpha(folder: Path, registry: Registry, alpha: float) -> None:
+    """Put another level of the outlier rule in force."""
+    policy = {"alpha": alpha, "threshold": None, "fail_open": None}
+    make_change(folder, registry, "policy", version=registry.get("m").version, **policy)
+
+
+def make_change(folder: Path, registry: Registry, kind: str, **payload: object) -> None:
+    """Change what is served of the model, and serve it."""
+    change = Change(kind, "m", payload)
+    StateFile(folder / "registry.json").update(lambda state: apply_change(state, change))
+    assert registry.refresh()
+
+
+def deploy(folder: Path, registry: Registry, seed: int) -> str:
+    """One more version of the model, which does not serve."""
+    path = folder / "bundles" / f"{seed}.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=seed))
+    make_change(folder, registry, "deploy", version=version, path=path.name, activate=False)
+    return version
+
+
+def counted(folder: Path, version: str) -> Snapshot:
+    """What was counted of a version."""
+    files = map(read, (path for path in list_files(folder / "counts") if path.name.startswith("model")))
+    return next(each for each in files if each.labels["version"] == version)
+
+
+def random_rows(n: int) -> np.ndarray:
+    """Rows for the model, of which some are outliers under any rule."""
+    return np.random.default_rng(3).dirichlet(np.full(3, 0.4), n)
+
+
+def in_memory(kind: type) -> int:
+    """How many there are."""
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
+    """What ListModels says of the model."""
+    control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
+    listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
+    return list(model.versions)
+
+
+def test_a_version_that_is_looked_at_gets_no_scorer(tmp_path: Path, registry: Registry) -> None:
+    """Listing says what is in a bundle; its arrays are laid out for scoring when it is to score."""
+    version = deploy(tmp_path, registry, 1)
+    before = in_memory(Scorer)
+
+    listed = list_versions(tmp_path, registry)
+    looked_at = in_memory(Scorer)
+    registry.get("m", version)
+
+    assert [each.calibration_rows for each in listed] == [599, 120]
+    assert looked_at == before
+    assert in_memory(Scorer) == before + 1
+
+
+def test_listing_reads_a_bundle_once_and_keeps_none(tmp_path: Path, registry: Registry) -> None:
+    """What is listed of a version is small and never changes; the rest of it is not needed until it is to serve."""
+    for seed in range(1, 4):
+        deploy(tmp_path, registry, seed)
+    before = in_memory(Version)
+
+    first = list_versions(tmp_path, registry)
+    after = in_memory(Version)
+    for path in (tmp_path / "bundles").glob("*.safetensors"):
+        path.unlink()
+
+    assert [each.calibration_rows for each in first] == [599, 120, 120, 120]
+    assert after == before
+    assert list_versions(tmp_path, registry) == first
+
+
+def test_of_versions_that_do_not_serve_a_few_are_kept(tmp_path: Path, registry: Registry) -> None:
+    """Whoever asks for one old version after the other fills no memory; what may serve next is there all the time."""
+    shadow, *old = [deploy(tmp_path, registry, seed) for seed in range(1, 13)]
+    first = registry.get("m").version
+    make_change(tmp_path, registry, "activate", version=old[0])
+    make_change(tmp_path, registry, "shadow", version=shadow)
+    wanted = [registry.version("m", version) for version in (first, shadow, old[0])]
+    before = in_memory(Version)
+
+    for version in old:
+        registry.get("m", version)
+
+    assert in_memory(Version) - before == 8
+    assert [registry.version("m", each.version) for each in wanted] == wanted
+
+
+def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_path: Path, registry: Registry) -> None:
+    """A batch that began under a loose rule and ends under a tight one leaves the evidence about the latter empty.
+
+    Nor is one of its outliers shown: under the rule that is in force it may be none.
+    """
+    set_alpha(tmp_path, registry, 0.5)
+    looks = iter([0.01])
+
+    def is_wanted() -> bool:
+        # Asked while the batch is judged; the first time the rule changes.
+        for alpha in looks:
+            set_alpha(tmp_path, registry, alpha)
+        return True
+
+    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000), is_wanted=is_wanted)
+
+    seen = counted(tmp_path, registry.get("m").version)
+    assert seen.number("alpha") == 0.01
+    assert seen.sections["outliers"].sum() > 1_000
+    assert (seen.number("drift_rows"), seen.number("drift_outliers"), seen.number("exemplar_time")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("n", [1, 300, 3_000])
+def test_an_outlier_of_a_call_is_shown_by_name(tmp_path: Path, registry: Registry, n: int, is_named: bool) -> None:
+    """By the caller's, or by the one that its point gets in the store."""
+    monitor, probs = Monitor(registry, Nowhere()), random_rows(3_000)
+    set_alpha(tmp_path, registry, 0.0)
+    (rare,) = np.nonzero(registry.get("m").judge.judge(probs).scores.p_value <= 0.1)
+    probs = probs[rare[:1]] if n == 1 else probs[:n]
+    names = [f"order-{row}" for row in range(n)] if is_named else []
+    monitor.score("m", "", probs, prediction_ids=names)
+    before = counted(tmp_path, registry.get("m").version)
+
+    set_alpha(tmp_path, registry, 0.1)
+    scored = monitor.score("m", "", probs, prediction_ids=names)
+
+    seen = counted(tmp_path, scored.version)
+    shown = "".join(chr(int(code)) for code in seen.sections["exemplar_id"] if code)
+    row = [names[row] if names else prediction_id(scored.batch_id, row) for row in range(n)].index(shown)
+    assert before.number("exemplar_time") == 0.0
+    assert scored.sheet.reason[row] == Reason.OUTLIER
+    assert seen.number("exemplar_p") == scored.sheet.p_value[row]
+
+
+def test_an_outlier_of_a_shadow_is_not_shown(tmp_path: Path, registry: Registry) -> None:
+    """Callers were told otherwise, by the version that serves."""
+    version = deploy(tmp_path, registry, 1)
+    set_alpha(tmp_path, registry, 0.0)
+    make_change(tmp_path, registry, "shadow", version=version)
+
+    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000))
+
+    seen = counted(tmp_path, version)
+    assert seen.sections["shadow"].reshape(-1, len(Reason) + 1)[:, Reason.OUTLIER].sum() > 0
+    assert seen.number("exemplar_time") == 0.0

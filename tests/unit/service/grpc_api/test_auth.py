@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from datetime import date
+from pathlib import Path
+
+import pytest
+from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError
+from darksight_service.grpc_api.auth import TokenFile, make_token
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def write(path: Path, *lines: str) -> None:
+    """Write a token file."""
+    path.write_text("".join(lines))
+    # Two writes within the clock tick of the file system must differ.
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + len(lines)))
+
+
+def test_a_token_permits_its_scopes_and_nothing_else(tmp_path: Path):
+    """Scopes do not include each other, not even admin."""
+    secret, token = make_token("gateway", ["score", "admin"])
+    write(tmp_path / "tokens", token.line())
+    tokens = TokenFile(tmp_path / "tokens")
+
+    assert tokens.permit(f"Bearer {secret}", "score") == "gateway"
+    assert tokens.permit(f"bearer {secret}", "admin") == "gateway"
+    with pytest.raises(ForbiddenError, match="no scope 'read'"):
+        tokens.permit(f"Bearer {secret}", "read")
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer ds_wrong"])
+def test_whatever_is_no_known_token_is_refused(tmp_path: Path, header: str | None):
+    """Deny by default."""
+    write(tmp_path / "tokens", make_token("gateway", ["score"])[1].line())
+
+    with pytest.raises(UnauthenticatedError):
+        TokenFile(tmp_path / "tokens").permit(header, "score")
+
+
+def test_the_file_holds_the_hash_and_not_the_token(tmp_path: Path):
+    """Whoever reads the file cannot call."""
+    secret, token = make_token("gateway", ["score"])
+
+    assert secret not in token.line()
+    assert hashlib.sha256(secret.encode()).hexdigest() in token.line()
+
+
+def test_a_token_ends_on_its_day(tmp_path: Path):
+    """Its own time zone is UTC."""
+    clock = Clock()
+    secret, token = make_token("guest", ["score"], date(2027, 1, 20))
+    write(tmp_path / "tokens", token.line())
+    tokens = TokenFile(tmp_path / "tokens", clock)
+
+    assert tokens.permit(f"Bearer {secret}", "score") == "guest"
+    clock.now += 86_400 * 30
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        tokens.permit(f"Bearer {secret}", "score")
+
+
+def test_a_deleted_line_is_a_revoked_token_and_a_broken_file_changes_nothing(tmp_path: Path):
+    """The file is read again when it changes, within a second."""
+    clock, path = Clock(), tmp_path / "tokens"
+    (old, first), (new, second) = make_token("old", ["score"]), make_token("new", ["score"])
+    write(path, first.line())
+    tokens = TokenFile(path, clock)
+
+    clock.now += 2.0
+    write(path, "nonsense\n", "and more of it\n")
+    assert tokens.permit(f"Bearer {old}", "score") == "old"
+
+    clock.now += 2.0
+    write(path, "# rotated\n", "\n", second.line())
+    assert tokens.permit(f"Bearer {new}", "score") == "new"
+    with pytest.raises(UnauthenticatedError):
+        tokens.permit(f"Bearer {old}", "score")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "one",
+        "one score",
+        "one score xyz",
+        f"one write {'0' * 64}",
+        f"one score {'0' * 62}",
+        f"one score {'0' * 64} never",
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str):
+    """At start a server refuses a file that it does not understand."""
+    write(tmp_path / "tokens", "# a comment\n", line + "\n")
+
+    with pytest.raises(SettingsError, match="line 2"):
+        TokenFile(tmp_path / "tokens")
+
+
+def test_a_name_or_scope_that_cannot_work_is_refused():
+    """Before anything is written."""
+    with pytest.raises(SettingsError, match="cannot name"):
+        make_token("two words", ["score"])
+    with pytest.raises(SettingsError, match="write is no scope"):
+        make_token("one", ["score", "write"])

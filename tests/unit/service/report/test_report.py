@@ -1,0 +1,242 @@
+"""Numbers and figures of a report, against what they must be on rows made by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from darksight_service.report import Findings, all_figures, build_page, find
+from darksight_service.report.charts import packed
+from darksight_service.report.figures import accuracy_figure, confusion_figure, foreign_figure, local_figure
+from darksight_service.report.images import encode_png, read_features, read_images
+from darksight_service.report.map_figures import class_groups, map_figure, small_multiples
+from darksight_service.report.path_figures import path_figure
+from numpy.typing import NDArray
+
+from darksight_core.errors import ConfigError
+from darksight_core.predictions import Predictions, from_arrays
+from darksight_core.runtime.scorer import Scorer
+from tests.support.bundles import make_bundle
+
+KINDS = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
+
+
+def numbers(value: dict[str, str]) -> NDArray[Any]:
+    """What plotly reads out of a packed array."""
+    return np.frombuffer(base64.b64decode(value["bdata"]), dtype=KINDS[value["dtype"]])
+
+
+def make_rows(n: int, classes: int = 3, *, seed: int = 1, labels: str = "drawn") -> Predictions:
+    """Rows whose labels are drawn from their probabilities, always right, or absent."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(classes, 0.4), n)
+    truth = (np.cumsum(probs, axis=1) < rng.random(n)[:, None]).sum(axis=1).clip(max=classes - 1)
+    given = {"drawn": truth, "right": probs.astype(np.float32).argmax(axis=1), "none": None}[labels]
+    return from_arrays(probs.astype(np.float32), labels=given)
+
+
+def make_findings(rows: Predictions, **options: Any) -> Findings:
+    """Findings on the bundle of the tests, without slow comparisons."""
+    bundle = make_bundle(classes=rows.n_classes)
+    return find(bundle, Scorer.of(bundle, compiled=False), rows, **{"level": "none", "resamples": 5, **options})
+
+
+@pytest.fixture(scope="module")
+def found() -> Findings:
+    """Findings on 300 rows, with foreign ones."""
+    return make_findings(make_rows(300), foreign={"flat.npz": make_rows(60, seed=2, labels="none")})
+
+
+def test_the_map_shows_every_row_once_in_each_colouring(found: Findings) -> None:
+    """Dots and crosses of a mode are all rows; crosses are the mistakes; stars are the centres."""
+    figure = map_figure(found)
+    shown = [trace for trace in figure.data if trace.get("visible") is True and "customdata" in trace]
+    rows = np.concatenate([numbers(trace["customdata"]) for trace in shown])
+    crosses = next(trace for trace in shown if trace["name"] == "mistakes")
+
+    assert sorted(rows.tolist()) == list(range(300))
+    assert found.wrong is not None
+    assert sorted(numbers(crosses["customdata"]).tolist()) == np.flatnonzero(found.wrong).tolist()
+    np.testing.assert_allclose(numbers(figure.data[-1]["x"]), found.bundle.embedder.student.means[:, 0], rtol=1e-6)
+    assert [button["label"] for button in figure.layout["updatemenus"][0]["buttons"]] == [
+        "predicted class",
+        "true class",
+        "entropy",
+    ]
+
+
+def test_the_confusion_matrix_counts_rows(found: Findings) -> None:
+    """Its sum is the number of rows, its diagonal the right ones, and the figure has the same cells."""
+    counts, figure = found.confusion(), confusion_figure(found)
+
+    assert counts is not None
+    assert figure is not None
+    assert found.wrong is not None
+    assert counts.sum() == 300
+    assert int(np.trace(counts)) == int((~found.wrong).sum())
+    assert sorted(np.ravel(figure.data[0]["text"]).tolist()) == sorted(counts.ravel().tolist())
+    assert len(numbers(figure.data[1]["x"])) == 3
+
+
+def test_accuracy_curves_end_at_the_accuracy_of_all_rows(found: Findings) -> None:
+    """Every curve ends where all rows are kept, and coverage never falls along it."""
+    figure = accuracy_figure(found)
+
+    assert figure is not None
+    assert found.comparison is not None
+    assert found.comparison.errors is not None
+    for trace in figure.data:
+        np.testing.assert_allclose(numbers(trace["x"])[-1], 1.0)
+        np.testing.assert_allclose(numbers(trace["y"])[-1], 1.0 - found.comparison.errors.mean(), rtol=1e-6)
+        assert (np.diff(numbers(trace["x"])) > 0).all()
+
+
+def test_foreign_and_local_figures_show_the_measured_numbers(found: Findings) -> None:
+    """AUROC and M_k are those of the findings."""
+    foreign, local = foreign_figure(found), local_figure(found)
+
+    assert found.comparison is not None
+    assert local is not None
+    assert found.measures.local_fidelity is not None
+    expected = {round(figures.auroc, 4) for figures in found.comparison.ood["flat.npz"].values()}
+    assert set(foreign[0].data[0]["x"]) == expected
+    np.testing.assert_allclose(local.data[0]["y"], found.measures.local_fidelity.teacher, atol=1e-6)
+
+
+def test_paths_may_be_named_or_drawn() -> None:
+    """A pair and a line give two figures, whose lines are the student's probabilities."""
+    found = make_findings(make_rows(120), paths=[(0, 2)], curves=[np.array([[0.0, 0.0], [1.0, 1.0]])])
+
+    assert [name for name, _ in found.paths] == ["class 0 to class 2", "drawn line 1"]
+    figure = path_figure(found, 0)
+    line = next(trace for trace in figure.data if trace["name"] == "class 0")
+    np.testing.assert_allclose(numbers(line["y"]), found.paths[0][1].probs[:, 0], rtol=1e-5)
+
+
+def test_classes_that_are_mixed_up_share_a_panel() -> None:
+    """Of four classes in two confused pairs, each pair is a group of two."""
+    probs = np.array([[0.6, 0.0, 0.4, 0.0], [0.0, 0.6, 0.0, 0.4]]).repeat(5, axis=0)
+
+    groups = class_groups(np.log(np.maximum(probs, 1e-30)), size=2)
+
+    assert sorted(sorted(group) for group in groups) == [[0, 2], [1, 3]]
+
+
+def test_many_classes_get_small_multiples() -> None:
+    """Twelve classes make two panels that show each class once."""
+    found = make_findings(make_rows(240, 12))
+    figure = small_multiples(found)
+
+    assert figure is not None
+    stars = [trace["text"] for trace in figure.data if "text" in trace]
+    assert sorted(name for panel in stars for name in panel) == sorted(found.class_names)
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "labels"),
+    [(200, 2, "drawn"), (120, 3, "none"), (120, 3, "right"), (3, 3, "drawn"), (1, 3, "none")],
+    ids=["two classes", "no labels", "no mistakes", "three rows", "one row"],
+)
+def test_what_rows_cannot_tell_is_left_out(rows: int, classes: int, labels: str) -> None:
+    """Any sound file gives a page whose numbers are JSON; what is missing is said in a note."""
+    found = make_findings(make_rows(rows, classes, labels=labels))
+    figures = all_figures(found)
+    page = build_page(found, figures)
+
+    json.dumps(found.as_dict(), allow_nan=False)
+    assert figures[0].name == "map"
+    assert {figure.name for figure in figures} & {"global-fidelity"} == (
+        set() if labels == "none" else {"global-fidelity"}
+    )
+    assert page.count('class="plot"') == len(figures)
+    assert bool(found.notes) == (labels == "none" or rows < 40)
+
+
+def test_names_cannot_leave_their_place() -> None:
+    """A class name with HTML and a script's end stays text, in HTML and in JSON."""
+    evil = '</script><img src=x onerror="alert(1)">'
+    bundle = make_bundle()
+    named = bundle.manifest | {"class_names": [evil, "b", "c"]}
+    rows = make_rows(60)
+    found = find(replace(bundle, manifest=named), Scorer.of(bundle, compiled=False), rows, level="none", resamples=0)
+
+    page = build_page(found, all_figures(found))
+
+    assert found.class_names[0] == evil
+    assert "<img src=x" not in page
+    assert evil.replace('"', '\\"').replace("<", "\\u003c") in page
+
+
+def test_names_are_no_markup_for_plotly() -> None:
+    """Tags, entities and templates in names of classes and files reach no figure: plotly would follow a link in one."""
+    evil = ["<a href='//x'>a</a>", "b &amp; %{x}", "c"]
+    bundle = make_bundle()
+    named = replace(bundle, manifest=bundle.manifest | {"class_names": evil})
+    foreign = {"<b>flat": make_rows(60, seed=2, labels="none")}
+    found = find(named, Scorer.of(bundle, compiled=False), make_rows(60), foreign, level="none", resamples=0)
+
+    drawn = json.dumps([figure.as_plotly() for figure in all_figures(found)], ensure_ascii=False)
+
+    assert "a href" in drawn
+    for markup in ("<a ", "<b>", "b &amp; ", "b &amp;amp; %{x"):
+        assert markup not in drawn
+    assert "b &amp;amp; %&#123;x}" in drawn
+
+
+def test_packed_numbers_come_back() -> None:
+    """Small whole numbers take a byte, larger ones more, others four; 2D arrays have a shape."""
+    assert packed(np.array([0, 255]))["dtype"] == "u1"
+    assert packed(np.array([0, 256]))["dtype"] == "u2"
+    assert numbers(packed(np.array([0, 70_000]))).tolist() == [0, 70_000]
+    assert packed(np.ones((2, 3)))["shape"] == "2, 3"
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)], ids=["grey", "colour"])
+def test_thumbnails_are_png(shape: tuple[int, ...]) -> None:
+    """Header and pixels of the file are those of the picture."""
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+    data = encode_png(image)
+
+    width, height = struct.unpack(">II", data[16:24])
+    start = data.index(b"IDAT") + 4
+    raw = np.frombuffer(zlib.decompress(data[start : data.index(b"IEND") - 8]), dtype=np.uint8).reshape(5, -1)
+    assert (width, height) == (7, 5)
+    np.testing.assert_array_equal(raw[:, 1:].reshape(shape), image)
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [(np.zeros((4, 3)), "4 features"), (np.array(["a"] * 5), "must be numbers"), (np.full((5, 2), np.nan), "row 0")],
+    ids=["wrong length", "texts", "not finite"],
+)
+def test_bad_features_are_refused_in_a_sentence(tmp_path: Path, array: NDArray[Any], words: str) -> None:
+    """The file and what is wrong with it are named."""
+    np.savez(tmp_path / "features.npz", features=array)
+
+    with pytest.raises(ConfigError, match=f"features.npz.*{words}"):
+        read_features(tmp_path / "features.npz", 5)
+
+
+def test_images_are_bytes_and_bad_ones_refused(tmp_path: Path) -> None:
+    """Numbers up to one are scaled to 255; a wrong shape or count, and a file that is none, are refused."""
+    np.save(tmp_path / "images.npy", np.ones((2, 4, 4, 1), dtype=np.float32))
+    (tmp_path / "text.npz").write_text("no zip", encoding="utf-8")
+
+    images = read_images(tmp_path / "images.npy", 2)
+
+    assert images.shape == (2, 4, 4)
+    assert (images == 255).all()
+    with pytest.raises(ConfigError, match="2 images, but the predictions have 3 rows"):
+        read_images(tmp_path / "images.npy", 3)
+    with pytest.raises(ConfigError, match=r"is no \.npy or \.npz"):
+        read_images(tmp_path / "text.npz", 2)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_images(tmp_path / "none.npz", 2)
