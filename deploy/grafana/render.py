@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from darksight_service.cli.replay import Prometheus, running_prometheus
-from darksight_service.metrics import Counts, KeeperCounts
+from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 
 from deploy.grafana.dashboards import DASHBOARDS, Dashboard, Panel
@@ -40,7 +40,7 @@ class Replica:
         self.folder = folder
         self._rng = np.random.default_rng(seed)
         self._workers = [Counts(folder, worker) for worker in range(2)]
-        self._keeper = KeeperCounts(folder)
+        self._keeper = StorageCounts(folder)
         names = ["aeroplane", "bird", "boat", "car", "cat", "deer", "dog", "frog", "horse", "lorry"]
         self._models = [
             counts.model("vision", VERSION, classes=10, calibration_rows=CALIBRATION, class_names=names)

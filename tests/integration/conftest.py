@@ -12,9 +12,6 @@ from tests.support.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
 
-# Runs in a venv of its own, which has the library that it imports.
-collect_ignore = ["triton_check.py"]
-
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:

@@ -23,7 +23,7 @@ from tests.support.bundles import make_bundle
 from tests.support.servers import Server, running_server
 
 TRITON = "tritonclient[grpc]==2.73.0"
-CHECK = Path(__file__).with_name("triton_check.py")
+CHECK = Path(__file__).parents[1] / "support" / "triton_check.py"
 CLASSES = 10
 
 

@@ -14,7 +14,7 @@ from tests.support.faults.nemesis import Service
 
 __all__ = ["REPLICAS", "SETTINGS", "running_services", "services_of_manifest"]
 
-_MANIFEST = Path(__file__).parents[1] / "deploy" / "kubernetes" / "statefulset.yaml"
+_MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "statefulset.yaml"
 # Addresses and secrets, which are those of a cluster.
 _OF_A_CLUSTER = {"HOST", "DATABASE_URL_FILE", "TOKENS_FILE", "TLS_CERT", "TLS_KEY"}
 

@@ -81,7 +81,7 @@ def running_clients(target: str, folder: Path, *, threads: int = 4, rate: float 
         [sys.executable, "-m", "tests.support.faults.clients", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert process.stdin is not None

@@ -11,7 +11,7 @@ from darksight_core.bundle import SCHEMA_VERSION, read_bundle
 from darksight_core.runtime.scorer import Scorer
 from tests.golden.make import main
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 SCHEMAS = range(1, SCHEMA_VERSION + 1)
 
 

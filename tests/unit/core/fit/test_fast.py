@@ -227,7 +227,7 @@ def test_a_missing_gpu_is_said(probs: NDArray[np.float32]) -> None:
 
 def test_real_predictions_reach_the_published_fidelity() -> None:
     """On the paper's own MNIST predictions KL_sym is far below the published 0.0703, every row faithful."""
-    path = Path(__file__).parents[4] / "shared" / "data" / "mnist_paper" / "test.npz"
+    path = Path(__file__).parents[5] / "shared" / "data" / "mnist_paper" / "test.npz"
     if not path.exists():
         pytest.skip("the predictions are not on this machine")
     log_pi = simplex.log_softmax(np.load(path)["logits"])

@@ -20,7 +20,7 @@ from darksight_core import predictions
 from darksight_core.errors import ConfigError, PredictionsError
 from darksight_core.predictions import Predictions, defects, from_arrays, iter_predictions, read_predictions
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 DATA = ROOT.parent / "shared" / "data"
 NAMES = ("cat", "dog", "emu")
 FORMATS = ("npz", "npy", "csv", "parquet")

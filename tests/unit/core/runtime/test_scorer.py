@@ -310,7 +310,7 @@ print(scorer.is_compiled, *scorer.score(map_probs(embedder, 1)).points[0])
 
 def test_scorer_works_without_numba() -> None:
     """Where numba is not installed the scorer falls back to numpy by itself, and importing it never loads numba."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     embedder = random_embedder(3)
 
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)

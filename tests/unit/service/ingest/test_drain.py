@@ -33,7 +33,7 @@ from darksight_service.store import Store
 
 from darksight_core.errors import DarkSightError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "service")])}
 MS = 1_790_000_000_000
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from darksight_core.errors import ConfigError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'service'}"}
 
 
