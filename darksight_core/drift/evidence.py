@@ -232,7 +232,7 @@ class OutlierRateTest:
         return pac_log_evidence(outliers, rows, p0=self.p0)
 
     def log_evidence(self, outliers: ArrayLike, rows: ArrayLike) -> Floats:
-        """OutlierScore evidence, of the shape of the counts: alarm where it reaches `ville_threshold(level)`."""
+        """Combined evidence, of the shape of the counts: alarm where it reaches `ville_threshold(level)`."""
         return _combined(self.log_polya(outliers, rows), self.log_pac(outliers, rows))
 
     def evidence(self, counts: OutlierCounts) -> Evidence:

@@ -27,7 +27,7 @@ from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
 
-# Checkpoints add up to this many budgets, so that every corner of the box can be reached from every place in it.
+# Steps add up to this many budgets, so that every corner of the box can be reached from every place in it.
 _REACH = 2.5
 
 
@@ -82,7 +82,7 @@ def attack(
     low, high
         Range of valid inputs.
     steps
-        Checkpoints from each start.
+        Steps from each start.
     starts
         Where to begin: at the input itself, then at random places within the budget.
     seed

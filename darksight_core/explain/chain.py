@@ -4,7 +4,7 @@
 
 Two places can be differentiated. They differ, and so do their gradients:
 
-    refined     the optimum of the row's own problem, y = argmin L(y, π) with L = KL_sym(π, P_S(. | y)). ActiveModel takes a
+    refined     the optimum of the row's own problem, y = argmin L(y, π) with L = KL_sym(π, P_S(. | y)). Serving takes a
                 few Newton steps towards it; here the same search goes on until it rests. By the implicit function
                 theorem dy/d log π = -H⁻¹ ∂²L / ∂y ∂log π, H = ∂²L/∂y². It jumps where a search ends in another minimum.
     network     f_p(π), where that search starts and what the paper differentiates. Continuous in x, but less faithful.

@@ -341,7 +341,7 @@ def threshold_by_accuracy(
     and that one test is passed with probability at most δ; no correction for the number of tests is due.
 
     The list. Its places in coverage follow from n, r and δ alone: the smallest m that c = 0, 1, 2, ... errors can
-    certify, then all rows. Checkpoints between them would allow no further error, but could end the walk.
+    certify, then all rows. Steps between them would allow no further error, but could end the walk.
 
     *With `reference`*, scores of other rows, thresholds are their quantiles. They are fixed beforehand, k given m is
     binomial, and the promise holds for every distribution.

@@ -13,7 +13,7 @@ A few damped Newton steps on the exact 2 x 2 Hessian finish. A row whose class t
 placed again inside the region where it does, so that the map never contradicts the watched classifier.
 
 A row's result depends on no other row: all of it is float64, where the matrix products of a batch and of a single row
-differ too little to change a decision. `darksight_core.runtime.compiled.kernel` is the same computation compiled, `darksight_core.fit`
+differ too little to change a decision. `darksight_core.runtime.compiled` is the same computation compiled, `fit`
 has it in torch; tests hold the three equal.
 """
 

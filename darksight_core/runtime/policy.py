@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from darksight_core.bundle import Bundle
     from darksight_core.runtime.compiled.kernel import Rule
 
-__all__ = ["ScoringPolicy", "ScoredBatch"]
+__all__ = ["ScoredBatch", "ScoringPolicy"]
 
 # What the loops say about a row, in their order.
 _VERDICTS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)

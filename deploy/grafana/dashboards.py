@@ -220,7 +220,7 @@ MODEL = Dashboard(
             "Rows with a known outcome",
             {"{{decision}}, {{version}}": f"max by (model, version, decision) (darksight_live_labelled_rows{{{_M}}})"},
             "none",
-            "In the keeper's window. Few of them make the accuracy beside it uncertain.",
+            "In the storage worker's window. Few of them make the accuracy beside it uncertain.",
         ),
         Panel(
             "Alarms",
@@ -334,7 +334,7 @@ SERVICE = Dashboard(
             {
                 "workers": f"sum(darksight_workers{{{_I}}})",
                 "starts of workers, 15 m": f"sum(increase(darksight_worker_starts_total{{{_I}}}[15m]))",
-                "starts of keepers, 15 m": f"sum(increase(darksight_keeper_starts_total{{{_I}}}[15m]))",
+                "starts of storage workers, 15 m": f"sum(increase(darksight_storage_starts_total{{{_I}}}[15m]))",
             },
             "none",
             "Starts after the first ones are crashes.",

@@ -40,7 +40,7 @@ class Replica:
         self.folder = folder
         self._rng = np.random.default_rng(seed)
         self._workers = [Counts(folder, worker) for worker in range(2)]
-        self._keeper = StorageCounts(folder)
+        self._storage = StorageCounts(folder)
         names = ["aeroplane", "bird", "boat", "car", "cat", "deer", "dog", "frog", "horse", "lorry"]
         self._models = [
             counts.model("vision", VERSION, classes=10, calibration_rows=CALIBRATION, class_names=names)
@@ -78,14 +78,14 @@ class Replica:
             stats = SimpleNamespace(bytes=int(self._spool), oldest_seconds=self._waiting, appended=appended)
             stats.dropped = stats.errors = 0
             counts.process.set_spool(stats, limit_bytes=1 << 30)
-        self._keeper.set_drain(lag_seconds=self._waiting, is_store_up=is_store_up)
+        self._storage.set_drain(lag_seconds=self._waiting, is_store_up=is_store_up)
         if is_store_up:
-            self._keeper.add("inserted", sum(self._appended) - self._inserted)
+            self._storage.add("inserted", sum(self._appended) - self._inserted)
             self._inserted = sum(self._appended)
         else:
-            self._keeper.add("store_errors", 2.0)
+            self._storage.add("store_errors", 2.0)
         accepted, rejected = self._labelled.tolist()
-        self._keeper.set_accuracy(
+        self._storage.set_accuracy(
             "vision",
             VERSION,
             accepted_labelled=accepted,

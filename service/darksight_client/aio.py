@@ -22,7 +22,7 @@ from darksight_client import regions as region_calls
 from darksight_client.calls import Calls, points_request
 from darksight_client.connection import Connection
 from darksight_client.errors import DarkSightClientError, ServerError, Unavailable, error_of_rpc
-from darksight_client.replicas import Checkpoints, Send
+from darksight_client.replicas import CallSteps, Send
 from darksight_client.requests import Part
 from darksight_client.results import Point, Scored
 from darksight_client.streams import STREAM, read_answer, stream_part
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def _run(
-    steps: Callable[Concatenate[Calls, P], Checkpoints[T]],
+    steps: Callable[Concatenate[Calls, P], CallSteps[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """A method of the client from the steps of a call."""
 
@@ -156,7 +156,7 @@ class AsyncClient(Connection):
     ) -> None:
         await self.close()
 
-    async def _run(self, steps: Checkpoints[T]) -> T:
+    async def _run(self, steps: CallSteps[T]) -> T:
         """Do what the steps of a call say."""
         try:
             step = next(steps)

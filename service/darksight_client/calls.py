@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from darksight_client.columns import read_response
 from darksight_client.errors import InvalidRequest, ServerError
-from darksight_client.replicas import Checkpoints, Replicas
+from darksight_client.replicas import CallSteps, Replicas
 from darksight_client.requests import Part, Time, as_timestamp, outcome_requests, score_parts
 from darksight_client.results import Decision, Gated, Point, Reason, Scored, joined, read_point, read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
@@ -46,7 +46,7 @@ class Calls:
     timeout_seconds: float
     max_message_bytes: int
 
-    def unary(self, method: str, request: Message, answer: Any, *, is_repeatable: bool = True) -> Checkpoints[Any]:
+    def unary(self, method: str, request: Message, answer: Any, *, is_repeatable: bool = True) -> CallSteps[Any]:
         """An answer as a message."""
         data = request.SerializeToString()
         reply = yield from self.replicas.call(method, data, self.timeout_seconds, is_repeatable=is_repeatable)
@@ -66,7 +66,7 @@ class Calls:
         event_time: Time | None = None,
         partial_ok: bool = False,
         timeout_seconds: float | None = None,
-    ) -> Checkpoints[Scored]:
+    ) -> CallSteps[Scored]:
         """Score a batch of predictions and say which may be acted on.
 
         A batch too large for one message goes in several calls, one after the other, all scored by the bundle that
@@ -110,7 +110,7 @@ class Calls:
             scored.append((yield from self._score_part(part, deadline - self.replicas.clock())))
         return joined(scored)
 
-    def _score_part(self, part: Part, seconds: float) -> Checkpoints[Scored]:
+    def _score_part(self, part: Part, seconds: float) -> CallSteps[Scored]:
         try:
             reply = yield from self.replicas.call(_MONITOR + "Score", part.request.SerializeToString(), seconds)
         except InvalidRequest as error:
@@ -132,7 +132,7 @@ class Calls:
         prediction_id: str | None = None,
         event_time: Time | None = None,
         timeout_seconds: float | None = None,
-    ) -> Checkpoints[Gated]:
+    ) -> CallSteps[Gated]:
         """Say of one prediction whether it may be acted on; a row of bad values may not, for the reason INVALID.
 
         Parameters
@@ -160,7 +160,7 @@ class Calls:
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[Any], observed_at: Time | None = None
-    ) -> Checkpoints[int]:
+    ) -> CallSteps[int]:
         """Tell which classes were right; returns how many of these outcomes are on the server's disk.
 
         Parameters
@@ -180,13 +180,13 @@ class Calls:
             recorded += answer.recorded
         return recorded
 
-    def page(self, request: Any, token: str) -> Checkpoints[tuple[list[Point], str]]:
+    def page(self, request: Any, token: str) -> CallSteps[tuple[list[Point], str]]:
         """A page of stored points, and the token of the next one or ""."""
         request.page_token = token
         answer = yield from self.unary(_MONITOR + "ListPoints", request, monitor_pb2.ListPointsResponse)
         return [read_point(point) for point in answer.points], answer.next_page_token
 
-    def health(self, model: str = "") -> Checkpoints[bool]:
+    def health(self, model: str = "") -> CallSteps[bool]:
         """Whether a server takes calls, for a model if one is named; raises `UnknownModel` if it does not know it."""
         # A text and a number, each as field 1: on the wire HealthCheckRequest and HealthCheckResponse are these
         # wrappers, and the client needs no library for two fields.

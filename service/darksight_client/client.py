@@ -16,7 +16,7 @@ from darksight_client import regions as region_calls
 from darksight_client.calls import Calls, points_request
 from darksight_client.connection import Connection
 from darksight_client.errors import error_of_rpc
-from darksight_client.replicas import Checkpoints, Send
+from darksight_client.replicas import CallSteps, Send
 from darksight_client.results import Point, Scored
 from darksight_client.streams import STREAM, Outbox, answers, stream_part
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _run(steps: Callable[Concatenate[Calls, P], Checkpoints[T]]) -> Callable[Concatenate[Client, P], T]:
+def _run(steps: Callable[Concatenate[Calls, P], CallSteps[T]]) -> Callable[Concatenate[Client, P], T]:
     """A method of the client from the steps of a call."""
 
     @functools.wraps(steps)
@@ -139,7 +139,7 @@ class Client(Connection):
     ) -> None:
         self.close()
 
-    def _run(self, steps: Checkpoints[T]) -> T:
+    def _run(self, steps: CallSteps[T]) -> T:
         """Do what the steps of a call say."""
         try:
             step = next(steps)

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from darksight_client.calls import Calls
 from darksight_client.errors import InvalidRequest
-from darksight_client.replicas import Checkpoints
+from darksight_client.replicas import CallSteps
 from darksight_client.requests import Time, as_timestamp
 from darksight_client.results import read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
@@ -188,14 +188,14 @@ class CarriedRegion:
     taken_in: int
 
 
-def regions(calls: Calls, model: str, *, version: str = "") -> Checkpoints[tuple[Region, ...]]:
+def regions(calls: Calls, model: str, *, version: str = "") -> CallSteps[tuple[Region, ...]]:
     """Regions of a model that have not ended; with a version, those on its map."""
     request = admin_pb2.ListRegionsRequest(model=model, version=version)
     answer = yield from calls.unary(_ADMIN + "ListRegions", request, admin_pb2.ListRegionsResponse)
     return tuple(_region(each) for each in answer.regions)
 
 
-def region_history(calls: Calls, model: str) -> Checkpoints[tuple[RegionChange, ...]]:
+def region_history(calls: Calls, model: str) -> CallSteps[tuple[RegionChange, ...]]:
     """The latest changes of a model's regions, the latest first."""
     request = admin_pb2.ListRegionsRequest(model=model, include_history=True)
     answer = yield from calls.unary(_ADMIN + "ListRegions", request, admin_pb2.ListRegionsResponse)
@@ -215,7 +215,7 @@ def preview_region(
     since: Time | None = None,
     until: Time | None = None,
     examples: int = 10,
-) -> Checkpoints[RegionPreview]:
+) -> CallSteps[RegionPreview]:
     """What a saved region, or a polygon, would reject.
 
     Parameters
@@ -255,7 +255,7 @@ def save_region(
     expires_at: Time | None = None,
     author: str = "",
     comment: str = "",
-) -> Checkpoints[Region]:
+) -> CallSteps[Region]:
     """Add a region to the map of a version, by default the active one, as a shadow that changes no decision.
 
     Parameters
@@ -285,21 +285,21 @@ def save_region(
 
 def enforce_region(
     calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> Checkpoints[Region]:
+) -> CallSteps[Region]:
     """Let the gate refuse inside a region."""
     return (yield from _set_mode(calls, model, name, admin_pb2.REGION_MODE_ENFORCE, version, author, comment))
 
 
 def shadow_region(
     calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> Checkpoints[Region]:
+) -> CallSteps[Region]:
     """Let a region change no decision any more."""
     return (yield from _set_mode(calls, model, name, admin_pb2.REGION_MODE_SHADOW, version, author, comment))
 
 
 def remove_region(
     calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> Checkpoints[Region]:
+) -> CallSteps[Region]:
     """End a region; returns what it was."""
     request = admin_pb2.RemoveRegionRequest(model=model, version=version, name=name, author=author, comment=comment)
     return (yield from _changed(calls, "RemoveRegion", request, admin_pb2.RemoveRegionResponse))
@@ -315,7 +315,7 @@ def carry_over_region(
     save: bool = False,
     author: str = "",
     comment: str = "",
-) -> Checkpoints[CarriedRegion]:
+) -> CallSteps[CarriedRegion]:
     """Propose a region for the map of another version, around the rows that are inside it on its own.
 
     Parameters
@@ -341,14 +341,14 @@ def carry_over_region(
 
 def _set_mode(
     calls: Calls, model: str, name: str, mode: Any, version: str, author: str, comment: str
-) -> Checkpoints[Region]:
+) -> CallSteps[Region]:
     request = admin_pb2.SetRegionModeRequest(
         model=model, version=version, name=name, mode=mode, author=author, comment=comment
     )
     return (yield from _changed(calls, "SetRegionMode", request, admin_pb2.SetRegionModeResponse))
 
 
-def _changed(calls: Calls, method: str, request: Message, answer: Any) -> Checkpoints[Region]:
+def _changed(calls: Calls, method: str, request: Message, answer: Any) -> CallSteps[Region]:
     reply = yield from calls.unary(_ADMIN + method, request, answer, is_repeatable=False)
     return _region(reply.region)
 

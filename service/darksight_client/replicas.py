@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from darksight_client.errors import DeadlineExceeded, Unavailable
 
-__all__ = ["Replicas", "Send", "Checkpoints", "Wait"]
+__all__ = ["CallSteps", "Replicas", "Send", "Wait"]
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Wait:
     seconds: float
 
 
-Checkpoints: TypeAlias = Generator[Send | Wait, bytes, T]
+CallSteps: TypeAlias = Generator[Send | Wait, bytes, T]
 
 
 @dataclass(slots=True, eq=False)
@@ -113,10 +113,8 @@ class Replicas:
         """Seconds before the next replica of `order` is tried, for a stream that failed so often without an answer."""
         return self.pause(failures // self.count) if failures % self.count == 0 else 0.0
 
-    def call(
-        self, method: str, data: bytes, timeout_seconds: float, *, is_repeatable: bool = True
-    ) -> Checkpoints[bytes]:
-        """Checkpoints of one call.
+    def call(self, method: str, data: bytes, timeout_seconds: float, *, is_repeatable: bool = True) -> CallSteps[bytes]:
+        """CallSteps of one call.
 
         Parameters
         ----------

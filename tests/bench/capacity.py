@@ -31,10 +31,16 @@ from tests.support.servers import wait_until, waiting
 
 __all__ = ["BUSY", "Costs", "Load", "calibrated", "cells"]
 
-FIGURES = ("workers, cores", "keepers, cores", "PostgreSQL, cores", "stored, bytes/s", "write-ahead log, bytes/s")
+FIGURES = (
+    "workers, cores",
+    "storage workers, cores",
+    "PostgreSQL, cores",
+    "stored, bytes/s",
+    "write-ahead log, bytes/s",
+)
 """What is measured and predicted, per second."""
 
-# The keeper brings the rows of many calls at once, so the database knows of rows alone.
+# The storage worker brings the rows of many calls at once, so the database knows of rows alone.
 _BY_ROWS = FIGURES[2:]
 
 BUSY = 0.7
@@ -44,7 +50,7 @@ _CLASSES = 10
 _WITHIN = 0.25
 _SCORE = "/darksight.v1.MonitorService/Score"
 _DEPLOY = Path(__file__).parents[2] / "deploy" / "README.md"
-# Until the keeper is in step with the traffic.
+# Until the storage worker is in step with the traffic.
 _LEAD_SECONDS = 3.0
 _PREDICTIONS = (1_000, 10_000, 100_000, 1_000_000)
 _SIZES = (1, 32, 256)
@@ -146,7 +152,7 @@ def cells(costs: Costs, predictions: float, size: int) -> tuple[object, ...]:
 
 
 HEADER = (
-    "predictions/s", "rows in a call", "calls/s", "workers (cores)", "replicas, at least", "keepers, cores",
+    "predictions/s", "rows in a call", "calls/s", "workers (cores)", "replicas, at least", "storage workers, cores",
     "PostgreSQL, cores", "stored, GB/day", "write-ahead log, MB/s",
 )  # fmt: skip
 
@@ -169,7 +175,7 @@ class Measured:
         pids = (server.pid, *children(server.pid))
         found = [
             sum(map(cpu_seconds, (*self.ours.workers, self.ours.server.process.pid))),
-            cpu_seconds(self.ours.keeper),
+            cpu_seconds(self.ours.storage),
             sum(map(_exact_seconds, pids)) + _buried_seconds(server.pid),
             *map(float, self.postgres.execute(_SIZES_QUERY, self.database)[0]),
         ]
@@ -238,7 +244,9 @@ def measure(bench: Bench, loads: Sequence[Load], seconds: float) -> tuple[dict[L
                 found[load] = service.run(load, seconds, bench, some)
                 tell(f"{load}: " + ", ".join(f"{name} {value:.4g}" for name, value in found[load].items()))
             worker = np.mean([resident_bytes(pid) for pid in ours.workers]) / 1e6
-            memory = f"A worker has {worker:.0f} MB resident, the keeper {resident_bytes(ours.keeper) / 1e6:.0f} MB."
+            memory = (
+                f"A worker has {worker:.0f} MB resident, the storage worker {resident_bytes(ours.storage) / 1e6:.0f} MB."
+            )
     return found, memory
 
 

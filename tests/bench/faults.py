@@ -1,7 +1,7 @@
 """Faults: what is lost or doubled while everything is killed, paused, stopped and filled, and what an outage costs.
 
 Clients log every acknowledgement, a nemesis breaks service and database, and a checker compares the logs with SQL
-(tests/support/faults). PostgreSQL runs with the settings of production. Latencies are from when a call was due to its answer.
+(support/faults). PostgreSQL runs with the settings of production. Latencies are from when a call was due to its answer.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class DarkSightModel(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """ScoringPolicy the rows of the first input."""
+        """Score the rows of the first input."""
         judged = self._judge.judge(NumpyCodec.decode_input(payload.inputs[0]))
         scores, decisions = judged.scores, judged.decisions
         columns = {

@@ -2,7 +2,7 @@
 
 Two workers with everything on (validation, metrics, spool drained to SQLite, tokens) against two echo processes of the
 same kind that answer with as many bytes, in turns, with the same generators on the same cores. While the echo has its
-turn the keeper is stopped, so that nothing of ours runs beside it. What counts are the ratios.
+turn the storage worker is stopped, so that nothing of ours runs beside it. What counts are the ratios.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Served:
     server: Any
     address: str
     workers: list[int]
-    keeper: int
+    storage: int
     token: str
 
     @property
@@ -84,13 +84,13 @@ class Served:
         return [("authorization", f"Bearer {self.token}")]
 
     @contextmanager
-    def keeper_stopped(self) -> Iterator[None]:
-        """For a turn of the echo, which has no keeper."""
-        os.kill(self.keeper, signal.SIGSTOP)
+    def storage_stopped(self) -> Iterator[None]:
+        """For a turn of the echo, which has no storage worker."""
+        os.kill(self.storage, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self.keeper, signal.SIGCONT)
+            os.kill(self.storage, signal.SIGCONT)
 
 
 class Bench:
@@ -170,7 +170,7 @@ class Bench:
             wait_until(lambda: len(server.children()) == workers + 1, what="all children")
             children = server.children()
             pids = [children[f"worker-{number}"] for number in range(workers)]
-            yield Served(server, server.grpc_target, pids, children["keeper"], token)
+            yield Served(server, server.grpc_target, pids, children["storage"], token)
         finally:
             if server.process.poll() is None:
                 server.stop()
@@ -249,13 +249,13 @@ def pace(bench: Bench) -> str:
                 # The first turn warms up.
                 length = seconds if turn else 0.5
                 run = {"in_flight": in_flight, "seconds": length}
-                taken, (cpu, keeper_cpu) = with_cpu(
+                taken, (cpu, storage_cpu) = with_cpu(
                     lambda run=run, requests=requests: together(some, "closed", "ours", _SCORE, requests, **run),
                     ours.workers,
-                    [ours.keeper],
+                    [ours.storage],
                 )
                 demand_ok(taken, f"ours, B={size}, K={classes}")
-                with ours.keeper_stopped():
+                with ours.storage_stopped():
                     bare, (bare_cpu,) = with_cpu(
                         lambda run=run, requests=requests, echo=echo: together(
                             some, "closed", "echo", echo, requests, **run
@@ -267,20 +267,20 @@ def pace(bench: Bench) -> str:
                     continue
                 for name, value in (
                     ("calls", taken.ok_per_second), ("echo calls", bare.ok_per_second), ("cpu", cpu),
-                    ("echo cpu", bare_cpu), ("keeper cpu", keeper_cpu), ("client cpu", taken.cpu / taken.calls),
+                    ("echo cpu", bare_cpu), ("storage worker cpu", storage_cpu), ("client cpu", taken.cpu / taken.calls),
                     ("calls ratio", taken.ok_per_second / bare.ok_per_second), ("cpu ratio", cpu / bare_cpu),
                 ):  # fmt: skip
                     note(name, value)
                 if size == 1:
                     one = some[0].ask("single", "ours", _SCORE, requests, seconds=single_seconds)
-                    with ours.keeper_stopped():
+                    with ours.storage_stopped():
                         two = some[0].ask("single", "echo", echo, requests, seconds=single_seconds)
                     note("p50", one.quantile(0.5))
                     note("echo p50", two.quantile(0.5))
                     note("p50 ratio", one.quantile(0.5) / two.quantile(0.5))
             rows += _pace_rows(size, classes, found)
             keeping.append(
-                f"B = {size}, K = {classes}: keeper {1e6 * median(found['keeper cpu']):,.0f} us, "
+                f"B = {size}, K = {classes}: storage worker {1e6 * median(found['storage worker cpu']):,.0f} us, "
                 f"generators {1e6 * median(found['client cpu']):,.0f} us per call"
             )
             tell(f"pace B={size} K={classes}: " + ", ".join(f"{name} {spread(v, '.4g')}" for name, v in found.items()))
@@ -352,7 +352,7 @@ def latency(bench: Bench) -> str:
             for name, (method, bulk_method) in methods.items():
                 with ExitStack() as stack:
                     if name == "echo":
-                        stack.enter_context(ours.keeper_stopped())
+                        stack.enter_context(ours.storage_stopped())
                     _latency_turn(some, name, method, bulk_method, one, bulk, seconds, found[name])
             tell(
                 f"latency, turn {turn + 1} of 3: "
@@ -480,7 +480,7 @@ def overload(bench: Bench) -> str:
 
 
 def patient(ours: Served) -> Any:
-    """A client for an operator's calls, which wait for SQLite while the keeper writes."""
+    """A client for an operator's calls, which wait for SQLite while the storage worker writes."""
     from darksight_client import Client
 
     return Client(ours.address, token=ours.token, timeout_seconds=30.0)
@@ -860,7 +860,7 @@ def peers(bench: Bench) -> str:
                     ):
                         with ExitStack() as stack:
                             if key == "theirs":
-                                stack.enter_context(ours.keeper_stopped())
+                                stack.enter_context(ours.storage_stopped())
                             taken = together(some, "closed", name, method, requests, in_flight=16, seconds=length)
                         demand_ok(taken, f"{key}, {workers} parallel workers")
                         if turn:

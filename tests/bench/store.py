@@ -22,7 +22,7 @@ import psycopg
 from darksight_service.control.regions import MAX_LOOKED_AT
 from darksight_service.ingest.records import PointBatch, decode_all, encode, make_batch_id
 from darksight_service.store import Cutoffs, Limits, PointFilter, Store
-from darksight_service.store.rows import gather, parse_keeper
+from darksight_service.store.rows import gather, parse_probability_codec
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.insert import prepared
 
@@ -89,7 +89,7 @@ def bare_sqlite(path: Path) -> Callable[[list[tuple[str, list[tuple[Any, ...]]]]
 
 def pace(server: Postgres, folder: Path, rows: int) -> str:
     """Rows per second of the store and of the bare drivers."""
-    keeper = parse_keeper("float16")
+    codec = parse_probability_codec("float16")
     turns = max(2, rows // ROWS_PER_INSERT)
     urls = [
         server.fresh_database(),
@@ -112,7 +112,7 @@ def pace(server: Postgres, folder: Path, rows: int) -> str:
             given: list[Any] = list(batches(count, size, first=(turn + 1) * 10_000_000 + size, start_ms=NOW_MS + turn))
             if size == 1:
                 given = decode_all([encode(batch) for batch in given])
-            groups = gather(given, lambda *_: (1, 1), keeper)
+            groups = gather(given, lambda *_: (1, 1), codec)
             data = HEADER + b"".join(part.tobytes() for group in groups for part in binary_rows(group)) + TRAILER
             tuples = [(statement, list(values)) for group in groups for statement, values in prepared(group)]
             work: list[Callable[[], object]] = [

@@ -59,7 +59,7 @@ def test_every_acknowledged_point_is_in_postgresql_once_whatever_is_broken(
         nemesis = Nemesis(service, postgres, has_small_disk=is_small)
         with running_clients(service.target, tmp_path / "logs", rate=RATE):
             for fault in (
-                nemesis.kill_keeper,
+                nemesis.kill_storage,
                 nemesis.kill_connection,
                 nemesis.step_clock,
                 nemesis.kill_worker,
@@ -88,7 +88,7 @@ def test_every_acknowledged_point_is_in_sqlite_once(service: Service, bundle: Pa
     service.start()
     nemesis = Nemesis(service)
     with running_clients(service.target, tmp_path / "logs", rate=RATE):
-        for fault in (nemesis.kill_keeper, nemesis.kill_worker, nemesis.kill_server, nemesis.kill_keeper):
+        for fault in (nemesis.kill_storage, nemesis.kill_worker, nemesis.kill_server, nemesis.kill_storage):
             time.sleep(0.7)
             fault()
     service.settle()

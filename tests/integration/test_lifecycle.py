@@ -107,7 +107,7 @@ def test_swaps_under_load_fail_no_call_and_mix_no_versions(bundles: list[Path], 
 def test_a_worker_that_is_killed_comes_back_and_loses_nothing_that_was_acknowledged(
     bundles: list[Path], tmp_path: Path
 ):
-    """kill -9 in the middle of traffic: the spool has what was answered, the keeper brings it to the store."""
+    """kill -9 in the middle of traffic: the spool has what was answered, the storage worker brings it to the store."""
     with running_server({"digits": bundles[0]}, tmp_path, "--workers", "2") as server:
         load = Load(server.grpc_target)
         with load.running():

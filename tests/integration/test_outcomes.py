@@ -165,13 +165,13 @@ def test_outcomes_and_points_of_the_same_moment_meet_at_the_latest_when_tended(
         thread.start()
     for thread in threads:
         thread.join()
-    keeper = open_store(url)
-    keeper.tend()
-    keeper.tend()
+    storage = open_store(url)
+    storage.tend()
+    storage.tend()
 
-    assert set(labels(keeper).values()) == {4}
-    assert keeper.stats().unmatched == 0
-    assert keeper.tend() == 0
+    assert set(labels(storage).values()) == {4}
+    assert storage.stats().unmatched == 0
+    assert storage.tend() == 0
 
 
 def test_live_accuracy_and_labelled_points_equal_what_was_stored(store: Store) -> None:

@@ -27,7 +27,7 @@ MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 CUSTOM = {"Kustomization", "PrometheusRule", "ServiceMonitor"}
 KUBERNETES = "1.32"
-# What the supervisor gives workers and keeper beyond the grace.
+# What the supervisor gives workers and storage worker beyond the grace.
 KEEPER_SECONDS = 20
 
 

@@ -11,7 +11,7 @@ from darksight_core.runtime.policy import ScoringPolicy
 
 
 def main() -> None:
-    """ScoringPolicy one row and several, in both forms of an answer."""
+    """Score one row and several, in both forms of an answer."""
     golden = Path(__file__).parents[1] / "golden"
     judge = ScoringPolicy.of(read_bundle(golden / "bundle_v1.safetensors"))
     rows = np.load(golden / "bundle_v1.scores.npz")["probs"].astype("<f4")

@@ -4,8 +4,8 @@ Rows are dealt in blocks of `BLOCK_ROWS`, and whatever is done row by row is don
 is decided by the first process and shared. So the result does not depend on how many processes there are: on one kind
 of CPU it is the same to the bit. A process alone is a team of one, for which nothing here costs anything.
 
-A process that waits for one that is gone gets a `ProcessGroupError`: at once if its connection broke, after `_PATIENCE` if its
-machine went silent. torchrun, which watches the processes of each machine, ends all of them before that.
+A process that waits for one that is gone gets a `ProcessGroupError`: at once if its connection broke, after `_PATIENCE`
+if its machine went silent. torchrun, which watches the processes of each machine, ends all of them before that.
 """
 
 from __future__ import annotations

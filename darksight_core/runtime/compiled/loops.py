@@ -72,7 +72,7 @@ WIDE = 256
 """Classes from which on stored rows are looked at one by one."""
 
 STEPS = 32767
-"""Checkpoints to which the entries of such rows are rounded, from 0 to 1: the products of two rows fit into 32 bits."""
+"""Steps to which the entries of such rows are rounded, from 0 to 1: the products of two rows fit into 32 bits."""
 
 COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
 """Reject scores that are computed here, and may differ from numpy's by rounding."""
@@ -1122,7 +1122,7 @@ def _newton(
 ) -> Place:
     """Point, KL_sym and log Σ exp s after damped Newton steps from a point and what `_look` says there.
 
-    Checkpoints after which the class has a `_rival` are not taken, unless `reach` is 0; see `Embedder._newton`.
+    Steps after which the class has a `_rival` are not taken, unless `reach` is 0; see `Embedder._newton`.
     """
     theta, numbers = plane.theta, plane.numbers
     power, bound, slack, rest = numbers[_POWER], numbers[_BOUND], numbers[_SLACK], numbers[_REST]

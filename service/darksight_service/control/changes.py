@@ -1,7 +1,7 @@
 """Changes to what serves: checked, written to the audit trail in the store, then folded into the state file.
 
 The trail in SQL is the truth that all replicas share. A change is first checked against this replica's state, then
-appended, and then everything appended since is folded, here at once and on other replicas when their keeper looks
+appended, and then everything appended since is folded, here at once and on other replicas by their storage worker
 (`sync`). While the database is away nothing can be changed, and everything serves on.
 """
 
@@ -233,7 +233,7 @@ def deploy_at_start(
     """Serve what the command line names, as far as it is not known yet.
 
     A version that is known stays as operators left it: a restart must not undo their roll-back. Without a store the
-    deployment is in the state file alone until the keeper finds the store (`record_deployments`).
+    deployment is in the state file alone until the storage worker finds the store (`record_deployments`).
 
     Parameters
     ----------

@@ -32,9 +32,9 @@ from darksight_service.metrics.counts import Counts, ModelCounts
 
 __all__ = [
     "DEFAULT_ALPHA",
+    "ActiveModel",
     "Facts",
     "Registry",
-    "ActiveModel",
     "Version",
     "bundle_path",
     "deployed_path",

@@ -1,7 +1,7 @@
 """What the labels so far have taught: the learned confidence against max-softmax, and how it ranks the queue.
 
 With 100 to 300 labels hardly anything beats max-softmax. The learned score therefore starts there and leaves only if
-cross-validation says so (`darksight_core.scores.learned`); what is shown is measured on rows that the fit has not seen, with
+cross-validation says so (`scores.learned`); what is shown is measured on rows that the fit has not seen, with
 intervals, and the verdict is put into words that do not claim more than the interval.
 """
 

@@ -23,7 +23,7 @@ from darksight_service.explorer.learning import Latest, Lesson, learn
 from darksight_service.explorer.queue import Place, Stream, waiting
 from darksight_service.explorer.spans import DAY_MS, plain, read_span
 from darksight_service.ingest.records import OutcomeBatch, decode
-from darksight_service.scoring.service import Monitor
+from darksight_service.scoring.service import ScoringService
 
 if TYPE_CHECKING:
     from darksight_service.store import PointTable, StoredPoint
@@ -56,7 +56,7 @@ class _StoreRecorder:
 def endpoints(sources: Sources) -> list[Endpoint]:
     """`/api/review`, `/api/review/lesson` and `/api/labels`."""
     lessons: Latest[Lesson] = Latest()
-    monitor = Monitor(sources.registry, _StoreRecorder(sources))
+    monitor = ScoringService(sources.registry, _StoreRecorder(sources))
 
     def queue(call: Call) -> Answer:
         serving = _serving(sources, call)

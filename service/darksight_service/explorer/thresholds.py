@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Certificate",
     "ScoreLine",
-    "Checkpoints",
+    "ThresholdSteps",
     "certificate",
     "score_lines",
     "stored_scores",
@@ -67,7 +67,7 @@ class ScoreLine:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checkpoints:
+class ThresholdSteps:
     """Thresholds of the gate's own score that a slider stops at, from loose to strict; arrays are (m,).
 
     Parameters
@@ -156,7 +156,7 @@ def _thinned(curve: RiskCurve) -> tuple[Floats, Floats]:
     return curve.coverage[places], curve.accuracy[places]
 
 
-def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: int = 200) -> Checkpoints:
+def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: int = 200) -> ThresholdSteps:
     """Where a slider stops.
 
     Parameters
@@ -181,7 +181,7 @@ def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, most: i
     trials = np.maximum(accepted, 1)
     low = np.where(accepted > 0, 1.0 - upper_bound(wrong, trials, _DELTA / 2), 0.0)
     high = np.where(accepted > 0, 1.0 - lower_bound(wrong, trials, _DELTA / 2), 1.0)
-    return Checkpoints(stops, accepted, wrong, low, high, len(confidence))
+    return ThresholdSteps(stops, accepted, wrong, low, high, len(confidence))
 
 
 def certificate(

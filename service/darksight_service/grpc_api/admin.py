@@ -16,7 +16,7 @@ from darksight_service.control.state import ModelState, PolicyOverride
 from darksight_service.grpc_api.regions import RegionCalls
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
-from darksight_service.scoring.service import Monitor
+from darksight_service.scoring.service import ScoringService
 
 __all__ = ["Admin"]
 
@@ -40,7 +40,7 @@ class Admin:
         Handlers of its calls about regions.
     """
 
-    def __init__(self, control: Control, monitor: Monitor) -> None:
+    def __init__(self, control: Control, monitor: ScoringService) -> None:
         self._control = control
         self._monitor = monitor
         self.regions = RegionCalls(control.regions)

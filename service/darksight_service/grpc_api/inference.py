@@ -29,7 +29,7 @@ from darksight_service.grpc_api.auth import OPEN
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.ingest.records import MAX_ROWS
-from darksight_service.scoring.service import Monitor, Scored, Tensor
+from darksight_service.scoring.service import Scored, ScoringService, Tensor
 
 __all__ = ["InferenceServicer"]
 
@@ -75,7 +75,7 @@ class InferenceServicer:
         Where large batches are judged.
     """
 
-    def __init__(self, monitor: Monitor, bulk: BulkPool) -> None:
+    def __init__(self, monitor: ScoringService, bulk: BulkPool) -> None:
         self._monitor = monitor
         self._bulk = bulk
 

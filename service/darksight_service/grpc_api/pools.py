@@ -217,7 +217,7 @@ class BulkPool:
         self._thread.start()
 
     def run(self, size: int, judge: Callable[[], T]) -> T:
-        """ScoringPolicy so many bytes: a large batch there, a small one here, which is over before threads would change."""
+        """Score so many bytes: a large batch there, a small one here, which is over before threads would change."""
         if size < _BULK_BYTES or threading.current_thread() is self._thread:
             return judge()
         answer: futures.Future[T] = futures.Future()

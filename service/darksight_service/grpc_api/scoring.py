@@ -24,7 +24,7 @@ from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.status import abort_code, status_of
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
 from darksight_service.metrics.processes import ProcessCounts
-from darksight_service.scoring.service import Monitor, Scored, Tensor
+from darksight_service.scoring.service import Scored, ScoringService, Tensor
 
 if TYPE_CHECKING:
     from darksight_service.store import Store, StoredPoint
@@ -60,7 +60,7 @@ class Scoring:
 
     def __init__(
         self,
-        monitor: Monitor,
+        monitor: ScoringService,
         bulk: BulkPool,
         store: Callable[[], Store],
         counts: ProcessCounts,

@@ -108,7 +108,7 @@ class DrainStats:
     lost_bytes
         Their size, with that of refused records which could not even be moved aside.
     errors
-        Checkpoints that failed.
+        Steps that failed.
     last_error
         The latest of them; empty when a step has succeeded since.
     """

@@ -15,4 +15,4 @@ from __future__ import annotations
 from darksight_service.metrics.counts import Counts, ModelCounts
 from darksight_service.metrics.processes import ProcessCounts, StorageCounts, clear_gauges
 
-__all__ = ["Counts", "StorageCounts", "ModelCounts", "ProcessCounts", "clear_gauges"]
+__all__ = ["Counts", "ModelCounts", "ProcessCounts", "StorageCounts", "clear_gauges"]

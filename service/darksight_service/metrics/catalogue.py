@@ -165,7 +165,7 @@ METRICS = (
         "darksight_live_labelled_rows",
         "gauge",
         (*_VERSION, "decision"),
-        "Rows with a known outcome, in the keeper's window.",
+        "Rows with a known outcome, in the storage worker's window.",
         "How much the accuracy below can be trusted.",
     ),
     Metric(
@@ -262,7 +262,7 @@ METRICS = (
         "darksight_drain_lag_seconds",
         "gauge",
         (),
-        "Age of the oldest record that is not in the store, seen from the keeper.",
+        "Age of the oldest record that is not in the store, seen from the storage worker.",
         "How old what the explorer shows is.",
     ),
     Metric(
@@ -284,7 +284,11 @@ METRICS = (
         "That retention works.",
     ),
     Metric(
-        "darksight_keeper_starts_total", "counter", (), "Starts of the keeper process.", "More than one is a crash."
+        "darksight_storage_starts_total",
+        "counter",
+        (),
+        "Starts of the storage worker process.",
+        "More than one is a crash.",
     ),
     Metric(
         "darksight_counter_files_replaced_total",

@@ -88,7 +88,7 @@ class CountsCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """All families of the catalogue, in its order."""
         families = {metric.name: _family(metric.name, metric.help, metric.kind) for metric in METRICS}
-        groups: dict[str, list[Snapshot]] = {"model": [], "process": [], "keeper": [], "live": []}
+        groups: dict[str, list[Snapshot]] = {"model": [], "process": [], "storage": [], "live": []}
         unreadable = 0
         for path in list_files(self._folder):
             try:
@@ -101,7 +101,7 @@ class CountsCollector(Collector):
         for snapshot in groups["live"]:
             _add_live(families, snapshot)
         _add_processes(families, groups["process"])
-        _add_keeper(families, groups["keeper"])
+        _add_storage(families, groups["storage"])
         _add(families, "darksight_counter_files_unreadable", {}, unreadable)
         _add(families, "darksight_build_info", {"version": __version__, "python": platform.python_version()}, 1.0)
         return families.values()
@@ -259,7 +259,7 @@ def _add_processes(families: Families, snapshots: Sequence[Snapshot]) -> None:
     _add(families, "darksight_spool_used_ratio", {}, max(used, default=0.0))
 
 
-def _add_keeper(families: Families, snapshots: Sequence[Snapshot]) -> None:
+def _add_storage(families: Families, snapshots: Sequence[Snapshot]) -> None:
     def number(section: str) -> float:
         return snapshots[0].number(section) if snapshots else 0.0
 
@@ -268,7 +268,7 @@ def _add_keeper(families: Families, snapshots: Sequence[Snapshot]) -> None:
         ("darksight_store_up", "store_up"),
         ("darksight_store_errors_total", "store_errors"),
         ("darksight_store_pruned_rows_total", "pruned"),
-        ("darksight_keeper_starts_total", "starts"),
+        ("darksight_storage_starts_total", "starts"),
     ):
         _add(families, name, {}, number(section))
     for result, section in (("inserted", "inserted"), ("duplicate", "duplicates"), ("quarantined", "quarantined")):

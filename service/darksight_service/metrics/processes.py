@@ -1,4 +1,4 @@
-"""What worker processes and the keeper count, whatever the model: calls, refusals, the spool, the drain.
+"""What worker processes and the storage worker count, whatever the model: calls, refusals, the spool, the drain.
 
 Counters go on when a process is replaced by its successor; gauges, which say what is happening now, start at 0.
 """
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from darksight_service.metrics.files import SUFFIX, CounterFile, Sections, UnreadableError, list_files, read
 
-__all__ = ["AUTH_FAILURES", "GRPC_CODES", "StorageCounts", "ProcessCounts", "SpoolNumbers", "clear_gauges"]
+__all__ = ["AUTH_FAILURES", "GRPC_CODES", "ProcessCounts", "SpoolNumbers", "StorageCounts", "clear_gauges"]
 
 GRPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -131,7 +131,7 @@ class ProcessCounts(_Cells):
         self.follow("spool_errors", stats.errors)
 
 
-_KEEPER_SECTIONS: Sections = (
+_STORAGE_SECTIONS: Sections = (
     ("drain_lag_seconds", 1),
     ("store_up", 1),
     ("inserted", 1),
@@ -151,14 +151,14 @@ _LIVE_SECTIONS: Sections = (
 
 
 class StorageCounts(_Cells):
-    """Counters of the keeper, and the live accuracy that it reads from the store.
+    """Counters of the storage worker, and the live accuracy that it reads from the store.
 
     Counters, raised with `add` or `follow`: inserted, duplicates, quarantined, store_errors, pruned.
     """
 
     def __init__(self, folder: Path, *, max_models: int = 64) -> None:
         self._folder, self._max_models = Path(folder), max_models
-        super().__init__(self._folder / f"keeper{SUFFIX}", {"kind": "keeper"}, _KEEPER_SECTIONS)
+        super().__init__(self._folder / f"storage{SUFFIX}", {"kind": "storage"}, _STORAGE_SECTIONS)
         self.set("drain_lag_seconds", 0.0)
         self.set("store_up", 0.0)
         self.add("starts")
@@ -182,7 +182,7 @@ class StorageCounts(_Cells):
         rejected_correct: int,
         target_accuracy: float = 0.0,
     ) -> None:
-        """Rows with a known outcome in the keeper's window, and the accuracy that is certified (0: none)."""
+        """Rows with a known outcome in the storage worker's window, and the accuracy that is certified (0: none)."""
         file = self._live.get((model, version))
         if file is None:
             if len(self._live) >= self._max_models:

@@ -1,4 +1,4 @@
-"""The keeper: the one process of a replica that writes to the store.
+"""The storage worker: the one process of a replica that writes to the store.
 
 It drains the spools of all workers, takes over changes that other replicas made, drops what is past retention, and
 tells the live accuracy. While the database is away it waits, and nothing that serves notices.
@@ -42,13 +42,13 @@ _WINDOW_MS = 86_400_000
 # After the workers are gone, time to bring what they left to the store.
 _LAST_SECONDS = 10.0
 
-_log = logging.getLogger("darksight.keeper")
+_log = logging.getLogger("darksight.storage")
 
 
 def main() -> int:
-    """Run the keeper until it is told to stop."""
+    """Run the storage worker until it is told to stop."""
     settings = read_settings()
-    set_up_logs("keeper", settings.log_level)
+    set_up_logs("storage", settings.log_level)
     # Answers come first where cores are scarce: what is in the spool is safe.
     os.nice(_NICE)
     stop = stop_event()
@@ -57,20 +57,20 @@ def main() -> int:
     store = _open_store(settings, stop, counts)
     if store is None:
         return 0
-    keeper = StorageWorker(settings, store, counts)
+    storage = StorageWorker(settings, store, counts)
     # What is there by now stays: no collection need go through it while records come and go by the thousand.
     gc.collect()
     gc.freeze()
     while not stop.wait(_TICK_SECONDS):
-        keeper.step(time.monotonic())
-    keeper.finish()
+        storage.step(time.monotonic())
+    storage.finish()
     store.close()
     counts.close()
     return 0
 
 
 class StorageWorker:
-    """What the keeper does, step by step.
+    """What the storage worker does, step by step.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """The parent of all processes of the service.
 
-It starts workers, keeper and explorer, restarts what dies, and serves metrics and health over HTTP. It never makes a
+It starts workers, storage worker and explorer, restarts what dies, and serves metrics and health. It never makes a
 gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it says at once that it is not
-ready, lets the workers finish what they have in hand, and the keeper bring it to the store.
+ready, lets the workers finish what they have in hand, and the storage worker bring it to the store.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Supervisor:
 
     def __init__(self, settings: Settings) -> None:
         # Bound and never listening, it keeps the port for the workers, who share it.
-        self._port_keeper = _bind(settings)
-        self.settings = replace(settings, grpc_port=self._port_keeper.getsockname()[1])
+        self._port_holder = _bind(settings)
+        self.settings = replace(settings, grpc_port=self._port_holder.getsockname()[1])
         self.is_stopping = False
         environment = {**_ONE_THREAD, **self.settings.environment()}
         kept = {name: os.environ.get(name, value) for name, value in _KEPT_MEMORY.items()}
@@ -140,8 +140,8 @@ class Supervisor:
             )
             for number in range(settings.worker_count)
         ]
-        self._keeper = Child(
-            "keeper", partial(start_child, "darksight_service.processes.storage_worker", environment=environment)
+        self._storage = Child(
+            "storage", partial(start_child, "darksight_service.processes.storage_worker", environment=environment)
         )
         self._explorer, self._explorer_socket = self._make_explorer(environment)
         self._counts = settings.data_dir / "counts"
@@ -183,7 +183,7 @@ class Supervisor:
         is_told = False
         while not self.is_stopping:
             now = time.monotonic()
-            for child in (*self._workers, self._keeper, *self._explorer):
+            for child in (*self._workers, self._storage, *self._explorer):
                 child.tend(now)
             if self.is_ready and not is_told:
                 is_told = True
@@ -224,14 +224,14 @@ class Supervisor:
         for worker in self._workers:
             worker.stop()
         statuses = [worker.wait(end - time.monotonic()) for worker in self._workers]
-        self._keeper.stop()
-        statuses.append(self._keeper.wait(end + 15.0 - time.monotonic()))
+        self._storage.stop()
+        statuses.append(self._storage.wait(end + 15.0 - time.monotonic()))
         statuses += [explorer.wait(end - time.monotonic()) for explorer in self._explorer]
         if self._explorer_socket is not None:
             self._explorer_socket.close()
         self._http.shutdown()
         self._http.server_close()
-        self._port_keeper.close()
+        self._port_holder.close()
         _log.info("stopped", extra={"statuses": statuses})
         return 0 if not any(statuses) else 1
 

@@ -26,7 +26,7 @@ from darksight_service.ingest.spool import Spool
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import stop_event
-from darksight_service.scoring.service import Monitor
+from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def main() -> int:
         max_bytes=settings.spool_bytes,
         durability=settings.durability,
     )
-    monitor = Monitor(registry, spool)
+    monitor = ScoringService(registry, spool)
     open_store = lru_cache(partial(_open_store, settings))
 
     def store() -> Store:

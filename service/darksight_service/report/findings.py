@@ -210,7 +210,7 @@ def find(
     features
         What t-SNE reads beside probabilities and logits at level full, (n, d).
     level
-        Which other methods to compare with: none, quick or full; see `darksight_core.evaluation.baselines.embeddings.recipes`.
+        Which other methods to compare with: none, quick or full; see `embeddings.recipes`.
     paths, curves
         Pairs of shown classes, and lists of places (c, 2), to walk between; by default the three most confused pairs.
     cache

@@ -3,7 +3,7 @@
     request -> who answers (registry) -> judge (core) -> spool -> counts -> answer
 
 gRPC and HTTP convert and call. Nothing here waits for SQL: points and outcomes are on disk when a call returns, and
-the keeper moves them on. If writing fails the answer is given all the same and says so (`recorded`).
+the storage worker moves them on. If writing fails the answer is given all the same and says so (`recorded`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from darksight_service.ingest.records import (
     to_singles,
 )
 
-__all__ = ["Monitor", "Recorder", "Scored", "Tensor"]
+__all__ = ["Recorder", "Scored", "ScoringService", "Tensor"]
 
 _MAX_ID = 200
 # Rows judged between two looks whether anybody still waits: a few milliseconds.
@@ -75,7 +75,7 @@ class Scored(NamedTuple):
     recorded: bool
 
 
-class Monitor:
+class ScoringService:
     """Answers calls.
 
     Parameters
@@ -114,7 +114,7 @@ class Monitor:
         batch_id: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Scored:
-        """ScoringPolicy a batch of predictions.
+        """Score a batch of predictions.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class Monitor:
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
     ) -> None:
-        """ScoringPolicy by the shadow version too; nothing of it reaches the caller, not even its failure."""
+        """Score by the shadow version too; nothing of it reaches the caller, not even its failure."""
         started = time.perf_counter()
         try:
             sheet = self._judge(shadow, values, logits, lambda: True)

@@ -23,11 +23,11 @@ __all__ = [
     "FLOATS",
     "LAST_CLASS",
     "MINUTE_MS",
-    "StorageWorker",
+    "ProbabilityCodec",
     "Rows",
     "decode_probs",
     "gather",
-    "parse_keeper",
+    "parse_probability_codec",
 ]
 
 MINUTE_MS = 60_000
@@ -50,7 +50,7 @@ _HALF = np.float32(0.5)
 _NORMAL, _ONE = (np.float32(number).view(np.uint32) for number in (2.0**-14, 1.0))
 _ROUNDED = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
-StorageWorker = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
+ProbabilityCodec = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
 """Bytes to keep of probabilities (n, K): (n, bytes), of no bytes if none are kept."""
 
 
@@ -125,7 +125,9 @@ class Rows:
 
 
 def gather(
-    batches: Iterable[PointBatch | PointRows], bundle_of: Callable[[str, str], tuple[int, int]], keeper: StorageWorker
+    batches: Iterable[PointBatch | PointRows],
+    bundle_of: Callable[[str, str], tuple[int, int]],
+    codec: ProbabilityCodec,
 ) -> list[Rows]:
     """Group batches by bundle and number of classes; rows that come merged are a group of their own.
 
@@ -135,15 +137,15 @@ def gather(
         As they come.
     bundle_of
         Numbers of bundle and model for a model's name and a version.
-    keeper
-        See `parse_keeper`.
+    codec
+        See `parse_probability_codec`.
     """
     groups: dict[tuple[str, str, int], list[PointBatch]] = {}
     found = []
     for batch in batches:
         if isinstance(batch, PointRows):
             if len(batch):
-                found.append(_columns([batch], batch.ids, batch.event_ms, batch.is_shadow, bundle_of, keeper))
+                found.append(_columns([batch], batch.ids, batch.event_ms, batch.is_shadow, bundle_of, codec))
         elif len(batch.decision):
             groups.setdefault((batch.model, batch.version, batch.probs.shape[1]), []).append(batch)
     for group in groups.values():
@@ -154,7 +156,7 @@ def gather(
         ids[:, 1] += (np.arange(len(ids)) - np.repeat(starts, lengths)).astype(np.uint64)
         events = np.fromiter((batch.event_ms for batch in group), np.int64, len(group))
         shadows = np.fromiter((batch.is_shadow for batch in group), np.bool_, len(group))
-        found.append(_columns(group, ids, np.repeat(events, lengths), np.repeat(shadows, lengths), bundle_of, keeper))
+        found.append(_columns(group, ids, np.repeat(events, lengths), np.repeat(shadows, lengths), bundle_of, codec))
     return found
 
 
@@ -164,7 +166,7 @@ def _columns(
     event_ms: NDArray[np.int64],
     is_shadow: NDArray[np.bool_],
     bundle_of: Callable[[str, str], tuple[int, int]],
-    keeper: StorageWorker,
+    codec: ProbabilityCodec,
 ) -> Rows:
     floats = np.empty((len(FLOATS), len(ids)), dtype=np.float32)
     floats[:2] = np.concatenate([batch.points for batch in group]).T
@@ -187,12 +189,12 @@ def _columns(
         np.concatenate([batch.reason for batch in group]),
         np.concatenate([batch.decision for batch in group]) == _ACCEPT,
         names,
-        keeper(probs),
+        codec(probs),
         np.isfinite(probs).all(axis=1),
     )
 
 
-def parse_keeper(text: str) -> StorageWorker:
+def parse_probability_codec(text: str) -> ProbabilityCodec:
     """How to keep probabilities: `float16`, `topK:5` for the five largest of each row, or `none`."""
     if text == "float16":
         return _all_float16

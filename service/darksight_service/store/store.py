@@ -27,7 +27,7 @@ from darksight_service.store.read import point_table as frames
 from darksight_service.store.read import policy_evaluation as verdicts
 from darksight_service.store.read import region_points as places
 from darksight_service.store.read import search
-from darksight_service.store.rows import MINUTE_MS, gather, parse_keeper
+from darksight_service.store.rows import MINUTE_MS, gather, parse_probability_codec
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import changes
 from darksight_service.store.write.insert import Inserter
@@ -108,7 +108,7 @@ class Store:
     def __init__(self, engine: Engine, *, keep_probs: str = "float16", clock: Callable[[], int] | None = None) -> None:
         self._engine = engine
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._keeper = parse_keeper(keep_probs)
+        self._storage = parse_probability_codec(keep_probs)
         self._names = Names(engine, self._clock)
         self._inserter = Inserter(engine)
         self._settler = Settler(engine)
@@ -187,7 +187,7 @@ class Store:
                 outcomes.append(batch)
             else:
                 points.append(batch)
-        groups = gather(points, self._names.bundle_of, self._keeper)
+        groups = gather(points, self._names.bundle_of, self._storage)
         new, matched = self._inserter.insert(groups, today=day_of(self._clock()))
         counted = insert_outcomes(self._engine, self._names, outcomes)
         return Inserted(

@@ -222,11 +222,11 @@ class Nemesis:
         """All that apply here, by name; those with a duration take a moderate one."""
         found: dict[str, Callable[[], None]] = {
             "kill -9 of a worker": self.kill_worker,
-            "kill -9 of the keeper": self.kill_keeper,
+            "kill -9 of the storage worker": self.kill_storage,
             "kill -9 of the server": self.kill_server,
             "kill -9 of the parent only": self.kill_parent,
             "pause of a worker": lambda: self.pause(self._worker()),
-            "pause of the keeper": lambda: self.pause(self._keeper()),
+            "pause of the storage worker": lambda: self.pause(self._storage()),
         }
         if self.service.has_stepped_clock:
             found["clock step"] = self.step_clock
@@ -246,9 +246,9 @@ class Nemesis:
         """The supervisor starts another one."""
         send(signal.SIGKILL, *self._worker())
 
-    def kill_keeper(self) -> None:
+    def kill_storage(self) -> None:
         """The next one goes on from what is written down."""
-        send(signal.SIGKILL, *self._keeper())
+        send(signal.SIGKILL, *self._storage())
 
     def kill_server(self) -> None:
         """Parent and children, then a new start on what they left."""
@@ -281,7 +281,7 @@ class Nemesis:
         self._start_postgres()
 
     def kill_connection(self) -> None:
-        """One of the processes that serve the keeper; PostgreSQL then starts anew by itself."""
+        """One of the processes that serve the storage worker; PostgreSQL then starts anew by itself."""
         assert self.postgres is not None
         assert self.postgres.process is not None
         ours = [pid for pid, command in children(self.postgres.process.pid).items() if "[local]" in command]
@@ -370,7 +370,7 @@ class Nemesis:
         workers = self.service.child("darksight_service.processes.worker")
         return [self._random.choice(workers)] if workers else []
 
-    def _keeper(self) -> list[int]:
+    def _storage(self) -> list[int]:
         return self.service.child("darksight_service.processes.storage_worker")
 
 

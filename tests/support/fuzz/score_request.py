@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["darksight_service", "darksight_client"
     from darksight_service.grpc_api.timestamps import milliseconds
     from darksight_service.ingest.records import decode
     from darksight_service.metrics.counts import Counts
-    from darksight_service.scoring.service import Monitor
+    from darksight_service.scoring.service import ScoringService
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class _Memory:
         return True
 
 
-def make_monitor(folder: Path) -> Monitor:
+def make_monitor(folder: Path) -> ScoringService:
     """A monitor that serves one small model, "m"."""
     path, bundles = folder / "bundle.safetensors", folder / "bundles"
     write_bundle(path, make_bundle())
@@ -55,7 +55,7 @@ def make_monitor(folder: Path) -> Monitor:
     deploy_at_start(state_file, None, bundles, [("m", path)])
     registry = Registry(state_file, bundles, counts)
     registry.refresh()
-    return Monitor(registry, _Memory())
+    return ScoringService(registry, _Memory())
 
 
 def seeds() -> list[bytes]:
@@ -72,7 +72,7 @@ def seeds() -> list[bytes]:
     return [message.SerializeToString() for message in found]
 
 
-def make_target(monitor: Monitor) -> Any:
+def make_target(monitor: ScoringService) -> Any:
     """What atheris calls with bytes of its making."""
 
     def target(data: bytes) -> None:

@@ -43,7 +43,7 @@ def test_a_prediction_is_linear_in_calls_and_rows_of_a_size() -> None:
 @pytest.mark.parametrize("size", [1, 32, 256])
 @pytest.mark.parametrize("predictions", [1_000, 1_000_000])
 def test_sizing_has_cores_enough(predictions: int, size: int) -> None:
-    """No worker and no keeper is planned to be busier than it should be, and there are three replicas at least."""
+    """No process is planned to be busier than it should be, and there are three replicas at least."""
     row = dict(zip(HEADER, cells(COSTS, predictions, size), strict=True))
     used = COSTS.predict(Load(predictions / size, size), replicas=0)
     workers, replicas = row["workers (cores)"], row["replicas, at least"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from darksight_client.errors import DarkSightClientError, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from darksight_client.replicas import Checkpoints, Replicas, Send, Wait
+from darksight_client.replicas import CallSteps, Replicas, Send, Wait
 
 Server = Callable[[Send], bytes]
 
@@ -25,7 +25,7 @@ class World:
         replicas.uniform = lambda low, high: high
         return replicas
 
-    def run(self, steps: Checkpoints[bytes]) -> bytes:
+    def run(self, steps: CallSteps[bytes]) -> bytes:
         """Do what the steps say."""
         try:
             step = next(steps)

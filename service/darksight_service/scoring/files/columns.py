@@ -1,4 +1,4 @@
-"""ScoredBatch rows as the columns that people get."""
+"""Scored rows as the columns that people get."""
 
 from __future__ import annotations
 

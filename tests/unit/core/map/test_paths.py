@@ -25,7 +25,7 @@ def test_halfway_between_equal_classes_both_are_equally_probable() -> None:
 
 
 def test_the_pace_is_even_around_corners() -> None:
-    """Checkpoints along an angle of two legs, 3 and 1 long, have equal length, and positions are shares of the whole."""
+    """Steps along an angle of two legs, 3 and 1 long, have equal length, and positions are shares of the whole."""
     path = trace(STUDENT, [[0.0, 0.0], [3.0, 0.0], [3.0, 1.0]], np.zeros((1, 2)), steps=9)
 
     np.testing.assert_allclose(np.hypot(*np.diff(path.points, axis=0).T), 0.5)

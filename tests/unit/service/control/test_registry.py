@@ -16,7 +16,7 @@ from darksight_service.grpc_api.admin import Admin
 from darksight_service.ingest.records import prediction_id
 from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
-from darksight_service.scoring.service import Monitor
+from darksight_service.scoring.service import ScoringService
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Reason
@@ -85,7 +85,7 @@ def in_memory(kind: type) -> int:
 def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
     """What ListModels says of the model."""
     control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
-    listed = Admin(control, Monitor(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    listed = Admin(control, ScoringService(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
     (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
     return list(model.versions)
 
@@ -150,7 +150,7 @@ def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_pat
             set_alpha(tmp_path, registry, alpha)
         return True
 
-    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000), is_wanted=is_wanted)
+    ScoringService(registry, Nowhere()).score("m", "", random_rows(3_000), is_wanted=is_wanted)
 
     seen = counted(tmp_path, registry.get("m").version)
     assert seen.number("alpha") == 0.01
@@ -162,7 +162,7 @@ def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_pat
 @pytest.mark.parametrize("n", [1, 300, 3_000])
 def test_an_outlier_of_a_call_is_shown_by_name(tmp_path: Path, registry: Registry, n: int, is_named: bool) -> None:
     """By the caller's, or by the one that its point gets in the store."""
-    monitor, probs = Monitor(registry, Nowhere()), random_rows(3_000)
+    monitor, probs = ScoringService(registry, Nowhere()), random_rows(3_000)
     set_alpha(tmp_path, registry, 0.0)
     (rare,) = np.nonzero(registry.get("m").judge.judge(probs).scores.p_value <= 0.1)
     probs = probs[rare[:1]] if n == 1 else probs[:n]
@@ -187,7 +187,7 @@ def test_an_outlier_of_a_shadow_is_not_shown(tmp_path: Path, registry: Registry)
     set_alpha(tmp_path, registry, 0.0)
     make_change(tmp_path, registry, "shadow", version=version)
 
-    Monitor(registry, Nowhere()).score("m", "", random_rows(3_000))
+    ScoringService(registry, Nowhere()).score("m", "", random_rows(3_000))
 
     seen = counted(tmp_path, version)
     assert seen.sections["shadow"].reshape(-1, len(Reason) + 1)[:, Reason.OUTLIER].sum() > 0

@@ -23,7 +23,7 @@ RANK = 20
 
 
 def make_rates(bins: np.ndarray, outliers: np.ndarray) -> Rates:
-    """Checkpoints of a minute with p-values in 20 bins."""
+    """Steps of a minute with p-values in 20 bins."""
     m = len(bins)
     reasons = np.zeros((m, 7), dtype=np.int64)
     reasons[:, 2] = outliers

@@ -328,13 +328,13 @@ def test_gauges_of_workers_that_are_gone_are_cleared(tmp_path: Path) -> None:
 def test_keeper_counts(tmp_path: Path) -> None:
     """Counters go on over restarts, live accuracy is what was set last."""
     for _ in range(2):
-        keeper = StorageCounts(tmp_path)
-        keeper.add("inserted", 100)
-        keeper.set_drain(lag_seconds=2.0, is_store_up=True)
+        storage = StorageCounts(tmp_path)
+        storage.add("inserted", 100)
+        storage.set_drain(lag_seconds=2.0, is_store_up=True)
     accuracy = {"accepted_labelled": 10, "accepted_correct": 9, "rejected_labelled": 4, "rejected_correct": 1}
-    keeper.set_accuracy("m", VERSION, **accuracy, target_accuracy=0.95)
+    storage.set_accuracy("m", VERSION, **accuracy, target_accuracy=0.95)
 
-    seen, live = only(tmp_path, "keeper"), only(tmp_path, "live")
+    seen, live = only(tmp_path, "storage"), only(tmp_path, "live")
     assert (seen.number("inserted"), seen.number("starts"), seen.number("drain_lag_seconds")) == (200, 2, 2)
     assert (live.number("accepted_correct"), live.number("target_accuracy")) == (9, 0.95)
 

@@ -214,11 +214,11 @@ def test_fail_open_is_counted(tmp_path: Path) -> None:
 
 
 def test_live_accuracy_and_certificate(tmp_path: Path) -> None:
-    """What the keeper sets is shown; without a certificate there is no series to compare with."""
-    keeper = StorageCounts(tmp_path)
+    """What the storage worker sets is shown; without a certificate there is no series to compare with."""
+    storage = StorageCounts(tmp_path)
     rows = {"accepted_labelled": 10, "accepted_correct": 9, "rejected_labelled": 4, "rejected_correct": 1}
-    keeper.set_accuracy("m", VERSION, **rows, target_accuracy=0.95)
-    keeper.set_accuracy("bare", VERSION, **rows)
+    storage.set_accuracy("m", VERSION, **rows, target_accuracy=0.95)
+    storage.set_accuracy("bare", VERSION, **rows)
     registry = make_registry(tmp_path)
 
     assert value(registry, "darksight_live_correct_rows", decision="accept") == 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from darksight_service.store.rows import parse_keeper
+from darksight_service.store.rows import parse_probability_codec
 
 
 def test_probabilities_are_kept_as_numpy_rounds_them():
@@ -18,4 +18,4 @@ def test_probabilities_are_kept_as_numpy_rounds_them():
     for probs in (good[: len(good) // 4 * 4].reshape(-1, 4), values[:, None], values[None], np.empty((3, 0), "<f4")):
         with np.errstate(over="ignore", invalid="ignore"):
             expected = probs.astype("<f2").view(np.uint8).reshape(len(probs), 2 * probs.shape[1])
-        np.testing.assert_array_equal(parse_keeper("float16")(probs), expected)
+        np.testing.assert_array_equal(parse_probability_codec("float16")(probs), expected)
