@@ -244,16 +244,15 @@ def measure(bench: Bench, loads: Sequence[Load], seconds: float) -> tuple[dict[L
                 found[load] = service.run(load, seconds, bench, some)
                 tell(f"{load}: " + ", ".join(f"{name} {value:.4g}" for name, value in found[load].items()))
             worker = np.mean([resident_bytes(pid) for pid in ours.workers]) / 1e6
-            memory = (
-                f"A worker has {worker:.0f} MB resident, the storage worker {resident_bytes(ours.storage) / 1e6:.0f} MB."
-            )
+            storage = resident_bytes(ours.storage) / 1e6
+            memory = f"A worker has {worker:.0f} MB resident, the storage worker {storage:.0f} MB."
     return found, memory
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
-def costs_table(costs: Costs) -> str:
+def costs_table(costs: Costs) -> results.Parts:
     """Costs in units that people read."""
     rows = []
     for name in FIGURES:
@@ -262,10 +261,10 @@ def costs_table(costs: Costs) -> str:
         idle = f"{100.0 * costs.idle[name]:.1f}% of a core" if is_cpu else f"{costs.idle[name]:,.0f} bytes/s"
         call, batch, row = (f"{scale * each[name]:,.4g} {unit}" for each in (costs.call, costs.batch, costs.row))
         rows.append((name.partition(",")[0], call, batch, row, idle))
-    return results.markdown(("of", "a call", "more, if of several rows", "a row", "being there"), rows)
+    return results.Table(("of", "a call", "more, if of several rows", "a row", "being there"), rows)
 
 
-def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> str:
+def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> results.Parts:
     """Prediction beside what was measured."""
     rows = []
     for load in CHECKS:
@@ -278,7 +277,7 @@ def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> str:
                     f"within {_WITHIN:.0%}", verdict(abs(off), _WITHIN, most=True),
                 )
             )  # fmt: skip
-    return results.markdown(("load", "figure", "predicted", "measured", "off by", "target", ""), rows)
+    return results.Table(("load", "figure", "predicted", "measured", "off by", "target", ""), rows)
 
 
 def spool_bytes() -> str:
@@ -292,11 +291,11 @@ def spool_bytes() -> str:
 
 def fit_cost() -> str:
     """CPU and memory of fitting a million rows, from the benchmark of the fit."""
-    section = next((text for name, text in results.read_sections().items() if name.startswith("fit: cost per row")), "")
-    for row in results.read_table(section, "rows"):
-        if row["rows"] == "1,000,000":
-            cpu, memory = row["CPU us per row"], row["peak memory / input"]
-            return f"A fit of a million rows takes {cpu} s CPU and {memory} times their memory (`./dev bench fit`)."
+    for name, section in results.read_sections().items():
+        for row in section.tables()[0].records() if name.startswith("fit: cost per row") else ():
+            if row["rows"] == "1,000,000":
+                cpu, memory = row["CPU us per row"], row["peak memory / input"]
+                return f"A fit of a million rows takes {cpu} s CPU and {memory} times their memory (`./dev bench fit`)."
     return ""
 
 
@@ -311,12 +310,12 @@ def main(argv: list[str]) -> int:
         bench = Bench(Path(folder), results.is_quick)
         found, memory = measure(bench, (*CALIBRATION, *CHECKS), args.seconds)
     costs = calibrated({load: found[load] for load in CALIBRATION})
-    cost = "\n\n".join((costs_table(costs), " ".join((memory, spool_bytes(), fit_cost()))))
-    sizing = results.markdown(HEADER, [cells(costs, wanted, size) for wanted in _PREDICTIONS for size in _SIZES])
+    cost = costs_table(costs), " ".join((memory, spool_bytes(), fit_cost()))
+    sizing = results.Table(HEADER, [cells(costs, wanted, size) for wanted in _PREDICTIONS for size in _SIZES])
     said = f"Calibrated at {', '.join(map(str, CALIBRATION))}; {_CLASSES} classes, probabilities as float16."
-    results.save("capacity: cost of a call and of a row", f"{said}\n\n{cost}")
+    results.save("capacity: cost of a call and of a row", (said, *cost))
     results.save("capacity: prediction and measurement", check_table(costs, found))
     results.save("capacity: sizing", sizing)
     if not results.is_quick:
-        results.put_between(_DEPLOY, "sizing", f"{said}\n\n{cost}\n\n{sizing}")
+        results.put_between(_DEPLOY, "sizing", "\n\n".join(map(str, (said, *cost, sizing))))
     return 0

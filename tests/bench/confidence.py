@@ -118,7 +118,7 @@ def measure_failure(choosing: ScoredRows, measured: ScoredRows, seed: int) -> Fa
     )
 
 
-def failure_table(found: dict[str, list[Failure]]) -> str:
+def failure_table(found: dict[str, list[Failure]]) -> results.Parts:
     """Means over seeds. Seeds share their rows, so the standard error is taken as if they agreed wholly."""
     rows = []
     for name, runs in found.items():
@@ -140,12 +140,12 @@ def failure_table(found: dict[str, list[Failure]]) -> str:
     header = ("file", "errors", "msp", "chosen", "chosen - msp, 95%", "worse beyond interval", "chosen, times")
     return (
         "AUGRC x1000, lower is better; rows that measure are not those that choose. "
-        f"Means of {max(len(runs) for runs in found.values())} seeds.\n\n"
-        f"{results.markdown(header, rows)}"
+        f"Means of {max(len(runs) for runs in found.values())} seeds.",
+        results.Table(header, rows),
     )
 
 
-def outlier_table(found: dict[str, list[Floats]]) -> str:
+def outlier_table(found: dict[str, list[Floats]]) -> results.Parts:
     """AUROC of every pair, mean over seeds; then the mean over pairs with its interval over seeds."""
     pairs = {name: np.mean(runs, axis=0) for name, runs in found.items()}
     rows: list[Sequence[object]] = [
@@ -157,9 +157,9 @@ def outlier_table(found: dict[str, list[Floats]]) -> str:
     spread = T.get(seeds, 2.0) * float(gain.std(ddof=1)) / np.sqrt(seeds) if seeds > 1 else 0.0
     rows.append(("**mean**", *(float(value) for value in mean), f"{gain.mean():+.4f} ± {spread:.4f}"))
     worst, gap = min(((name, values[-1] - values[0]) for name, values in pairs.items()), key=lambda pair: pair[1])
-    table = results.markdown(("pair", *OUTLIER_SCORES, "combined - msp"), rows)
+    table = results.Table(("pair", *OUTLIER_SCORES, "combined - msp"), rows)
     title = f"AUROC of known against foreign rows, mean of {seeds} seeds."
-    return f"{title}\n\n{table}\n\nWorst pair against msp: {worst}, {gap:+.4f}."
+    return title, table, f"Worst pair against msp: {worst}, {gap:+.4f}."
 
 
 def main(argv: list[str]) -> int:

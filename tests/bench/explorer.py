@@ -79,7 +79,7 @@ def explorer(data_dir: Path, url: str) -> Iterator[str]:
         process.wait()
 
 
-def api(url: str, now_ms: int, turns: int) -> str:
+def api(url: str, now_ms: int, turns: int) -> results.Parts:
     """Median and 95th percentile of what the pages ask for."""
     hour = f"since_ms={now_ms - HOUR_MS}"
     paths = {
@@ -103,10 +103,10 @@ def api(url: str, now_ms: int, turns: int) -> str:
                 took.append(1e3 * (time.perf_counter() - started))
             rows.append((name, f"{np.median(took):.1f}", f"{np.percentile(took, 95):.1f}"))
             print(rows[-1], file=sys.stderr)
-    return results.markdown(("request", "median, ms", "p95, ms (goal 200)"), rows)
+    return results.Table(("request", "median, ms", "p95, ms (goal 200)"), rows)
 
 
-def painting(url: str) -> str:
+def painting(url: str) -> results.Parts:
     """Seconds until the points are drawn, and how the map answers to the mouse."""
     with running_browser() as browser, watched_page(browser, url) as page:
         page.goto(f"/map?amount={DRAWN}")
@@ -124,7 +124,7 @@ def painting(url: str) -> str:
             page.mouse.move(x + 4 * step, y + 2 * step)
         page.mouse.up()
         frames, tasks = (np.array(page.evaluate(f"window.{name}_ms")) for name in ("frames", "tasks"))
-    return f"{told}\n\n" + results.markdown(
+    table = results.Table(
         (
             "first points drawn, s",
             "all drawn, s (goal 3)",
@@ -134,6 +134,7 @@ def painting(url: str) -> str:
         ),
         [(first, whole, float(np.median(frames)), float(np.percentile(frames, 95)), float(tasks.max(initial=0.0)))],
     )
+    return told, table
 
 
 def main(argv: list[str]) -> int:

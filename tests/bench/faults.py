@@ -72,7 +72,7 @@ def torment(nemesis: Nemesis, minutes: float, seed: int) -> Counter[str]:
     return done
 
 
-def counts(report: Report, set_aside: int) -> str:
+def counts(report: Report, set_aside: int) -> results.Parts:
     """What the checker found, as tables."""
     faults = report.faults()
     rows = [
@@ -88,20 +88,22 @@ def counts(report: Report, set_aside: int) -> str:
         "files set aside",
     )  # fmt: skip
     failures = ", ".join(f"{count:,} {code}" for code, count in report.failures.most_common()) or "none"
-    return f"{results.markdown(header, rows)}\n\nFailed attempts of clients: {failures}."
+    return results.Table(header, rows), f"Failed attempts of clients: {failures}."
 
 
-def nemesis(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[str, bool]:
+def nemesis(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[results.Parts, bool]:
     """All faults on PostgreSQL."""
     return _tormented(folder, args.minutes, args.seed, bundle, with_postgres=True)
 
 
-def sqlite(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[str, bool]:
+def sqlite(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[results.Parts, bool]:
     """Those that apply to the embedded store."""
     return _tormented(folder, args.minutes / 4, args.seed, bundle, with_postgres=False)
 
 
-def _tormented(folder: Path, minutes: float, seed: int, bundle: Path, *, with_postgres: bool) -> tuple[str, bool]:
+def _tormented(
+    folder: Path, minutes: float, seed: int, bundle: Path, *, with_postgres: bool
+) -> tuple[results.Parts, bool]:
     data_dir = folder / "data"
     with (
         running_postgres(in_memory=False, **_PRODUCTION) as postgres,
@@ -119,15 +121,15 @@ def _tormented(folder: Path, minutes: float, seed: int, bundle: Path, *, with_po
             service.settle()
             status = service.stop()
         report = check(read_logs(folder / "logs"), service.url, bundle)
-        table = results.markdown(("fault", "times"), sorted(done.items()))
-        text = f"{sum(done.values())} faults in {minutes:.2g} minutes.\n\n{table}\n\n"
-        text += counts(report, len(service.set_aside()))
+        table = results.Table(("fault", "times"), sorted(done.items()))
+        parts = [f"{sum(done.values())} faults in {minutes:.2g} minutes.", table]
+        parts += counts(report, len(service.set_aside()))
         if with_postgres and not has_disk:
-            text += "\n\nThe disk was not filled: mounting a small one is not permitted here."
-        return text, report.faults() == NO_FAULTS and status == 0
+            parts.append("The disk was not filled: mounting a small one is not permitted here.")
+        return parts, report.faults() == NO_FAULTS and status == 0
 
 
-def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[str, bool]:
+def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[results.Parts, bool]:
     """The database away for a minute: latencies before, during and after, and the time to catch up."""
     data_dir = folder / "data"
     with running_postgres(in_memory=False, **_PRODUCTION) as postgres:
@@ -174,14 +176,17 @@ def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[str, b
         "p99 of all calls, ms", "against before and after (goal 1.5)",
     )  # fmt: skip
     drained = caught_up - back
-    text = (
+    share = drained / (back - gone)
+    parts = [
         f"{args.rate:.0f} calls per second of 1 to 300 rows, database away for {back - gone:.1f} s; "
-        f"{backlog / 1e6:.1f} MB waited and were in SQL {drained:.1f} s after its return, "
-        f"{drained / (back - gone):.2f} of the outage (goal 2).\n\n"
-        f"{results.markdown(header, rows)}\n\n{counts(report, len(service.set_aside()))}\n\n{spool_cost(folder)}"
-    )
+        f"{backlog / 1e6:.1f} MB waited and were in SQL {drained:.1f} s after its return.",
+        results.Table(("figure", "found"), [("time to catch up / time away", f"{share:.2f}")]),
+        results.Table(header, rows),
+        *counts(report, len(service.set_aside())),
+        spool_cost(folder),
+    ]
     is_good = report.faults() == NO_FAULTS and status == 0 and not report.unrecorded and not found["database away"][1]
-    return text, is_good
+    return parts, is_good
 
 
 def waiting_bytes(service: Service) -> int:
@@ -249,8 +254,8 @@ def main(argv: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="ds-faults-") as name:
             folder = Path(name)
             bundle = make_gated_bundle(folder / f"{MODEL}.safetensors")
-            text, is_clean = globals()[part](folder, args, bundle)
-            results.save(f"faults: {titles[part]}", text)
+            parts, is_clean = globals()[part](folder, args, bundle)
+            results.save(f"faults: {titles[part]}", parts)
             is_good &= is_clean
             if args.keep is not None:
                 shutil.copytree(folder / "logs", args.keep / part, dirs_exist_ok=True)

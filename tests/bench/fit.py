@@ -47,7 +47,7 @@ def data_sets() -> dict[str, Probs]:
     return found or {"digits": results.digits_probs()[0]}
 
 
-def against_paper(sets: dict[str, Probs], epochs: int, seeds: int) -> str:
+def against_paper(sets: dict[str, Probs], epochs: int, seeds: int) -> results.Table:
     """Fast against plain SGD on the same rows."""
     rows = []
     for name, probs in sets.items():
@@ -77,13 +77,14 @@ def against_paper(sets: dict[str, Probs], epochs: int, seeds: int) -> str:
         print(rows[-1], file=sys.stderr)
     header = (
         "rows", "K", "fast KL_sym (seeds)", "agree", "CPU s",
-        f"published algorithm, {epochs} epochs: KL_sym", "CPU s", "against fast",
-        "`paper` (ours, closed-form gradients): KL_sym", "agree", "CPU s", "against fast", "svd against fast",
+        f"published algorithm, {epochs} epochs: KL_sym", "its CPU s", "it against fast",
+        "`paper` (ours, closed-form gradients): KL_sym", "`paper` agree", "`paper` CPU s", "`paper` against fast",
+        "svd against fast",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
-def against_embeddings(probs: Probs, labels: NDArray[np.int64] | None) -> str:
+def against_embeddings(probs: Probs, labels: NDArray[np.int64] | None) -> results.Table:
     """Time and local fidelity beside t-SNE and UMAP on the same rows."""
     from openTSNE import TSNE as OpenTSNE
     from sklearn.manifold import TSNE
@@ -118,7 +119,7 @@ def against_embeddings(probs: Probs, labels: NDArray[np.int64] | None) -> str:
     add("openTSNE", lambda: OpenTSNE(random_state=0, n_jobs=2).fit(probs))
     add("scikit-learn t-SNE", lambda: TSNE(random_state=0, n_jobs=2).fit_transform(probs))
     header = ("method", "wall s", "CPU s", "M_5", "M_10", "M_50", "M_100", "trustworthiness", "monotonicity")
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def jittered(probs: Probs, n: int) -> Probs:
@@ -142,7 +143,7 @@ def one_size(name: str, n: int) -> None:
     print(f"{cpu / n * 1e6} {(probs.nbytes + grown) / probs.nbytes}")
 
 
-def scaling(name: str) -> str:
+def scaling(name: str) -> results.Parts:
     """Cost per row and peak memory from 10,000 to 1,000,000 rows, each size in a process of its own."""
     rows, first = [], None
     for n in (10_000, 100_000, 1_000_000):
@@ -152,7 +153,7 @@ def scaling(name: str) -> str:
         first = first or cost
         rows.append((f"{n:,}", f"{cost:.1f}", f"{cost / first:.2f}", f"{memory:.2f}"))
         print(rows[-1], file=sys.stderr)
-    return results.markdown(("rows", "CPU us per row", "against 10,000", "peak memory / input"), rows)
+    return results.Table(("rows", "CPU us per row", "against 10,000", "peak memory / input"), rows)
 
 
 def main(argv: list[str]) -> int:

@@ -74,7 +74,7 @@ class Reference:
         self._batch.observe(len(decision))
 
 
-def observe(folder: Path, rounds: int) -> str:
+def observe(folder: Path, rounds: int) -> results.Parts:
     """Microseconds to count one call."""
     from darksight_service.metrics import Counts
 
@@ -100,14 +100,14 @@ def observe(folder: Path, rounds: int) -> str:
         ours, theirs, scoring = (1e6 * best[name] for name in ("ours", "reference", "scoring"))
         rows.append((f"{n:,}", ours, theirs, f"{theirs / ours:.1f}x", scoring, f"{ours / scoring:.1%}"))
     both = turns({"call": lambda: (counts.process.start_call(), counts.process.end_call())}, rounds, 2_000)
-    table = results.markdown(
+    table = results.Table(
         ["rows in a call", "observe() us", "prometheus_client us", "against it", "scorer.score us", "observe / score"],
         rows,
     )
-    return f"{table}\n\nBegin and end of a call: {1e6 * both['call']:.2f} us."
+    return table, f"Begin and end of a call: {1e6 * both['call']:.2f} us."
 
 
-def scrape(folder: Path, rounds: int) -> str:
+def scrape(folder: Path, rounds: int) -> results.Table:
     """Milliseconds to make the page of two workers."""
     from darksight_service.metrics import Counts
     from darksight_service.metrics.exposition import make_registry, render
@@ -135,9 +135,7 @@ def scrape(folder: Path, rounds: int) -> str:
         )
         ours, theirs = 1e3 * best["ours"], 1e3 * best["reference"]
         rows.append((name, f"{series:,}", ours, theirs, f"{theirs / ours:.1f}x"))
-    return results.markdown(
-        ["format", "series", "render ms", "with prometheus_client's encoder ms", "against it"], rows
-    )
+    return results.Table(["format", "series", "render ms", "with prometheus_client's encoder ms", "against it"], rows)
 
 
 def main(argv: list[str]) -> int:

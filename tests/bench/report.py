@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
         "rows of", "--compare", "n", "K", "figures", "made in s", "making, CPU s", "MB", "first text, s",
         "open in s (best of 3)", "all drawn, s", "all drawn, CPU s", "external requests", "console",
     )  # fmt: skip
-    results.save("report: making and opening a page", results.markdown(header, rows))
+    results.save("report: making and opening a page", results.Table(header, rows))
     return 0
 
 

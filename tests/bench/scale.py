@@ -45,7 +45,7 @@ def fit(pattern: str, out: Path, ranks: int) -> tuple[float, dict[str, object]]:
     return time.perf_counter() - started, json.loads(done.stdout[done.stdout.index("{") :])
 
 
-def bench_fit(rows: int) -> str:
+def bench_fit(rows: int) -> results.Parts:
     """Two ranks against one rank, both under torchrun."""
     table = []
     with tempfile.TemporaryDirectory() as name:
@@ -61,7 +61,7 @@ def bench_fit(rows: int) -> str:
             version = str(found["version"])[:12]
             table.append((ranks, f"{wall:.1f}", f"{first / wall:.2f}", f"{found['kl_sym']:.5f}", version))
             print(table[-1], file=sys.stderr)
-    return results.markdown(("ranks", "wall s", "times one rank", "KL_sym", "version of the bundle"), table)
+    return results.Table(("ranks", "wall s", "times one rank", "KL_sym", "version of the bundle"), table)
 
 
 def descendants(root: int) -> dict[int, int]:
@@ -97,7 +97,7 @@ def score(bundle: Path, pattern: str, out: Path, *options: str) -> tuple[float, 
     return wall, max(seen[: half + 1]) / 1024, max(seen[half:]) / 1024
 
 
-def bench_ray(rows: int) -> str:
+def bench_ray(rows: int) -> results.Table:
     """Ray with two actors against two local processes."""
     table = []
     with tempfile.TemporaryDirectory() as name:
@@ -113,7 +113,7 @@ def bench_ray(rows: int) -> str:
             table.append((engine, f"{wall:.1f}", f"{rows / wall:,.0f}", f"{first / wall:.2f}", early, late))
             print(table[-1], file=sys.stderr)
     header = ("engine, 2 workers", "wall s", "rows/s", "of local", "largest process, first half, MB", "second half, MB")
-    return results.markdown(header, table)
+    return results.Table(header, table)
 
 
 def main(argv: list[str]) -> int:

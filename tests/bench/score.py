@@ -86,7 +86,7 @@ class Bundles:
         return list(dict.fromkeys([ten, by_classes[-1]]))
 
 
-def fidelity(bundles: Bundles) -> str:
+def fidelity(bundles: Bundles) -> results.Table:
     """KL_sym of held-out rows by every way of placing them."""
     rows = []
     for name, predictions in bundles.sets.items():
@@ -106,7 +106,7 @@ def fidelity(bundles: Bundles) -> str:
         "rows", "K", "each row solved", "served", "f_p alone", "served, after 0 to 5 steps", "served / solved",
         "served / fitted rows", "agree",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -122,7 +122,7 @@ def best_of(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return best
 
 
-def pace(bundles: Bundles, rounds: int) -> str:
+def pace(bundles: Bundles, rounds: int) -> results.Table:
     """One row and a batch, scored and judged, beside the bare forward pass of f_p in numpy."""
     from darksight_core.bundle import read_bundle
     from darksight_core.gate.gate import Gate
@@ -173,7 +173,7 @@ def pace(bundles: Bundles, rounds: int) -> str:
         "scorer without numba",
         "scorer / forward, median of 3 runs", "rows per second",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def clusters(n: int) -> Any:
@@ -186,7 +186,7 @@ def clusters(n: int) -> Any:
     return (1.0 - share) * centres[label] + share * centres[(label + 3) % 10] + rng.normal(size=(n, 2))
 
 
-def density(rounds: int) -> str:
+def density(rounds: int) -> results.Table:
     """The density beside scikit-learn's and the exact sum, and its cost as references grow."""
     from sklearn.neighbors import KernelDensity
 
@@ -224,7 +224,7 @@ def density(rounds: int) -> str:
         "references", "fit, CPU s", "log density in a batch, us per row", "scikit-learn KernelDensity", "ratio",
         "largest error within 15 nats", "and beyond", "MB",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def mutations(data: bytes, count: int) -> Counter[str]:
@@ -259,7 +259,7 @@ def mutations(data: bytes, count: int) -> Counter[str]:
     return found
 
 
-def files(bundles: Bundles, count: int) -> str:
+def files(bundles: Bundles, count: int) -> results.Table:
     """Size of bundles, time to load and to verify them, and what becomes of altered ones."""
     from darksight_core.bundle import read_bundle
 
@@ -281,10 +281,10 @@ def files(bundles: Bundles, count: int) -> str:
         )  # fmt: skip
         print(rows[-1], file=sys.stderr)
     header = ("bundle", "K", "MB", "read, ms", "read and verify, ms", "altered files", "loaded", "crashed")
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
-def process(bundles: Bundles) -> str:
+def process(bundles: Bundles) -> results.Table:
     """Start-up and memory of a process that scores, with numba and without."""
     rows = []
     for name in bundles.typical():
@@ -306,7 +306,7 @@ def process(bundles: Bundles) -> str:
         "bundle", "K", "engine", "import, s", "load, verify and warm up, s", "resident MB", "of it not file-backed",
         "torch loaded",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def main(argv: list[str]) -> int:
@@ -323,7 +323,7 @@ def main(argv: list[str]) -> int:
         return subprocess.run(command, env={**os.environ, **threads}, check=False).returncode
     with tempfile.TemporaryDirectory() as folder:
         bundles = Bundles(Path(folder))
-        runs: dict[str, tuple[str, Callable[[], str]]] = {
+        runs: dict[str, tuple[str, Callable[[], results.Table]]] = {
             "fidelity": ("held-out KL_sym, half of the rows fitted", lambda: fidelity(bundles)),
             "pace": ("pace on one core", lambda: pace(bundles, args.rounds)),
             "density": ("density of the map", lambda: density(args.rounds)),

@@ -225,7 +225,7 @@ _SHAPES = ((1, 10, 16), (1, 1000, 16), (256, 10, 8), (4096, 100, 4))
 """Rows, classes and calls in flight of each generator."""
 
 
-def pace(bench: Bench) -> str:
+def pace(bench: Bench) -> results.Parts:
     """Calls per second, CPU per call and latency of one caller, beside the echo."""
     seconds, single_seconds = bench.either(3.0, 1.0), bench.either(2.0, 0.7)
     rows: list[Row] = []
@@ -267,7 +267,7 @@ def pace(bench: Bench) -> str:
                     continue
                 for name, value in (
                     ("calls", taken.ok_per_second), ("echo calls", bare.ok_per_second), ("cpu", cpu),
-                    ("echo cpu", bare_cpu), ("storage worker cpu", storage_cpu), ("client cpu", taken.cpu / taken.calls),
+                    ("echo cpu", bare_cpu), ("storage cpu", storage_cpu), ("client cpu", taken.cpu / taken.calls),
                     ("calls ratio", taken.ok_per_second / bare.ok_per_second), ("cpu ratio", cpu / bare_cpu),
                 ):  # fmt: skip
                     note(name, value)
@@ -280,17 +280,16 @@ def pace(bench: Bench) -> str:
                     note("p50 ratio", one.quantile(0.5) / two.quantile(0.5))
             rows += _pace_rows(size, classes, found)
             keeping.append(
-                f"B = {size}, K = {classes}: storage worker {1e6 * median(found['storage worker cpu']):,.0f} us, "
+                f"B = {size}, K = {classes}: storage worker {1e6 * median(found['storage cpu']):,.0f} us, "
                 f"generators {1e6 * median(found['client cpu']):,.0f} us per call"
             )
             tell(f"pace B={size} K={classes}: " + ", ".join(f"{name} {spread(v, '.4g')}" for name, v in found.items()))
         dropped = _metric(ours, "spool_dropped")
     header = ("rows", "K", "figure", "ours", "echo", "ours / echo, median of 3 (range)", "target", "")
-    text = results.markdown(header, rows)
     notes = "CPU beside the workers, on the same cores: " + "; ".join(keeping) + "."
     if dropped:
         notes += f" Records dropped because the spool was full: {dropped:,.0f}."
-    return f"{text}\n\n{notes}"
+    return results.Table(header, rows), notes
 
 
 def _pace_rows(size: int, classes: int, found: dict[str, list[float]]) -> list[Row]:
@@ -334,7 +333,7 @@ def _metric(ours: Served, name: str) -> float:
 # -- latency -----------------------------------------------------------------------------------------------------------
 
 
-def latency(bench: Bench) -> str:
+def latency(bench: Bench) -> results.Parts:
     """Quantiles below saturation, and of single rows beside a bulk client."""
     seconds = bench.either(5.0, 1.5)
     found: dict[str, dict[str, list[float]]] = {name: {} for name in ("ours", "echo")}
@@ -381,7 +380,7 @@ def latency(bench: Bench) -> str:
         f"{4096 * median(ours_found['bulk']):,.0f} rows/s (echo {4096 * median(found['echo']['bulk']):,.0f}). "
         f"Refused or failed at 70%: {100 * max(ours_found['refused']):.2f}% at most, and not in the quantiles."
     )
-    return f"{results.markdown(header, rows)}\n\n{notes}"
+    return results.Table(header, rows), notes
 
 
 def _latency_turn(
@@ -422,7 +421,7 @@ _LIMIT = 64
 """Calls that a worker has in hand by default."""
 
 
-def overload(bench: Bench) -> str:
+def overload(bench: Bench) -> results.Parts:
     """Goodput at five times as many callers as the workers take in hand."""
     seconds = bench.either(10.0, 2.5)
     callers = 5 * _WORKERS * _LIMIT
@@ -473,7 +472,7 @@ def overload(bench: Bench) -> str:
         f"{callers} callers on {_WORKERS} workers that take {_LIMIT} calls in hand each; peak with 32 callers. Callers "
         f"run on the workers' cores at lower priority. The server counted {refusals:,.0f} refusals."
     )
-    return f"{results.markdown(header, rows)}\n\n{notes}"
+    return results.Table(header, rows), notes
 
 
 # -- swaps -------------------------------------------------------------------------------------------------------------
@@ -486,7 +485,7 @@ def patient(ours: Served) -> Any:
     return Client(ours.address, token=ours.token, timeout_seconds=30.0)
 
 
-def swaps(bench: Bench) -> str:
+def swaps(bench: Bench) -> results.Parts:
     """Activations of two versions in turn, under load."""
     from darksight_client.columns import read_response
     from darksight_service.control.registry import Version
@@ -568,13 +567,13 @@ def swaps(bench: Bench) -> str:
         f"decide differently on {differing} of {len(tensors)} "
         f"requests; both answered ({', '.join(f'{each:,}' for each in used.values())} of the checked)."
     )
-    return f"{results.markdown(('figure', 'found', 'target', ''), rows)}\n\n{notes}"
+    return results.Table(("figure", "found", "target", ""), rows), notes
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
-def restarts(bench: Bench) -> str:
+def restarts(bench: Bench) -> results.Parts:
     """SIGTERM to one of two replicas again and again, behind one client."""
     from darksight_client import Client
 
@@ -644,7 +643,7 @@ def restarts(bench: Bench) -> str:
         ("slowest call, ms", f"{1e3 * max(latencies):.0f}", "", ""),
     ]  # fmt: skip
     notes = f"{callers} callers share one Client of two addresses; {elapsed / max(done, 1):.1f} s per restart."
-    return f"{results.markdown(('figure', 'found', 'target', ''), rows)}\n\n{notes}"
+    return results.Table(("figure", "found", "target", ""), rows), notes
 
 
 def _free_port() -> int:
@@ -686,7 +685,7 @@ def score_seeds(bench: Bench) -> list[bytes]:
     return [message.SerializeToString() for message in found]
 
 
-def fuzz(bench: Bench) -> str:
+def fuzz(bench: Bench) -> results.Parts:
     """Random and altered requests against the real server, and atheris on the decoder."""
     count = bench.either(100_000, 10_000)
     rows: list[Row] = []
@@ -733,7 +732,7 @@ def fuzz(bench: Bench) -> str:
             about,
         )
     )
-    return results.markdown(("figure", "found", "target", "", ""), rows) + "".join(notes)
+    return results.Table(("figure", "found", "target", "", "note"), rows), *notes
 
 
 def _atheris(runs: int) -> tuple[object, str]:
@@ -836,7 +835,7 @@ def running_mlserver(python: Path, bundle: Path, folder: Path, workers: int) -> 
             process.wait()
 
 
-def peers(bench: Bench) -> str:
+def peers(bench: Bench) -> results.Parts:
     """Calls per second of the same scorer in MLServer."""
     python, problem = ensure_venv("peers", _MLSERVER)
     if python is None:
@@ -875,15 +874,15 @@ def peers(bench: Bench) -> str:
                         verdict(median(ratios), 2.0, most=False),
                     )
                 )  # fmt: skip
-    header = ("ours", "calls/s", f"{_MLSERVER[0]}", "calls/s", "ratio, median of 3 (range)", "target", "")
+    header = ("ours", "our calls/s", f"{_MLSERVER[0]}", "its calls/s", "ratio, median of 3 (range)", "target", "")
     notes = (
         "B = 1, K = 10, 32 calls in flight, raw contents. Ours validates, counts, stores and checks tokens; the model "
         "on MLServer only judges."
     )
-    return f"{results.markdown(header, rows)}\n\n{notes}"
+    return results.Table(header, rows), notes
 
 
-_PARTS: dict[str, tuple[str, Callable[[Bench], str]]] = {
+_PARTS: dict[str, tuple[str, Callable[[Bench], results.Parts]]] = {
     "pace": ("pace beside a no-op echo", pace),
     "latency": ("latency", latency),
     "overload": ("five-fold overload", overload),
@@ -900,6 +899,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], default=[], metavar="PART", help=", ".join(_PARTS))
     parser.add_argument("--quick", action="store_true", help="a short look; printed, and not saved")
     args = parser.parse_args(argv)
+    results.is_quick |= args.quick
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # So that nothing is left running by a bench that is told to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -911,7 +911,7 @@ def main(argv: list[str]) -> int:
             tell(f"{part}: begins")
             started = time.perf_counter()
             try:
-                text = run(bench)
+                parts = run(bench)
             except Exception as error:
                 if len(args.parts) == 1:
                     raise
@@ -919,9 +919,6 @@ def main(argv: list[str]) -> int:
                 tell(f"{part}: failed: {type(error).__name__}: {error}")
                 status = 1
                 continue
-            if args.quick:
-                print(f"\n## serve: {title} (quick)\n\n{text}\n", flush=True)
-            else:
-                results.save(f"serve: {title}", text)
+            results.save(f"serve: {title}", parts)
             tell(f"{part}: took {time.perf_counter() - started:.0f} s")
     return status

@@ -62,7 +62,7 @@ def sqlite_log(path: Path, synchronous: str) -> Callable[[bytes], object]:
     return lambda payload: connection.execute("INSERT INTO record (payload) VALUES (?)", (payload,))
 
 
-def append(folder: Path, rounds: int) -> str:
+def append(folder: Path, rounds: int) -> results.Table:
     """One record of one row, and of many."""
     from darksight_service.ingest.records import encode
     from darksight_service.ingest.spool import Spool
@@ -104,7 +104,7 @@ def append(folder: Path, rounds: int) -> str:
         "durability", "rows", "K", "bytes", "encode alone, CPU us", "encode and append", "encode and SQLite WAL insert",
         "ratio", "append, wall us", "SQLite, wall us",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class NullStore:
         return Taken(sum(len(batch) for batch in batches))
 
 
-def drain(folder: Path, rounds: int) -> str:
+def drain(folder: Path, rounds: int) -> results.Table:
     """Reading, checking and decoding, beside reading the same payloads back from SQLite."""
     from darksight_service.ingest.drain import Drain, Progress
     from darksight_service.ingest.records import decode, encode
@@ -168,7 +168,7 @@ def drain(folder: Path, rounds: int) -> str:
         "rows per record", "K", "records", "drain, CPU us per record", "SELECT from SQLite and decode one by one",
         "ratio", "rows per CPU second", "MB per CPU second",
     )  # fmt: skip
-    return results.markdown(header, rows)
+    return results.Table(header, rows)
 
 
 def main(argv: list[str]) -> int:
@@ -178,7 +178,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=7, help="turns of which the fastest counts (default 7)")
     parser.add_argument("--folder", type=Path, help="where to write (default: a temporary folder)")
     args = parser.parse_args(argv)
-    runs: dict[str, tuple[str, Callable[[Path, int], str]]] = {
+    runs: dict[str, tuple[str, Callable[[Path, int], results.Table]]] = {
         "append": ("a record on disk", append),
         "drain": ("drain into a store that does nothing", drain),
     }

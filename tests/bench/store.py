@@ -87,7 +87,7 @@ def bare_sqlite(path: Path) -> Callable[[list[tuple[str, list[tuple[Any, ...]]]]
     return write
 
 
-def pace(server: Postgres, folder: Path, rows: int) -> str:
+def pace(server: Postgres, folder: Path, rows: int) -> results.Table:
     """Rows per second of the store and of the bare drivers."""
     codec = parse_probability_codec("float16")
     turns = max(2, rows // ROWS_PER_INSERT)
@@ -132,10 +132,10 @@ def pace(server: Postgres, folder: Path, rows: int) -> str:
     for store in stores:
         store.close()
     header = ("batches", "database, bare writer", "Store.insert, rows/s", "bare, rows/s", "ratio (goal 0.5)")
-    return results.markdown(header, found)
+    return results.Table(header, found)
 
 
-def history(server: Postgres, rows: int) -> str:
+def history(server: Postgres, rows: int) -> results.Parts:
     """Size and queries of a PostgreSQL that has ten days of points."""
     url = server.fresh_database()
     store = Store.open(url, check=False, clock=lambda: NOW_MS)
@@ -196,12 +196,16 @@ def history(server: Postgres, rows: int) -> str:
     seconds = timed(lambda: store.prune(Limits(max_rows=done - 1)))
     dropped = len(days) - len(store.stats().days)
     store.close()
-    table = results.markdown(("query", "median, ms", "p95, ms"), found)
+    table = results.Table(("query", "median, ms", "p95, ms"), found)
+    figures = [
+        ("bytes per row on disk with all indexes", f"{per_row:.1f}"),
+        (f"s to drop {dropped} day", f"{seconds:.2f}"),
+    ]
     return (
         f"{done:,} points of {CLASSES} classes on {len(days)} days, names of 16 letters, probabilities as float16; "
-        f"filled at {done / filled:,.0f} rows/s.\n\n"
-        f"{per_row:.1f} bytes per row on disk with all indexes (goal 200). Dropping {dropped} day: {seconds:.2f} s "
-        f"(goal 1).\n\n{table}"
+        f"filled at {done / filled:,.0f} rows/s.",
+        results.Table(("figure", "found"), figures),
+        table,
     )
 
 

@@ -1,8 +1,8 @@
-"""The table on top of tests/bench/README.md: the figures of all sections that matter most, taken from the sections.
+"""The table at the top of tests/bench/README.md: the most important figures of all sections.
 
-No figure is written down twice by hand: `summarise` reads what benchmarks saved, so that a part that is run again
-brings its own lines up to date and no others. Of a table that `HEADLINES` names, rows with a target are here if it has
-a column `target`, with the verdict of its unnamed column; of other tables all rows that fit.
+`summarise` reads the saved tables, so a benchmark that is run again updates its own lines and no others. Of a table
+that has a column `target`, the rows with a target are included, with the verdict of its unnamed column; of other tables
+all rows that match.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tests.bench.results import markdown, read_sections, read_table, write_readme
+from tests.bench.results import Section, Table, cell_text, read_sections, write_sections
 
 __all__ = ["HEADLINES", "Headline", "Line", "lines", "summarise"]
 
@@ -42,9 +42,9 @@ class Headline:
     figure
         What is said; `{column}` stands for a cell.
     ours
-        Column with our figure; without a table, a pattern whose group is the figure.
+        Column with our figure.
     table
-        First header of the table; empty for figures in the text.
+        First header of the table.
     where
         Cells that a row must have.
     name, reference, beside
@@ -58,7 +58,7 @@ class Headline:
     section: str
     figure: str
     ours: str
-    table: str = ""
+    table: str
     where: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     reference: str = ""
@@ -67,20 +67,15 @@ class Headline:
     least: float | None = None
     most: float | None = None
 
-    def lines(self, section: str, text: str) -> Iterator[Line]:
-        """Of a section; LookupError if it has changed so much that nothing is found."""
-        if not self.table:
-            found = re.search(self.ours, text)
-            if found is None:
-                raise LookupError(f"{section}: nothing like {self.ours!r}; mend HEADLINES of tests/bench/summary.py")
-            yield Line(section, self.figure, found[1], target=self._target(), verdict=self._verdict(found[1]))
-            return
-        rows = read_table(text, self.table)
+    def lines(self, name: str, section: Section) -> Iterator[Line]:
+        """Lines of a section; LookupError if its tables have changed and nothing matches."""
+        table = next((table for table in section.tables() if table.header[0] == self.table), None)
+        rows = [] if table is None else [{k: cell_text(v) for k, v in row.items()} for row in table.records()]
         chosen = [row for row in rows if _fits(row, self.where) and row.get("target", "-")]
         if not chosen or self.ours not in chosen[0]:
-            raise LookupError(f"{section}: no row for {self.figure!r}; mend HEADLINES of tests/bench/summary.py")
+            raise LookupError(f"{name}: no row for {self.figure!r}; correct HEADLINES of tests/bench/summary.py")
         for row in chosen:
-            yield self._line(section, row, next((each for each in rows if _fits(each, self.beside)), row))
+            yield self._line(name, row, next((each for each in rows if _fits(each, self.beside)), row))
 
     def _line(self, section: str, row: Mapping[str, str], other: Mapping[str, str]) -> Line:
         figure = re.sub(r"\{([^}]*)\}", lambda match: row[match[1]], self.figure)
@@ -122,11 +117,11 @@ _LOST = ("lost", "doubled", "wrong")
 HEADLINES = (
     Headline(
         "fit: fast against the paper", "CPU s of a fit, {rows}", "CPU s", "rows", {"rows": "mnist_paper"},
-        "algorithm as published", "CPU s (2)", ratio="against fast",
+        "algorithm as published", "its CPU s", ratio="it against fast",
     ),
     Headline(
         "fit: fast against the paper", "CPU s of a fit, {rows}", "CPU s", "rows", {"rows": "cifar100_resnet56"},
-        "algorithm as published", "CPU s (2)", ratio="against fast",
+        "algorithm as published", "its CPU s", ratio="it against fast",
     ),
     Headline(
         "fit: fast against the paper", "KL_sym of the map, {rows}", "fast KL_sym (seeds)", "rows",
@@ -181,8 +176,13 @@ HEADLINES = (
         "store: pace of inserts", "rows/s, {batches}, {database, bare writer}", "Store.insert, rows/s", "batches",
         name="bare writer", reference="bare, rows/s", ratio="ratio (goal 0.5)", least=0.5,
     ),
-    Headline("store: history of 10,000,000", "bytes per stored row", r"([\d.]+) bytes per row on disk", most=200.0),
-    Headline("store: history of 10,000,000", "s to drop a day", r"Dropping 1 day: ([\d.]+) s", most=1.0),
+    Headline(
+        "store: history of 10,000,000", "bytes per stored row", "found", "figure",
+        {"figure": "bytes per row on disk with all indexes"}, most=200.0,
+    ),
+    Headline(
+        "store: history of 10,000,000", "s to drop a day", "found", "figure", {"figure": "s to drop 1 day"}, most=1.0
+    ),
     *(
         Headline(f"faults: {part}", f"rows {what}", what, "calls", most=0.0)
         for part in ("all of them", "database away", "on the embedded")
@@ -193,7 +193,7 @@ HEADLINES = (
         {"window": "database away"}, "before and after", "p99 of all calls, ms", {"window": "before and after"},
         "against before and after (goal 1.5)", most=1.5,
     ),
-    Headline("faults: database away", "time to catch up / time away", r"return, ([\d.]+) of the outage", most=2.0),
+    Headline("faults: database away", "{figure}", "found", "figure", most=2.0),
     Headline(
         "confidence: finding wrong", "AUGRC x1000 of the chosen score, {file}", "chosen", "file", name="max-softmax",
         reference="msp",
@@ -257,40 +257,36 @@ HEADLINES = (
 """Lines of the summary, in its order. A new benchmark adds what matters most here."""
 
 
-def lines(sections: Mapping[str, str]) -> list[Line]:
+def lines(sections: Mapping[str, Section]) -> list[Line]:
     """All lines for which there is a section."""
     return [
         line
         for headline in HEADLINES
-        for section, text in sections.items()
-        if section.startswith(headline.section)
-        for line in headline.lines(section, text)
+        for name, section in sections.items()
+        if name.startswith(headline.section)
+        for line in headline.lines(name, section)
     ]
 
 
-def summarise(sections: Mapping[str, str]) -> str:
-    """The summary of these sections, from the best known figures to those of the newest benchmark."""
+def summarise(sections: Mapping[str, Section]) -> str:
+    """The summary of these sections, as Markdown."""
     found = lines(sections)
-    heads = [text.partition("\n")[0] for text in sections.values()]
-    machines = sorted({said for head in heads for said in re.findall(r"^Machine: (.*?)\.(?: |$)", head)})
+    machines = sorted({section.machine for section in sections.values()})
     met, missed = (sum(line.verdict == verdict for line in found) for verdict in ("met", "**missed**"))
-    took = [int(seconds) for head in heads for seconds in re.findall(r"Took (\d+) s\.", head)]
     rows = [
         (_link(line.section), line.figure, line.ours, line.reference, line.ratio, line.target, line.verdict)
         for line in found
     ]
     about = (
-        "`./dev bench NAME` runs one, `./dev bench all` all of them; `--quick` takes a short look that is printed and "
-        "not saved. This table is made from the sections below, each by its last run, ratios within one run. "
-        f"Machine: {'; '.join(machines)}. Of {met + missed} targets {met} are met."
+        "`./dev bench NAME` runs one benchmark, `./dev bench all` runs all; `--quick` runs a short version that is "
+        "printed and not saved. This table is made from the sections below, each by its last run; ratios are within "
+        f"one run. Machine: {'; '.join(machines)}. Of {met + missed} targets {met} are met."
     )
-    silent = [_link(name) for name in sections if name not in {line.section for line in found}]
-    if silent:
-        about += f" Without a line here: {', '.join(silent)}."
-    if took:
-        about += f" The sections that say so took {sum(took) / 60:.0f} minutes."
+    others = [_link(name) for name in sections if name not in {line.section for line in found}]
+    if others:
+        about += f" Sections without a line here: {', '.join(others)}."
     header = ("section", "figure", "ours", "reference", "ratio", "target", "")
-    return f"{about}\n\n{markdown(header, rows)}"
+    return f"{about}\n\n{Table(header, rows)}"
 
 
 def _link(section: str) -> str:
@@ -300,4 +296,4 @@ def _link(section: str) -> str:
 
 
 if __name__ == "__main__":
-    write_readme(read_sections())
+    write_sections(read_sections())
