@@ -23,6 +23,7 @@ __all__ = [
     "log_probs",
     "log_softmax",
     "logsumexp",
+    "on_simplex",
     "temper",
 ]
 
@@ -65,6 +66,19 @@ def log_probs(probs: NDArray[np.floating]) -> Floats:
     probs = np.maximum(np.asarray(probs, dtype=np.float64), FLOOR)
     logs: Floats = np.log(probs) - np.log(probs.sum(axis=-1, keepdims=True))
     return logs
+
+
+def on_simplex(rows: Floats) -> NDArray[np.bool_]:
+    """Which rows (n, K) can be scored, (n,): finite, no entry below -1e-6, and a sum within 1e-3 of one.
+
+    Smaller errors are rounding and are scaled away by `log_probs`.
+
+    >>> on_simplex(np.array([[0.5, 0.5], [0.6, 0.5], [np.nan, 1.0]]))
+    array([ True, False, False])
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        valid: NDArray[np.bool_] = (np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) & (rows >= -1e-6).all(axis=1)
+    return valid
 
 
 def temper(log_pi: Floats, temperature: float) -> Floats:

@@ -29,11 +29,12 @@ from darksight_core.bundle.defects import (
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.predictions.split import MAX_LEAK, RowSketch, leak, overlap
-from darksight_core.runtime.scorer import Calibration, Scorer
 from darksight_core.scores.outlier import OutlierScore
+from darksight_core.simplex import Floats, log_probs, on_simplex
 
 __all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "refuse_existing", "write_bundle"]
 
@@ -242,31 +243,47 @@ def _check_rows(bundle: Bundle, source: str) -> None:
 
 
 def _check_probes(bundle: Bundle, source: str) -> None:
-    """Score the probes with the numpy scorer and compare.
+    """Score the probes in numpy and compare.
 
     A p-value is a rank, and a score that differs in its last digit may pass a calibration score. So what must hold is
     that the expected p-value belongs to a score within the tolerance.
     """
     probes, calibration = bundle.probes, bundle.calibration
+    valid = on_simplex(probes.inputs.astype(np.float64))
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise BundleProbeError(f"{source}: probe row {row} is not on the simplex. {_AGAIN}", source=source, row=row)
     try:
         with np.errstate(all="ignore"):
-            scores = Scorer.of(bundle, compiled=False).score(probes.inputs)
+            found = _score_probes(bundle)
     except Exception as error:
         # As in _build: parts of values made up at will.
         reason = f"{type(error).__name__}: {error}"
         raise BundleProbeError(f"{source}: probes cannot be scored ({reason}). {_AGAIN}") from error
     for name in ("points", "log_density", "log_kde", "combined"):
-        expected, actual = getattr(probes, name), getattr(scores, name)
+        expected, actual = getattr(probes, name), found[name]
         # NaN, from a row that is not on the simplex, is not near either.
         near = np.abs(actual - expected) <= TOLERANCE * (1.0 + np.abs(expected))
         if not near.all():
             raise _probe_error(source, name, int(np.argmin(near.reshape(len(expected), -1).all(axis=1))))
-    score = getattr(scores, calibration.outlier_score)
+    score = found[calibration.outlier_score]
     slack = TOLERANCE * (1.0 + np.abs(score))
     low, high = calibration.p_value(score - slack), calibration.p_value(score + slack)
     inside = (low - 1e-12 <= probes.p_value) & (probes.p_value <= high + 1e-12)
     if not inside.all():
         raise _probe_error(source, "p_value", int(np.argmin(inside)))
+
+
+def _score_probes(bundle: Bundle) -> dict[str, Floats]:
+    """Scores of the probe rows by name."""
+    log_pi = log_probs(bundle.probes.inputs)
+    points, _ = bundle.embedder.embed(log_pi)
+    return {
+        "points": points,
+        "log_density": bundle.embedder.student.log_density(points),
+        "log_kde": bundle.kde.log_density(points),
+        "combined": bundle.combined.score(log_pi),
+    }
 
 
 def _probe_error(source: str, name: str, row: int) -> BundleProbeError:

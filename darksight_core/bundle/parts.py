@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core import __version__
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.predictions.split import RowSketch
-from darksight_core.runtime.scorer import Calibration
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats
+from darksight_core.version import __version__
 
 __all__ = [
     "MAX_PROBES",

@@ -21,7 +21,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain
 from darksight_core.explain.objectives import Objective
 from darksight_core.explain.question import Question, batches
-from darksight_core.fit.config import Progress, Report, silent
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
 from darksight_core.simplex import Floats
 

@@ -1,9 +1,9 @@
-"""What a fit is asked to do, and what it reports back."""
+"""Options of a fit, and where it runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
@@ -12,7 +12,7 @@ import torch
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["FitConfig", "Method", "Progress", "Report", "ScaleRule", "choose_device", "one_thread", "silent"]
+__all__ = ["FitConfig", "Method", "ScaleRule", "choose_device", "one_thread"]
 
 Method: TypeAlias = Literal["fast", "paper", "paper-cd", "svd"]
 ScaleRule: TypeAlias = Literal["fixed", "shared", "per-class"]
@@ -94,23 +94,6 @@ class FitConfig:
     def as_dict(self) -> dict[str, object]:
         """Plain values for a manifest."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a long computation stands: `done` of `total` units of `stage`, and the KL_sym reached so far."""
-
-    stage: str
-    done: int
-    total: int
-    loss: float
-
-
-Report: TypeAlias = Callable[[Progress], None]
-
-
-def silent(progress: Progress) -> None:
-    """Report to nobody."""
 
 
 def choose_device(name: str) -> torch.device:

@@ -34,7 +34,7 @@ from darksight_core.bundle import (
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.evaluation.measures import Fidelity
 from darksight_core.fit.checkpoints import Checkpoints
-from darksight_core.fit.config import FitConfig, Progress, Report, silent
+from darksight_core.fit.config import FitConfig
 from darksight_core.fit.distributed.process_group import Arrays, ProcessGroup
 from darksight_core.fit.distributed.shards import Part, Share
 from darksight_core.fit.map.fitting import MapFit, decide_map, draw_core, entropies, place_rows
@@ -42,12 +42,14 @@ from darksight_core.fit.map.placement import Theta, best_candidate, nearest_cand
 from darksight_core.fit.network.distil import DistilConfig, Lessons, distil
 from darksight_core.fit.outliers import OutlierScores
 from darksight_core.fit.sample import Sample
+from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.split import RowSketch, Split, make_split
-from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration, Scorer
+from darksight_core.progress import Progress, Report, silent
+from darksight_core.runtime.scorer import Scorer
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, kl, kl_sym, log_probs, log_softmax, temper
 

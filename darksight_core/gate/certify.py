@@ -36,7 +36,7 @@ from darksight_core.guarantees.selective import (
     threshold_by_joint_risk,
 )
 from darksight_core.predictions import Predictions
-from darksight_core.runtime.scorer import Scores
+from darksight_core.scored import Scores
 from darksight_core.scores.confidence import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs

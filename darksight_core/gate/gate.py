@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,10 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region, inside_any
+from darksight_core.scored import Scores
 from darksight_core.scores.confidence import SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
-
-if TYPE_CHECKING:
-    from darksight_core.runtime.scorer import Scores
 
 __all__ = ["LOGIT_SCORES", "REJECT_SCORES", "Decision", "Decisions", "Gate", "Reason"]
 

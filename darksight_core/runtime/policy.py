@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, Decisions, Gate, Reason
 from darksight_core.runtime.result_block import ResultBlock
-from darksight_core.runtime.scorer import Scorer, Scores, ShapeError
+from darksight_core.runtime.scorer import Scorer, ShapeError
+from darksight_core.scored import Scores
 from darksight_core.scores.learned import FEATURES, Learned
 from darksight_core.simplex import FLOOR, Floats, log_probs
 
 if TYPE_CHECKING:
-    from darksight_core.bundle import Bundle
     from darksight_core.runtime.compiled.kernel import Rule
 
 __all__ = ["ScoredBatch", "ScoringPolicy"]

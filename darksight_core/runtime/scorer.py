@@ -9,34 +9,27 @@ other row notices. A `Scorer` never changes after it is made, so any number of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.guarantees.conformal import p_values
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
 from darksight_core.runtime.compiled.lock import one_compiles
+from darksight_core.scored import Scores
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.simplex import Floats, log_probs, on_simplex
 
 if TYPE_CHECKING:
-    from darksight_core.bundle import Bundle
     from darksight_core.runtime.compiled.kernel import Kernel
 
-__all__ = ["OUTLIER_SCORES", "Calibration", "Scorer", "Scores", "ShapeError"]
+__all__ = ["Scorer", "ShapeError"]
 
-OUTLIER_SCORES = ("combined", "log_density", "log_kde")
-"""Scores that a p-value can be made from, the default first."""
-
-# Rows of one plateau have one score but for rounding, which differs between numpy, numba and versions of this code, and
-# must not change places for it. No p-value gets smaller by that, so what they promise is kept.
-_TIE = 1e-9
 _RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
 
 
@@ -44,110 +37,6 @@ class ShapeError(DarkSightError, ValueError):
     """The rows to score are not an array of numbers of the right shape."""
 
     code = "shape"
-
-
-# Not frozen: that takes a microsecond more to make, in the request path.
-@dataclass(slots=True, eq=False)
-class Scores:
-    """Results for n rows, as columns.
-
-    Parameters
-    ----------
-    points
-        Place on the map, (n, 2).
-    log_density
-        log P(y; θ), the student's density, (n,).
-    log_kde
-        log density of the reference points, (n,).
-    fidelity
-        KL_sym between the row and the student's classes at its place, (n,).
-    combined
-        How usual the row is among known rows, off the map; see `OutlierScore`, (n,).
-    p_value
-        Conformal rank of the chosen score, (n,).
-    valid
-        Whether the row could be scored, (n,); where not, all else is NaN.
-    """
-
-    points: Floats
-    log_density: Floats
-    log_kde: Floats
-    fidelity: Floats
-    combined: Floats
-    p_value: Floats
-    valid: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Calibration:
-    """Scores of rows that no other step has seen, which give a new score its rank.
-
-    p_value = (1 + #{calibration score <= score}) / (n + 1)
-
-    Parameters
-    ----------
-    scores
-        Scores of the n calibration rows under each name in `OUTLIER_SCORES`, (n,); sorted here.
-    outlier_score
-        Which of them p-values are made from.
-
-    Scores that differ by less than 1e-9, of one or of themselves, count as equal. `ranked` are the chosen scores, lower
-    by that much, (n,).
-
-    >>> scores = np.array([2.0, 1.0])
-    >>> Calibration(dict.fromkeys(OUTLIER_SCORES, scores)).p_value(np.array([0.0, 2.0]))
-    array([0.33333333, 1.        ])
-    """
-
-    scores: dict[str, Floats]
-    outlier_score: str = OUTLIER_SCORES[0]
-    ranked: Floats = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        scores = {name: np.sort(np.array(score, dtype=np.float64)) for name, score in self.scores.items()}
-        if set(scores) != set(OUTLIER_SCORES) or self.outlier_score not in OUTLIER_SCORES:
-            raise ConfigError(f"calibration needs {', '.join(OUTLIER_SCORES)}, and one of them as outlier score")
-        shapes = {score.shape for score in scores.values()}
-        if len(shapes) != 1 or len(shapes.pop()) != 1 or not all(np.isfinite(score).all() for score in scores.values()):
-            raise ConfigError("calibration scores must be finite, one of each kind for every row")
-        for score in scores.values():
-            score.flags.writeable = False
-        chosen = scores[self.outlier_score]
-        ranked = chosen - _TIE * np.maximum(np.abs(chosen), 1.0)
-        ranked.flags.writeable = False
-        object.__setattr__(self, "scores", scores)
-        object.__setattr__(self, "ranked", ranked)
-
-    def __len__(self) -> int:
-        return len(self.scores[self.outlier_score])
-
-    def p_value(self, scores: Floats) -> Floats:
-        """p-values of scores of the chosen kind, (n,)."""
-        return p_values(scores, self.ranked)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """The arrays by name."""
-        return dict(self.scores)
-
-    def settings(self) -> dict[str, Any]:
-        """All that is not an array, as JSON knows it."""
-        return {"outlier_score": self.outlier_score}
-
-    @classmethod
-    def empty(cls) -> Calibration:
-        """A calibration of no row, with which every p-value is 1."""
-        return cls({name: np.empty(0) for name in OUTLIER_SCORES})
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Calibration:
-        """Inverse of `tensors` and `settings`; ConfigError if something is missing."""
-        try:
-            return cls({name: tensors[name] for name in OUTLIER_SCORES}, settings["outlier_score"])
-        except KeyError as missing:
-            raise ConfigError(f"the calibration lacks {missing}") from None
 
 
 class Scorer:
@@ -196,8 +85,6 @@ class Scorer:
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
         """The scorer of a bundle file, ready for its first call."""
-        from darksight_core.bundle import read_bundle
-
         return cls.of(read_bundle(path, verify=True))
 
     @classmethod
@@ -268,8 +155,7 @@ class Scorer:
 
     def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
         """Score rows, which are changed, into points (n, 2) and `_RESULTS` (5, n)."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            bad = np.flatnonzero(~(np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) | (rows < -1e-6).any(axis=1))
+        bad = np.flatnonzero(~on_simplex(rows))
         rows[bad] = 1.0 / self.n_inputs
         log_pi = log_probs(rows)
         points[:], results[2] = self.embedder.embed(log_pi)

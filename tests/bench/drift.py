@@ -26,8 +26,8 @@ from darksight_core.drift import (
     psi_critical,
     ville_threshold,
 )
+from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
 from darksight_core.predictions import read_predictions
-from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
 from tests.bench import results

@@ -185,3 +185,24 @@ def test_every_package_is_packed() -> None:
     }
 
     assert found == set(settings["packages"])
+
+
+def test_door_of_the_core_is_cheap_and_lazy() -> None:
+    """`import darksight_core` loads no numpy, and every public name but the estimator loads no heavy package."""
+    program = """
+import sys
+
+import darksight_core
+
+assert "numpy" not in sys.modules
+for name in darksight_core.__all__:
+    if name != "DarkSight":
+        getattr(darksight_core, name)
+assert "numpy" in sys.modules
+assert not {"torch", "sklearn", "scipy", "numba"} & set(sys.modules)
+assert set(darksight_core.__all__) <= set(dir(darksight_core))
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
 from darksight_core.predictions.split import RowSketch, make_split
-from darksight_core.runtime.scorer import Calibration
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
 

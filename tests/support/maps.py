@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import Student
-from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs, log_softmax
 

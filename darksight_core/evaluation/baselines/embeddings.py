@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.config import Progress, Report, silent
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import Floats
 
 __all__ = ["LEAST_ROWS", "Embedding", "Recipe", "cache_folder", "embed", "recipes"]

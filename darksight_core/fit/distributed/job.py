@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from darksight_core import __version__
 from darksight_core.bundle import refuse_existing
 from darksight_core.errors import FitError
 from darksight_core.fit.checkpoints import Checkpoints
-from darksight_core.fit.config import FitConfig, Progress, Report, silent
+from darksight_core.fit.config import FitConfig
 from darksight_core.fit.distributed.process_group import ProcessGroup, deal_blocks
 from darksight_core.fit.distributed.shards import Share
 from darksight_core.fit.options import class_columns, out_path
 from darksight_core.fit.pipeline import FitReport, fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
+from darksight_core.progress import Progress, Report, silent
+from darksight_core.version import __version__
 
 __all__ = ["config_of", "launch", "run_fit", "steps_folder"]
 

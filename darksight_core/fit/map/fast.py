@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from darksight_core.fit.config import FitConfig, Progress, Report
+from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, map_bound, newton, place
 from darksight_core.map.student import default_scale
+from darksight_core.progress import Progress, Report
 
 __all__ = ["Coreset", "fit_theta"]
 

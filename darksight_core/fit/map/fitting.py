@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError, FitError
-from darksight_core.fit.config import FitConfig, Progress, Report, choose_device, one_thread, silent
+from darksight_core.fit.config import FitConfig, choose_device, one_thread
 from darksight_core.fit.map.fast import Coreset, fit_theta
 from darksight_core.fit.map.paper import fit_paper
 from darksight_core.fit.map.placement import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
 from darksight_core.fit.map.svd import fit_svd
 from darksight_core.map.student import SoftmaxStudent, Student
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import FLOOR, Floats
 
 __all__ = ["MapFit", "decide_map", "draw_core", "entropies", "fit_map", "place_rows"]

@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.config import Progress, Report, choose_device, one_thread, silent
+from darksight_core.fit.config import choose_device, one_thread
 from darksight_core.fit.map.fast import Coreset
 from darksight_core.fit.map.fitting import entropies
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.map.student import Student
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import FLOOR, Floats
 
 __all__ = ["DistilConfig", "Distilled", "Features", "Lessons", "Stage", "distil"]

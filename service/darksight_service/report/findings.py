@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,9 @@ from darksight_core.evaluation.measures import MapMeasures, class_medians, measu
 from darksight_core.gate.certify import ScoredRows
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.predictions import Predictions, labels_among
+from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
-
-if TYPE_CHECKING:
-    from darksight_core.fit import Report
 
 __all__ = ["MOST_ROWS", "Findings", "Rival", "find"]
 
@@ -312,7 +310,6 @@ def _rivals(
     """Maps by other methods, and ours fitted to the same rows; what cannot be made becomes a note."""
     try:
         from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS, embed, recipes
-        from darksight_core.fit.config import silent
         from darksight_core.fit.map.fitting import fit_map
     except ImportError as error:
         missing = f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'"

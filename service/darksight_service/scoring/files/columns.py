@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Decision, Gate, Reason
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.runtime.scorer import Scores
+from darksight_core.scored import Scores
 
 __all__ = ["Columns", "bundle_columns", "lower_names"]
 

@@ -37,9 +37,10 @@ from darksight_core.bundle import (
 )
 from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.predictions.split import RowSketch
-from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration, Scorer
+from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle, make_embedder
 
 Json = dict[str, Any]

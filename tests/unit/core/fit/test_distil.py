@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.config import FitConfig, Progress
+from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.fitting import MapFit, fit_map
 from darksight_core.fit.map.placement import Local, Theta, rows_of
 from darksight_core.fit.network import distil as module
 from darksight_core.fit.network.distil import DistilConfig, Distilled, Features, distil
 from darksight_core.map.placement import Network
 from darksight_core.map.student import Student
+from darksight_core.progress import Progress
 from darksight_core.simplex import Floats, kl_sym, log_probs
 from tests.support.builders import make_probs
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from darksight_core import simplex
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.measures import fidelity
-from darksight_core.fit import FitConfig, Progress, fit_map, place_rows
+from darksight_core.fit import FitConfig, fit_map, place_rows
 from darksight_core.fit.map import fast
 from darksight_core.fit.map import placement as plane
 from darksight_core.map.student import Student
+from darksight_core.progress import Progress
 from tests.support.builders import make_probs
 
 

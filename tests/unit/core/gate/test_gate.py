@@ -19,7 +19,7 @@ from darksight_core.gate.certify import CHOICE_ROWS, Rules, ScoredRows, certify
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Decision, Gate, Reason
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.predictions import from_arrays
-from darksight_core.runtime.scorer import Scores
+from darksight_core.scored import Scores
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs

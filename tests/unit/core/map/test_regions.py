@@ -16,7 +16,8 @@ from darksight_core.gate.gate import Decision, Gate, Reason
 from darksight_core.map import regions
 from darksight_core.map.regions import MAX_CORNERS, Region, hull, inside_any
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.runtime.scorer import Scorer, Scores
+from darksight_core.runtime.scorer import Scorer
+from darksight_core.scored import Scores
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 

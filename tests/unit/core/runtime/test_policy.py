@@ -14,7 +14,8 @@ from darksight_core.map.regions import Region
 from darksight_core.runtime.compiled import loops
 from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
-from darksight_core.runtime.scorer import Scorer, Scores, ShapeError
+from darksight_core.runtime.scorer import Scorer, ShapeError
+from darksight_core.scored import Scores
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
 from tests.support.bundles import make_bundle

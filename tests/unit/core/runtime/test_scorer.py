@@ -12,10 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import FEATURES, Embedder
 from darksight_core.runtime.compiled import kernel, loops
-from darksight_core.runtime.scorer import OUTLIER_SCORES, Calibration, Scorer, Scores, ShapeError
+from darksight_core.runtime.scorer import Scorer, ShapeError
+from darksight_core.scored import Scores
 from darksight_core.scores.outlier import OutlierScore, SoftNeighbours
 from darksight_core.simplex import Floats, kl_sym, log_probs
 from tests.support.maps import (
