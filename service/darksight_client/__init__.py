@@ -36,10 +36,11 @@ from darksight_client.models import (
     PolicyState,
     Version,
 )
-from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionExample, RegionPreview, Share
+from darksight_client.regions import Accuracy, CarriedRegion, Region, RegionChange, RegionExample, RegionPreview
 from darksight_client.results import Batch, Decision, Gated, Point, Reason, Scored
 
 __all__ = [
+    "Accuracy",
     "AsyncClient",
     "Batch",
     "Batcher",
@@ -70,7 +71,6 @@ __all__ = [
     "RegionPreview",
     "Scored",
     "ServerError",
-    "Share",
     "Unauthenticated",
     "Unavailable",
     "UnknownModel",

@@ -20,12 +20,12 @@ from darksight_client.results import read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [
+    "Accuracy",
     "CarriedRegion",
     "Region",
     "RegionChange",
     "RegionExample",
     "RegionPreview",
-    "Share",
     "carry_over_region",
     "enforce_region",
     "preview_region",
@@ -87,18 +87,18 @@ class RegionChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Right predictions among `rows`, with the exact 95% interval of their share."""
+class Accuracy:
+    """Accuracy of the classifier on labelled points, with its exact 95% confidence interval."""
 
     rows: int
-    right: int
+    correct: int
     low: float
     high: float
 
     @property
-    def share(self) -> float | None:
-        """The share; None of no rows."""
-        return self.right / self.rows if self.rows else None
+    def value(self) -> float | None:
+        """The accuracy; None if there are no labelled points."""
+        return self.correct / self.rows if self.rows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class RegionExample:
     prediction_id: str
     x: float
     y: float
-    predicted: int
+    predicted: int | None
     label: int | None
     is_accepted: bool
     probabilities: tuple[float, ...]
@@ -123,16 +123,16 @@ class RegionPreview:
     ----------
     reference_points, reference_inside, reference_accuracy
         Points that the map was fitted on, those inside, and how often the classifier was right about them.
-    looked_at, since
+    examined, since
         The newest stored points that were looked at, and when the oldest of them was received.
     accepted
         Those of them that were accepted.
-    inside, inside_accepted, inside_refused
+    inside, inside_accepted, inside_rejected
         Those inside; of these, accepted ones, which would be rejected, and such as a region refused.
     accuracy, accepted_accuracy
         How often the classifier was right about those inside, and about those of them that were accepted. Too low if
         the region was drawn around known mistakes.
-    fresh_accuracy
+    new_accuracy
         About those received after the region was saved, by which it was not drawn.
     examples
         Some of those inside.
@@ -140,16 +140,16 @@ class RegionPreview:
 
     reference_points: int
     reference_inside: int
-    reference_accuracy: Share
-    looked_at: int
+    reference_accuracy: Accuracy
+    examined: int
     since: datetime | None
     accepted: int
     inside: int
     inside_accepted: int
-    inside_refused: int
-    accuracy: Share
-    accepted_accuracy: Share
-    fresh_accuracy: Share
+    inside_rejected: int
+    accuracy: Accuracy
+    accepted_accuracy: Accuracy
+    new_accuracy: Accuracy
     examples: tuple[RegionExample, ...]
 
     @property
@@ -172,9 +172,9 @@ class CarriedRegion:
         Whether both versions have one map, so that no row had to be placed.
     stored_rows, reference_rows
         Rows inside the old polygon that were placed on the new map.
-    held
+    rows_inside
         Those of them that the new polygon holds.
-    others, taken_in
+    other_rows, other_rows_inside
         Rows from outside that were placed too, and those of them that the new polygon takes in.
     """
 
@@ -183,9 +183,9 @@ class CarriedRegion:
     is_same_map: bool
     stored_rows: int
     reference_rows: int
-    held: int
-    others: int
-    taken_in: int
+    rows_inside: int
+    other_rows: int
+    other_rows_inside: int
 
 
 def regions(calls: Calls, model: str, *, version: str = "") -> CallSteps[tuple[Region, ...]]:
@@ -240,7 +240,7 @@ def preview_region(
     )
     answer = yield from calls.unary(_ADMIN + "PreviewRegion", request, admin_pb2.PreviewRegionResponse)
     found: dict[str, Any] = {name: getattr(answer, name) for name in RegionPreview.__slots__}
-    found |= {name: _share(value) for name, value in found.items() if name.endswith("accuracy")}
+    found |= {name: _accuracy(value) for name, value in found.items() if name.endswith("accuracy")}
     found |= {"since": read_time(answer, "since"), "examples": tuple(map(_example, answer.examples))}
     return RegionPreview(**found)
 
@@ -374,8 +374,8 @@ def _region(message: Any) -> Region:
     )
 
 
-def _share(message: Any) -> Share:
-    return Share(message.rows, message.right, message.low, message.high)
+def _accuracy(message: Any) -> Accuracy:
+    return Accuracy(message.rows, message.correct, message.low, message.high)
 
 
 def _example(message: Any) -> RegionExample:
@@ -383,9 +383,9 @@ def _example(message: Any) -> RegionExample:
         prediction_id=message.prediction_id,
         x=message.x,
         y=message.y,
-        predicted=message.predicted,
-        label=None if message.label < 0 else message.label,
+        predicted=message.predicted if message.HasField("predicted") else None,
+        label=message.label if message.HasField("label") else None,
         is_accepted=message.is_accepted,
-        probabilities=tuple(message.probs),
+        probabilities=tuple(message.probabilities),
         received_at=read_time(message, "received_at"),
     )

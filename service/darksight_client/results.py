@@ -217,7 +217,7 @@ class Point:
     p_value: float
     decision: Decision
     reason: Reason
-    predicted: int
+    predicted: int | None
     top_probability: float
     label: int | None
     probabilities: tuple[float, ...]
@@ -270,8 +270,8 @@ def read_point(message: Any) -> Point:
         p_value=message.p_value,
         decision=Decision(message.decision),
         reason=Reason(message.reason),
-        predicted=message.predicted,
+        predicted=message.predicted if message.HasField("predicted") else None,
         top_probability=message.top_probability,
-        label=message.label if message.label >= 0 else None,
+        label=message.label if message.HasField("label") else None,
         probabilities=tuple(message.probabilities),
     )

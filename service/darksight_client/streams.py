@@ -57,7 +57,7 @@ def read_answer(reply: bytes, part: Part) -> Scored:
             return read_scored(message, columns, part.names)
     except ValueError as error:
         raise ServerError(f"the server answered with {error}; is it a DarkSight server?") from None
-    row = message.row if message.field and row_of(message.field) is None else row_of(message.field)
+    row = message.row if message.HasField("row") else row_of(message.field)
     raise error_of_status(message.code, message.message, row=row, field=message.field)
 
 

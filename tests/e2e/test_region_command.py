@@ -44,8 +44,8 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
         wait_until(lambda: len(list(client.points("digits"))) == len(ROWS), what="the points in the store")
 
         preview = run("preview", "digits", "--polygon", inline)
-        assert preview["looked_at"] == len(ROWS)
-        assert preview["accuracy"] == {"rows": 0, "right": 0, "low": 0.0, "high": 1.0, "share": None}
+        assert preview["examined"] == len(ROWS)
+        assert preview["accuracy"] == {"rows": 0, "correct": 0, "low": 0.0, "high": 1.0, "value": None}
         run("add", "digits", "gap", "--polygon", str(drawn), "--author", "ann", "--expires", "2099-01-01T00:00Z")
         assert run("enforce", "digits", "gap", "--comment", "agreed")["is_enforced"] is True
         served = client.score("digits", ROWS)

@@ -107,7 +107,7 @@ class Fake:
         """ListPoints: 5 points, in pages of 2."""
         self.requests.append(request)
         start = int(request.page_token or 0)
-        points = [monitor_pb2.Point(id=str(number), label=-1) for number in range(start, min(start + 2, 5))]
+        points = [monitor_pb2.Point(id=str(number)) for number in range(start, min(start + 2, 5))]
         return monitor_pb2.ListPointsResponse(points=points, next_page_token=str(start + 2) if start + 2 < 5 else "")
 
 
@@ -647,13 +647,13 @@ class Admin:
                 inside=4,
                 inside_accepted=3,
                 accepted=6,
-                accuracy=admin_pb2.Share(rows=4, right=1, low=0.1, high=0.7),
-                examples=[admin_pb2.RegionExample(prediction_id="a", label=-1, probs=[0.25, 0.75])],
+                accuracy=admin_pb2.Accuracy(rows=4, correct=1, low=0.1, high=0.7),
+                examples=[admin_pb2.RegionExample(prediction_id="a", probabilities=[0.25, 0.75])],
             ),
             "SaveRegion": admin_pb2.SaveRegionResponse(region=self.region),
             "SetRegionMode": admin_pb2.SetRegionModeResponse(region=self.region),
             "RemoveRegion": admin_pb2.RemoveRegionResponse(region=self.region),
-            "CarryOverRegion": admin_pb2.CarryOverRegionResponse(region=self.region, held=8, is_saved=True),
+            "CarryOverRegion": admin_pb2.CarryOverRegionResponse(region=self.region, rows_inside=8, is_saved=True),
         }
         service = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
         assert set(answers) == {method.name for method in service.methods}
@@ -703,9 +703,9 @@ def test_regions(fake: Fake) -> None:
     assert (region.name, region.polygon, region.is_enforced, region.saved_at) == ("gap", TRIANGLE, True, None)
     assert region.expires_at == datetime.fromtimestamp(1_700_000_000, UTC)
     assert (change.action, change.author) == ("save", "ann")
-    assert (preview.accuracy.share, preview.fresh_accuracy.share, preview.accepted_share) == (0.25, None, 0.5)
+    assert (preview.accuracy.value, preview.new_accuracy.value, preview.accepted_share) == (0.25, None, 0.5)
     assert (preview.examples[0].label, preview.examples[0].probabilities) == (None, (0.25, 0.75))
-    assert (carried.region, carried.held, carried.is_saved) == (region, 8, True)
+    assert (carried.region, carried.rows_inside, carried.is_saved) == (region, 8, True)
     assert [request.mode for request in admin.requests[4:6]] == [2, 1]
     assert (admin.requests[0].include_history, admin.requests[1].include_history) == (False, True)
 

@@ -234,14 +234,14 @@ def test_a_preview_counts_what_would_be_rejected(client: Client, bundles: list[P
 
     wrong = labels != predicted
     reference = read_bundle(bundles[0]).reference
-    assert (preview.looked_at, preview.accepted) == (len(ROWS), plain.accepted.sum())
+    assert (preview.examined, preview.accepted) == (len(ROWS), plain.accepted.sum())
     assert (preview.inside, preview.inside_accepted) == (inside.sum(), (inside & plain.accepted).sum())
-    assert preview.inside_refused == 0
+    assert preview.inside_rejected == 0
     assert preview.accepted_share == (inside & plain.accepted).sum() / plain.accepted.sum()
-    assert preview.accuracy.right == (inside & ~wrong).sum()
+    assert preview.accuracy.correct == (inside & ~wrong).sum()
     assert preview.accepted_accuracy.rows == (inside & plain.accepted).sum()
-    assert 0.0 < preview.accuracy.low < preview.accuracy.share < preview.accuracy.high < 1.0
-    assert preview.fresh_accuracy.rows == 0
+    assert 0.0 < preview.accuracy.low < preview.accuracy.value < preview.accuracy.high < 1.0
+    assert preview.new_accuracy.rows == 0
     assert preview.reference_points == len(reference.points)
     assert preview.reference_inside == core.Region("expected", tuple(polygon)).inside(reference.points).sum()
     assert preview.reference_accuracy.rows == preview.reference_inside
@@ -266,10 +266,10 @@ def test_labels_that_came_after_it_was_saved_are_told_apart(client: Client):
     def found():
         return client.preview_region("digits", name="gap", examples=0)
 
-    wait_until(lambda: found().fresh_accuracy.rows == inside.sum(), what="the outcomes in the store")
-    assert found().fresh_accuracy.right == inside.sum()
+    wait_until(lambda: found().new_accuracy.rows == inside.sum(), what="the outcomes in the store")
+    assert found().new_accuracy.correct == inside.sum()
     assert found().accuracy.rows >= inside.sum()
-    assert found().inside_refused >= (inside & plain.accepted).sum()
+    assert found().inside_rejected >= (inside & plain.accepted).sum()
     assert found().examples == ()
 
 
@@ -287,7 +287,7 @@ def test_a_region_is_carried_over_by_the_rows_inside_it(client: Client, versions
     new = core.Region("new", carried.region.polygon)
     assert carried.stored_rows >= inside.sum()
     assert carried.reference_rows > 0
-    assert 0.9 <= carried.held / (carried.stored_rows + carried.reference_rows) <= 1.0
+    assert 0.9 <= carried.rows_inside / (carried.stored_rows + carried.reference_rows) <= 1.0
     assert new.inside(there[inside]).mean() >= 0.8
     assert (carried.is_saved, carried.is_same_map, carried.region.version) == (False, False, versions[1])
     assert client.regions("digits", version=versions[1]) == ()
@@ -317,7 +317,7 @@ def test_a_second_replica_refuses_too(bundles: list[Path], postgres_url: str, tm
             one.enforce_region("digits", "gap")
             wait_for_decisions(two, reasons_inside(plain, polygon))
             assert two.regions("digits")[0].polygon == region.polygon
-            wait_until(lambda: two.preview_region("digits", name="gap").inside_refused > 0, what="refused points")
+            wait_until(lambda: two.preview_region("digits", name="gap").inside_rejected > 0, what="refused points")
         second.stop()
         second = start_server(tmp_path / "b", {"digits": bundles[0]}, *options)
         with Client(second.grpc_target, timeout_seconds=60.0) as two:

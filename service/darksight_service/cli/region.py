@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from darksight_client import Accuracy, RegionPreview
 from darksight_client import Region as ServedRegion
-from darksight_client import RegionPreview, Share
 
 from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
@@ -163,8 +163,8 @@ def run_preview(args: argparse.Namespace) -> int:
             examples=args.examples,
         )
     if args.json:
-        shares = {name: _share(getattr(found, name)) for name in RegionPreview.__slots__ if name.endswith("accuracy")}
-        print_json({**_plain(asdict(found)), **shares, "accepted_share": found.accepted_share})
+        accuracies = {name: _accuracy(getattr(found, name)) for name in RegionPreview.__slots__ if name.endswith("accuracy")}
+        print_json({**_plain(asdict(found)), **accuracies, "accepted_share": found.accepted_share})
     else:
         _print_preview(found)
     return 0
@@ -225,8 +225,8 @@ def run_carry_over(args: argparse.Namespace) -> int:
         print("Both versions have one map: the polygon is the same.")
     else:
         rows = found.stored_rows + found.reference_rows
-        print(f"Of {rows:,} rows inside ({found.reference_rows:,} of them reference points) it holds {found.held:,}.")
-        print(f"Of {found.others:,} other rows it takes in {found.taken_in:,}.")
+        print(f"Of {rows:,} rows inside ({found.reference_rows:,} of them reference points) it holds {found.rows_inside:,}.")
+        print(f"Of {found.other_rows:,} other rows it holds {found.other_rows_inside:,}.")
     print(f"polygon: {' '.join(f'{x:.6g},{y:.6g}' for x, y in found.region.polygon)}")
     print("saved as a shadow" if found.is_saved else "not saved; --save does")
     return 0
@@ -277,12 +277,12 @@ def _polygon(text: str) -> list[tuple[float, float]]:
 def _print_preview(found: RegionPreview) -> None:
     counts = (
         ("reference points", found.reference_points, found.reference_inside, found.reference_accuracy),
-        ("newest stored points", found.looked_at, found.inside, found.accuracy),
+        ("newest stored points", found.examined, found.inside, found.accuracy),
         ("accepted, would be rejected", found.accepted, found.inside_accepted, found.accepted_accuracy),
-        ("received since it was saved", None, None, found.fresh_accuracy),
+        ("received since it was saved", None, None, found.new_accuracy),
     )
     rows = [
-        (name, among, inside, each.rows, each.rows - each.right, each.share, f"{each.low:.4f} to {each.high:.4f}")
+        (name, among, inside, each.rows, each.rows - each.correct, each.value, f"{each.low:.4f} to {each.high:.4f}")
         for name, among, inside, each in counts
     ]
     print_table(rows, ("points", "in all", "inside", "labelled", "wrong", "accuracy", "95% interval"))
@@ -331,8 +331,8 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _share(share: Share) -> dict[str, Any]:
-    return {**asdict(share), "share": share.share}
+def _accuracy(accuracy: Accuracy) -> dict[str, Any]:
+    return {**asdict(accuracy), "value": accuracy.value}
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 from darksight_client.stubs.darksight.v1 import admin_pb2
@@ -59,11 +59,19 @@ class RegionCalls:
             until_ms=_ms(request, "until"),
             examples=request.examples,
         )
-        shares: dict[str, Any] = {name: _share(share) for name, share in found.shares().items()}
         response = admin_pb2.PreviewRegionResponse(
-            **found.counts(),
-            **shares,
+            reference_points=found.reference_points,
+            reference_inside=found.reference_inside,
+            reference_accuracy=_accuracy(found.reference_accuracy),
+            examined=found.looked_at,
             since=timestamp(found.since_ms) if found.looked_at else None,
+            accepted=found.accepted,
+            inside=found.inside,
+            inside_accepted=found.inside_accepted,
+            inside_rejected=found.inside_refused,
+            accuracy=_accuracy(found.accuracy),
+            accepted_accuracy=_accuracy(found.accepted_accuracy),
+            new_accuracy=_accuracy(found.fresh_accuracy),
             examples=[_example(point) for point in found.examples],
         )
         return response.SerializeToString()
@@ -119,8 +127,13 @@ class RegionCalls:
         )
         response = admin_pb2.CarryOverRegionResponse(
             region=_polygon(found.region, found.version) if found.saved is None else _message(found.saved),
+            is_same_map=found.is_same_map,
+            stored_rows=found.stored_rows,
+            reference_rows=found.reference_rows,
+            rows_inside=found.held,
+            other_rows=found.others,
+            other_rows_inside=found.taken_in,
             is_saved=found.saved is not None,
-            **found.counts(),
         )
         return response.SerializeToString()
 
@@ -168,8 +181,8 @@ def _change(change: Change) -> admin_pb2.RegionChange:
     )
 
 
-def _share(share: Share) -> admin_pb2.Share:
-    return admin_pb2.Share(rows=share.rows, right=share.right, low=share.low, high=share.high)
+def _accuracy(share: Share) -> admin_pb2.Accuracy:
+    return admin_pb2.Accuracy(rows=share.rows, correct=share.right, low=share.low, high=share.high)
 
 
 def _example(point: StoredPoint) -> admin_pb2.RegionExample:
@@ -177,9 +190,9 @@ def _example(point: StoredPoint) -> admin_pb2.RegionExample:
         prediction_id=point.prediction_id,
         x=point.x,
         y=point.y,
-        predicted=point.predicted,
-        label=point.label,
+        predicted=point.predicted if point.predicted >= 0 else None,
+        label=point.label if point.label >= 0 else None,
         is_accepted=point.decision == Decision.ACCEPT,
-        probs=point.probs.tolist(),
+        probabilities=point.probs.tolist(),
         received_at=timestamp(point.received_ms),
     )

@@ -266,7 +266,7 @@ def _stream_error(error: Exception) -> Any:
     return {
         "code": abort_code(error),
         "message": status_of(error)[1].message,
-        "row": int(facts.get("row", 0)),
+        "row": facts.get("row"),
         "field": str(facts.get("field", "")),
     }
 
@@ -292,8 +292,8 @@ def _point(point: StoredPoint) -> monitor_pb2.Point:
         p_value=point.p_value,
         decision=monitor_pb2.Decision.Name(point.decision),
         reason=monitor_pb2.Reason.Name(point.reason),
-        predicted=point.predicted,
+        predicted=point.predicted if point.predicted >= 0 else None,
         top_probability=point.top,
-        label=point.label,
+        label=point.label if point.label >= 0 else None,
         probabilities=point.probs.tolist(),
     )

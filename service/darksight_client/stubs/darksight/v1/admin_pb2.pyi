@@ -291,17 +291,17 @@ class RegionChange(_message.Message):
     comment: str
     def __init__(self, changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
-class Share(_message.Message):
-    __slots__ = ("rows", "right", "low", "high")
+class Accuracy(_message.Message):
+    __slots__ = ("rows", "correct", "low", "high")
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    CORRECT_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
     rows: int
-    right: int
+    correct: int
     low: float
     high: float
-    def __init__(self, rows: _Optional[int] = ..., right: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., correct: _Optional[int] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class ListRegionsRequest(_message.Message):
     __slots__ = ("model", "version", "include_history")
@@ -340,44 +340,44 @@ class PreviewRegionRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class PreviewRegionResponse(_message.Message):
-    __slots__ = ("reference_points", "reference_inside", "reference_accuracy", "looked_at", "since", "accepted", "inside", "inside_accepted", "inside_refused", "accuracy", "accepted_accuracy", "fresh_accuracy", "examples")
+    __slots__ = ("reference_points", "reference_inside", "reference_accuracy", "examined", "since", "accepted", "inside", "inside_accepted", "inside_rejected", "accuracy", "accepted_accuracy", "new_accuracy", "examples")
     REFERENCE_POINTS_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_INSIDE_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_ACCURACY_FIELD_NUMBER: _ClassVar[int]
-    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     INSIDE_FIELD_NUMBER: _ClassVar[int]
     INSIDE_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    INSIDE_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_REJECTED_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_ACCURACY_FIELD_NUMBER: _ClassVar[int]
-    FRESH_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    NEW_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     reference_points: int
     reference_inside: int
-    reference_accuracy: Share
-    looked_at: int
+    reference_accuracy: Accuracy
+    examined: int
     since: _timestamp_pb2.Timestamp
     accepted: int
     inside: int
     inside_accepted: int
-    inside_refused: int
-    accuracy: Share
-    accepted_accuracy: Share
-    fresh_accuracy: Share
+    inside_rejected: int
+    accuracy: Accuracy
+    accepted_accuracy: Accuracy
+    new_accuracy: Accuracy
     examples: _containers.RepeatedCompositeFieldContainer[RegionExample]
-    def __init__(self, reference_points: _Optional[int] = ..., reference_inside: _Optional[int] = ..., reference_accuracy: _Optional[_Union[Share, _Mapping]] = ..., looked_at: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[int] = ..., inside: _Optional[int] = ..., inside_accepted: _Optional[int] = ..., inside_refused: _Optional[int] = ..., accuracy: _Optional[_Union[Share, _Mapping]] = ..., accepted_accuracy: _Optional[_Union[Share, _Mapping]] = ..., fresh_accuracy: _Optional[_Union[Share, _Mapping]] = ..., examples: _Optional[_Iterable[_Union[RegionExample, _Mapping]]] = ...) -> None: ...
+    def __init__(self, reference_points: _Optional[int] = ..., reference_inside: _Optional[int] = ..., reference_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examined: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[int] = ..., inside: _Optional[int] = ..., inside_accepted: _Optional[int] = ..., inside_rejected: _Optional[int] = ..., accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., accepted_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., new_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examples: _Optional[_Iterable[_Union[RegionExample, _Mapping]]] = ...) -> None: ...
 
 class RegionExample(_message.Message):
-    __slots__ = ("prediction_id", "x", "y", "predicted", "label", "is_accepted", "probs", "received_at")
+    __slots__ = ("prediction_id", "x", "y", "predicted", "label", "is_accepted", "probabilities", "received_at")
     PREDICTION_ID_FIELD_NUMBER: _ClassVar[int]
     X_FIELD_NUMBER: _ClassVar[int]
     Y_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     IS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    PROBS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_AT_FIELD_NUMBER: _ClassVar[int]
     prediction_id: str
     x: float
@@ -385,9 +385,9 @@ class RegionExample(_message.Message):
     predicted: int
     label: int
     is_accepted: bool
-    probs: _containers.RepeatedScalarFieldContainer[float]
+    probabilities: _containers.RepeatedScalarFieldContainer[float]
     received_at: _timestamp_pb2.Timestamp
-    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: _Optional[bool] = ..., probs: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: _Optional[bool] = ..., probabilities: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SaveRegionRequest(_message.Message):
     __slots__ = ("model", "version", "name", "polygon", "expires_at", "author", "comment")
@@ -474,21 +474,21 @@ class CarryOverRegionRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: _Optional[bool] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class CarryOverRegionResponse(_message.Message):
-    __slots__ = ("region", "is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in", "is_saved")
+    __slots__ = ("region", "is_same_map", "stored_rows", "reference_rows", "rows_inside", "other_rows", "other_rows_inside", "is_saved")
     REGION_FIELD_NUMBER: _ClassVar[int]
     IS_SAME_MAP_FIELD_NUMBER: _ClassVar[int]
     STORED_ROWS_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_ROWS_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
-    OTHERS_FIELD_NUMBER: _ClassVar[int]
-    TAKEN_IN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_INSIDE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ROWS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ROWS_INSIDE_FIELD_NUMBER: _ClassVar[int]
     IS_SAVED_FIELD_NUMBER: _ClassVar[int]
     region: Region
     is_same_map: bool
     stored_rows: int
     reference_rows: int
-    held: int
-    others: int
-    taken_in: int
+    rows_inside: int
+    other_rows: int
+    other_rows_inside: int
     is_saved: bool
-    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: _Optional[bool] = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., held: _Optional[int] = ..., others: _Optional[int] = ..., taken_in: _Optional[int] = ..., is_saved: _Optional[bool] = ...) -> None: ...
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: _Optional[bool] = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., rows_inside: _Optional[int] = ..., other_rows: _Optional[int] = ..., other_rows_inside: _Optional[int] = ..., is_saved: _Optional[bool] = ...) -> None: ...
