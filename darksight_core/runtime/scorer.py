@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.errors import ConfigError, PredictionsError
 from darksight_core.guarantees.conformal import p_values
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
@@ -40,7 +40,7 @@ _TIE = 1e-9
 _RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
 
 
-class ShapeError(DarkSightError, ValueError):
+class ShapeError(PredictionsError):
     """The rows to score are not an array of numbers of the right shape."""
 
     code = "shape"
