@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.errors import ConfigError, PredictionsError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
@@ -33,7 +33,7 @@ __all__ = ["Scorer", "ShapeError"]
 _RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
 
 
-class ShapeError(DarkSightError, ValueError):
+class ShapeError(PredictionsError):
     """The rows to score are not an array of numbers of the right shape."""
 
     code = "shape"

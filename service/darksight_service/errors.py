@@ -1,34 +1,37 @@
-"""What the running system refuses or reports, below the core's tree.
+"""Errors of the service, below the tree of `darksight_core.errors`.
 
     DarkSightError
-    ├── RecordError              a spooled record cannot be read
-    ├── SettingsError            a setting has a value that cannot work
-    ├── RequestError             a request cannot be understood; names field and row
-    ├── NotFoundError            no such model or version
-    ├── RefusedError             an operation that the present state does not permit
-    ├── RemoteError              a service that a command asked refused or did not answer
-    ├── BulkError                workers that score a store were ended, or one of them found a defect
-    ├── OverloadedError          more calls than the server takes at a time
-    ├── UnauthenticatedError     no valid token
-    ├── ForbiddenError           a token without the scope that the call needs
-    ├── SpoolError               a spool folder belongs to another process
-    ├── AbandonedError           the caller went away while it was served
-    ├── StoreUnavailableError    the database is away; what could not be stored is tried again
-    └── StoreError               the database refused something; trying again does not help
-        ├── SchemaMismatchError  its tables are not those of this program
-        └── AuditError           the trail of policy changes was altered
+    ├── AbandonedError           the client cancelled the call, or its deadline passed
+    ├── BulkError                a bulk scoring run failed; finished parts are kept
+    ├── CounterFileError         a counter file cannot be read
+    ├── ForbiddenError           the token lacks the scope that the call needs
+    ├── NotFoundError            no such model, version or point
+    ├── OverloadedError          too many concurrent calls
+    ├── RecordError              a record of the spool cannot be encoded or decoded
+    ├── RefusedError             the current state does not allow the operation
+    ├── RemoteError              a service refused a command or did not answer
+    ├── RequestError             a request is invalid; names field and row
+    ├── SettingsError            a setting is unknown or invalid
+    ├── SpoolError               another process owns a spool directory
+    ├── StoreUnavailableError    the database is unavailable; retry later
+    ├── StoreError               the database refused an operation; a retry does not help
+    │   ├── AuditError           the audit trail was altered
+    │   └── SchemaMismatchError  the database has another schema version
+    └── UnauthenticatedError     no valid token
 
-Each has the shape that `darksight_core.errors` gives: a stable `code`, a message for people, `details`.
+`STATUSES` gives each its gRPC and HTTP status.
 """
 
 from __future__ import annotations
 
-from darksight_core.errors import DarkSightError
+from darksight_core.errors import BundleError, ConfigError, DarkSightError, PredictionsError
 
 __all__ = [
+    "STATUSES",
     "AbandonedError",
     "AuditError",
     "BulkError",
+    "CounterFileError",
     "ForbiddenError",
     "NotFoundError",
     "OverloadedError",
@@ -42,55 +45,26 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "UnauthenticatedError",
+    "statuses_of",
 ]
 
 
-class RecordError(DarkSightError, ValueError):
-    """A record cannot be encoded, or its bytes are none that `records.encode` writes."""
+class AbandonedError(DarkSightError):
+    """The client cancelled the call, or its deadline passed, before the response was ready."""
 
-    code = "record"
-
-
-class StoreUnavailableError(DarkSightError):
-    """The database cannot be reached just now; nothing was stored and the same call may succeed later."""
-
-    code = "store_unavailable"
+    code = "abandoned"
 
 
-class SettingsError(DarkSightError, ValueError):
-    """A setting is unknown or has a value that cannot work."""
+class BulkError(DarkSightError):
+    """A worker of a bulk scoring run was killed or found a defect; finished parts are kept."""
 
-    code = "settings"
-
-
-class RequestError(DarkSightError, ValueError):
-    """A request cannot be understood; `details` has `field` and, where one is to blame, `row`."""
-
-    code = "request"
+    code = "bulk"
 
 
-class NotFoundError(DarkSightError, LookupError):
-    """There is no such model, version or point."""
+class CounterFileError(DarkSightError):
+    """A counter file is truncated, damaged or of another layout."""
 
-    code = "not_found"
-
-
-class RefusedError(DarkSightError):
-    """The request is understood, but what it asks for is not possible in the present state."""
-
-    code = "refused"
-
-
-class OverloadedError(DarkSightError):
-    """More calls than the server takes at a time; `details` has `retry_seconds`."""
-
-    code = "overloaded"
-
-
-class UnauthenticatedError(DarkSightError):
-    """The call has no token, or one that is not known."""
-
-    code = "unauthenticated"
+    code = "counter_file"
 
 
 class ForbiddenError(DarkSightError):
@@ -99,43 +73,103 @@ class ForbiddenError(DarkSightError):
     code = "forbidden"
 
 
+class NotFoundError(DarkSightError, LookupError):
+    """There is no such model, version or point."""
+
+    code = "not_found"
+
+
+class OverloadedError(DarkSightError):
+    """Too many concurrent calls; `details` has `retry_seconds`."""
+
+    code = "overloaded"
+
+
+class RecordError(DarkSightError, ValueError):
+    """A record cannot be encoded, or its bytes cannot be decoded."""
+
+    code = "record"
+
+
+class RefusedError(DarkSightError):
+    """The request is valid, but the current state does not allow it."""
+
+    code = "refused"
+
+
+class RemoteError(DarkSightError):
+    """A service refused a command or did not answer."""
+
+    code = "remote"
+
+
+class RequestError(DarkSightError, ValueError):
+    """A request is invalid; `details` has `field` and, where one row is wrong, `row`."""
+
+    code = "request"
+
+
+class SettingsError(DarkSightError, ValueError):
+    """A setting is unknown or has an invalid value."""
+
+    code = "settings"
+
+
 class SpoolError(DarkSightError):
-    """A spool folder belongs to another process."""
+    """Another process owns the spool directory."""
 
     code = "spool"
 
 
-class AbandonedError(DarkSightError):
-    """The caller went away, or its deadline passed, before the answer was there."""
+class StoreUnavailableError(DarkSightError):
+    """The database is unavailable; nothing was stored, and a retry may succeed."""
 
-    code = "abandoned"
+    code = "store_unavailable"
 
 
 class StoreError(DarkSightError):
-    """The database refused something; trying again does not help."""
+    """The database refused an operation; a retry does not help."""
 
     code = "store"
 
 
-class SchemaMismatchError(StoreError):
-    """The tables of the database are not those of this program; the message has the command to run."""
-
-    code = "schema_mismatch"
-
-
 class AuditError(StoreError):
-    """The trail of policy changes was altered; `details` has the `id` of the first change that does not fit."""
+    """The audit trail was altered; `details` has the `id` of the first change that does not fit."""
 
     code = "audit"
 
 
-class BulkError(DarkSightError):
-    """Workers that score a store were ended, or one of them found a defect; finished parts are kept."""
+class SchemaMismatchError(StoreError):
+    """The database has another schema version than this program; the message names the command to run."""
 
-    code = "bulk"
+    code = "schema_mismatch"
 
 
-class RemoteError(DarkSightError):
-    """A service that a command asked refused, or did not answer."""
+class UnauthenticatedError(DarkSightError):
+    """The call has no token, or an unknown one."""
 
-    code = "remote"
+    code = "unauthenticated"
+
+
+STATUSES: dict[type[DarkSightError], tuple[str, int]] = {
+    AbandonedError: ("DEADLINE_EXCEEDED", 504),
+    BundleError: ("FAILED_PRECONDITION", 409),
+    ConfigError: ("INVALID_ARGUMENT", 400),
+    ForbiddenError: ("PERMISSION_DENIED", 403),
+    NotFoundError: ("NOT_FOUND", 404),
+    OverloadedError: ("RESOURCE_EXHAUSTED", 429),
+    PredictionsError: ("INVALID_ARGUMENT", 400),
+    RefusedError: ("FAILED_PRECONDITION", 409),
+    RequestError: ("INVALID_ARGUMENT", 400),
+    SchemaMismatchError: ("FAILED_PRECONDITION", 409),
+    StoreUnavailableError: ("UNAVAILABLE", 503),
+    UnauthenticatedError: ("UNAUTHENTICATED", 401),
+}
+"""Name of the gRPC status code and HTTP status, by class; a subclass without a line has those of its parent."""
+
+_INTERNAL = ("INTERNAL", 500)
+
+
+def statuses_of(error: BaseException) -> tuple[str, int]:
+    """gRPC and HTTP status of an error; without a line in `STATUSES` it is internal, and its message stays here."""
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), _INTERNAL)

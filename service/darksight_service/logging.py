@@ -1,4 +1,4 @@
-"""Logs of the service: one JSON object per line on stderr, an event in the past tense and its facts."""
+"""Logs of the service: one JSON object per line on stderr, with the event and its fields."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up_logs(process: str, level: str) -> None:
-    """Log the events of this process to stderr.
+    """Write the log of this process to stderr.
 
     Parameters
     ----------
     process
-        Its name in every line.
+        Name of the process, in every line.
     level
         `debug`, `info`, `warning` or `error`.
     """

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from darksight_service.metrics.catalogue import METRICS, sample_names
-from darksight_service.settings import Settings, setting_names
+from darksight_service.settings import Settings
 
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
 from deploy.kubernetes.generate import manifest_files
@@ -135,7 +135,7 @@ def test_readme_links_to_files_that_exist() -> None:
 
 def test_settings_are_settings() -> None:
     """Every DARKSIGHT_ variable that a file sets is one that the service knows."""
-    known = {f"DARKSIGHT_{name.upper()}" for name in setting_names()} | {"DARKSIGHT_CONFIG"}
+    known = {f"DARKSIGHT_{name.upper()}" for name in Settings.model_fields} | {"DARKSIGHT_CONFIG"}
     known |= {f"{name}_FILE" for name in known}
     used = {
         name for path in FILES if path.suffix != ".png" for name in re.findall(r"DARKSIGHT_[A-Z_]+", path.read_text())

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from darksight_service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for folder in (ROOT, ROOT / "service") for path in folder.glob("darksight_*/__init__.py"))
@@ -164,13 +164,17 @@ for name in {light!r}:
 
 
 def test_readme_of_the_service_lists_every_setting_with_its_default() -> None:
-    """What can be set stands in service/README.md as the code has it."""
-    from darksight_service.settings import Settings
-
+    """The table in service/README.md has names, defaults and descriptions as the code has them."""
     readme = (ROOT / "service" / "README.md").read_text(encoding="utf-8")
+    table = re.findall(
+        r"^\| `(\w+)` \| (.*) \| (.*) \|$", readme.partition("## Settings")[2].partition("\n## ")[0], re.M
+    )
 
-    for setting in fields(Settings):
-        assert re.search(rf"^\| `{setting.name}` \| .* \| {re.escape(setting.metadata['text'])} \|$", readme, re.M)
+    expected = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else str(field.default)
+        expected.append((name, default.lower() if isinstance(field.default, bool) else default, field.description))
+    assert table == expected
 
 
 def test_every_package_is_packed() -> None:

@@ -40,7 +40,7 @@ _PATIENCE = timedelta(minutes=30)
 class ProcessGroupError(FitError):
     """Another process of the fit is gone."""
 
-    code = "fit_team"
+    code = "process_group"
 
 
 def deal_blocks(n_rows: int, rank: int, size: int) -> range:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import threading
 from pathlib import Path
@@ -44,12 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from darksight_service.processes.explorer import serve
     from darksight_service.settings import read_settings
 
-    environment = dict(os.environ)
-    config = environment.pop("DARKSIGHT_CONFIG", None)
     names = ("host", "explorer_port", "data_dir", "bundle_dir", "database_url")
-    settings = read_settings(
-        args.config or (Path(config) if config else None), environment, **{name: getattr(args, name) for name in names}
-    )
+    settings = read_settings(args.config, **{name: getattr(args, name) for name in names})
     if not (settings.data_dir / "registry.json").exists():
         raise SettingsError(
             f"{settings.data_dir}: is not the data folder of a service; name one with --data-dir, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +65,11 @@ def run(args: argparse.Namespace) -> int:
     from darksight_service.control.registry import named_bundle
     from darksight_service.settings import read_settings
 
-    environment = dict(os.environ)
-    config = environment.pop("DARKSIGHT_CONFIG", None)
     names = (
         *("host", "grpc_port", "http_port", "explorer_port", "explorer", "workers"),
         *("data_dir", "bundle_dir", "database_url"),
     )
-    settings = read_settings(
-        args.config or (Path(config) if config else None), environment, **{name: getattr(args, name) for name in names}
-    )
+    settings = read_settings(args.config, **{name: getattr(args, name) for name in names})
     # Before there is a data folder, and before long imports.
     for _, path in args.model:
         named_bundle(settings.bundles, path)

@@ -1,8 +1,7 @@
-"""What each error becomes on the wire.
+"""gRPC statuses of errors, by the table in `darksight_service.errors`.
 
-One table says which status an error has, by its class or the nearest one above it. What it does not name is a mistake
-of ours: INTERNAL, with a fixed text and the number of the request under which the log has the rest. So no stack, SQL or
-path leaves the process.
+An error that the table does not name is INTERNAL: the client gets a fixed text and a request id, and the log has the
+rest under this id. So no stack, SQL or path leaves the process.
 """
 
 from __future__ import annotations
@@ -15,47 +14,13 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from darksight_core.errors import BundleError, ConfigError, DarkSightError, FitError, PredictionsError
-from darksight_core.runtime.scorer import ShapeError
-from darksight_service.errors import (
-    AbandonedError,
-    ForbiddenError,
-    NotFoundError,
-    OverloadedError,
-    RecordError,
-    RefusedError,
-    RequestError,
-    SchemaMismatchError,
-    SettingsError,
-    StoreUnavailableError,
-    UnauthenticatedError,
-)
+from darksight_core.errors import DarkSightError
+from darksight_service.errors import OverloadedError, statuses_of
 
-__all__ = ["STATUSES", "abort", "abort_code", "status_of"]
+__all__ = ["abort", "abort_code", "status_of"]
 
 _DOMAIN = "darksight"
 _DETAILS = "grpc-status-details-bin"
-
-STATUSES: dict[type[DarkSightError], grpc.StatusCode] = {
-    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    ShapeError: grpc.StatusCode.INVALID_ARGUMENT,
-    PredictionsError: grpc.StatusCode.INVALID_ARGUMENT,
-    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
-    NotFoundError: grpc.StatusCode.NOT_FOUND,
-    BundleError: grpc.StatusCode.FAILED_PRECONDITION,
-    RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
-    OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
-    ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
-    StoreUnavailableError: grpc.StatusCode.UNAVAILABLE,
-    SchemaMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
-    AbandonedError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    # These have no way to a caller; if one finds it, it is a mistake of ours.
-    RecordError: grpc.StatusCode.INTERNAL,
-    FitError: grpc.StatusCode.INTERNAL,
-    SettingsError: grpc.StatusCode.INTERNAL,
-    DarkSightError: grpc.StatusCode.INTERNAL,
-}
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -67,9 +32,7 @@ def abort_code(error: Exception) -> int:
 
 
 def _code(error: Exception) -> grpc.StatusCode:
-    if isinstance(error, DarkSightError):
-        return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-    return grpc.StatusCode.INTERNAL
+    return grpc.StatusCode[statuses_of(error)[0]]
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:

@@ -16,7 +16,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
@@ -127,7 +126,7 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         # Bound and never listening, it keeps the port for the workers, who share it.
         self._port_holder = _bind(settings)
-        self.settings = replace(settings, grpc_port=self._port_holder.getsockname()[1])
+        self.settings = settings.model_copy(update={"grpc_port": self._port_holder.getsockname()[1]})
         self.is_stopping = False
         environment = {**_ONE_THREAD, **self.settings.environment()}
         kept = {name: os.environ.get(name, value) for name, value in _KEPT_MEMORY.items()}

@@ -1,0 +1,68 @@
+"""The first problem that pydantic finds in settings or in a request, as a field and one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from darksight_core.errors import DarkSightError
+
+__all__ = ["first_problem"]
+
+_LONGEST_VALUE = 40
+
+# By error type of pydantic; a type that is not here, such as `int_parsing`, is looked up by its first word.
+_EXPECTED = {
+    "bool": "true or false",
+    "dict": "an object",
+    "finite": "a finite number",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list",
+    "model": "an object",
+    "path": "a path",
+    "string": "text",
+    "tuple": "a list",
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "too_short": "a list of at least {min_length} items",
+    "too_long": "a list of at most {max_length} items",
+}
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Path of the field, such as `labels[2].label`, and what is wrong with it.
+
+    A DarkSightError that one of our validators raised is raised again as it is.
+    """
+    found = error.errors(include_url=False)[0]
+    context: dict[str, Any] = found.get("ctx", {})
+    raised = context.get("error")
+    if isinstance(raised, DarkSightError):
+        raise raised from None
+    return _path(found["loc"]), _sentence(found["type"], context, found["input"])
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _sentence(kind: str, context: dict[str, Any], value: object) -> str:
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return str(context["error"])
+    expected = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0], "valid")
+    words = {name: str(each).replace("'", "") for name, each in context.items()}
+    shown = repr(value)
+    if len(shown) > _LONGEST_VALUE:
+        shown = f"{shown[:_LONGEST_VALUE]}…"
+    return f"must be {expected.format(**words)}, not {shown}"
