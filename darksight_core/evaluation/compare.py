@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.baselines.kl_matching import KlMatching
 from darksight_core.gate.certify import ScoredRows, candidates
 from darksight_core.guarantees.selective import FailureFigures, OodFigures, failure_figures, ood_figures
 from darksight_core.map.density import Kde
-from darksight_core.scores.confidence import KlMatching, ScoreChoice, all_scores, choose_score
+from darksight_core.scores.choice import ScoreChoice, choose_score
+from darksight_core.scores.confidence import LOGIT_SCORES, row_scores
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats
 
@@ -95,7 +97,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class _Models:
-    """Scores with a memory; those outside of `SCORES` as functions of the rows."""
+    """Scores that were fitted on the memory rows; `others` are functions of the rows to score."""
 
     kl_matching: KlMatching
     learned: Learned | None
@@ -208,13 +210,12 @@ def _map_scores(
 
 def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
-    found = all_scores(
-        rows.log_pi,
-        logits=rows.logits,
-        log_density=rows.scores.log_density,
-        log_kde=rows.scores.log_kde,
-        kl_matching=models.kl_matching,
-        combined=bundle.combined,
-        learned=models.learned,
-    )
+    densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
+    found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
+    if rows.logits is not None:
+        found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
+    found["soft_knn"] = bundle.combined.neighbours.score(rows.log_pi)
+    found["combined"] = bundle.combined.score(rows.log_pi)
+    if models.learned is not None:
+        found["learned"] = models.learned.log_odds(rows.log_pi, **densities)
     return found | {name: score(rows) for name, score in models.others.items()}

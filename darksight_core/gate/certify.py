@@ -37,7 +37,7 @@ from darksight_core.guarantees.selective import (
 )
 from darksight_core.predictions import Predictions
 from darksight_core.scored import Scores
-from darksight_core.scores.confidence import ScoreChoice, choose_score
+from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 

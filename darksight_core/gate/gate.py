@@ -1,17 +1,18 @@
 """The gate: accept a row, or reject it with a reason.
 
     INVALID          the row is not on the simplex
-    OUTLIER          p-value <= k / (n + 1): unusual, at a false-alarm rate that was promised
-    UNSCORED         a score is missing
-    LOW_CONFIDENCE   reject score <= threshold: likely wrong, by a threshold that was certified
-    REGION           inside a part of the map where an analyst refuses
+    OUTLIER          p-value <= k / (n + 1): unusual, at a stated false-alarm rate
+    UNSCORED         the p-value or the reject score is missing
+    LOW_CONFIDENCE   reject score <= threshold: probably wrong, by a certified threshold
+    REGION           inside a region of the map that an analyst has marked
 
-A row gets the first reason of this list that applies. Rules only ever take acceptance away: a gate with one rule more,
-or a stricter one, accepts a part of the rows and never another row. The one exception is asked for by name:
-`fail_open` accepts what could not be scored and is rejected for no other reason, and still says UNSCORED; of these, a
-row that has a point inside a region is refused for it.
+`RULES` is this list. A row gets the first reason that applies to it, and a row without a reason is accepted. A stricter
+gate, or one with an additional rule, accepts a subset of the rows.
 
-What a rule promises, and on which rows that was established, is made in `darksight_core.gate.certify`.
+With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
+still says UNSCORED.
+
+`darksight_core.gate.certify` chooses the levels and thresholds and states what they guarantee.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region, inside_any
 from darksight_core.scored import Scores
-from darksight_core.scores.confidence import SCORES
+from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
+from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "Decision", "Decisions", "Gate", "Reason"]
+__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Decision", "Decisions", "Gate", "Reason", "accepted_reasons"]
 
-_ROWS = ("msp", "entropy", "margin", "doctor", "gen")
 _COLUMNS = ("log_density", "log_kde", "combined")
 
-LOGIT_SCORES = ("max_logit", "energy")
-"""Reject scores for which every request must bring its logits."""
+LOGIT_SCORES = tuple(LOGIT_FUNCTIONS)
+"""Reject scores that need the logits of every row."""
 
-REJECT_SCORES = (*_ROWS, *_COLUMNS, "learned", *LOGIT_SCORES)
-"""Scores that a gate can cut; for all of them higher is surer."""
+REJECT_SCORES = (*ROW_SCORES, *_COLUMNS, "learned", *LOGIT_SCORES)
+"""Scores that a gate can compare with a threshold; higher is more confident."""
 
 
 class Decision(IntEnum):
-    """What to do with a row; zero is left for "not set" on the wire."""
+    """What to do with a row; zero means "not set" in requests and responses."""
 
     ACCEPT = 1
     REJECT = 2
 
 
 class Reason(IntEnum):
-    """Why; see the module."""
+    """Why a row was rejected; see the module for the rules."""
 
     NONE = 1
     OUTLIER = 2
@@ -63,23 +64,26 @@ class Reason(IntEnum):
     UNSCORED = 6
 
 
-# As numbers of numpy: a member of an enum takes a microsecond to convert, which counts for a single row.
-_NONE, _OUTLIER, _LOW_CONFIDENCE, _REGION, _INVALID, _UNSCORED = (np.int8(reason) for reason in Reason)
-_ACCEPT, _REJECT = (np.int8(decision) for decision in Decision)
+RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
+"""The rules in order: the first that applies to a row gives its reason."""
 
 
-def _decisions(accepted: set[Reason]) -> NDArray[np.int8]:
+def accepted_reasons(fail_open: bool) -> frozenset[Reason]:
+    """Reasons with which a row is accepted."""
+    return frozenset({Reason.NONE, Reason.UNSCORED} if fail_open else {Reason.NONE})
+
+
+def _decisions(fail_open: bool) -> NDArray[np.int8]:
     """Decision by number of the reason, (7,)."""
     table = np.full(len(Reason) + 1, Decision.REJECT, dtype=np.int8)
-    table[list(accepted)] = Decision.ACCEPT
+    table[list(accepted_reasons(fail_open))] = Decision.ACCEPT
     return table
 
 
-_CLOSED = _decisions({Reason.NONE})
-_OPEN = _decisions({Reason.NONE, Reason.UNSCORED})
+_CLOSED, _OPEN = _decisions(False), _decisions(True)
 
 
-# Not frozen: that takes a microsecond more to make, in the request path.
+# Not frozen: a frozen instance takes a microsecond longer to make, in the request path.
 @dataclass(slots=True, eq=False)
 class Decisions:
     """Outcome for n rows, as columns.
@@ -106,22 +110,22 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gate:
-    """A policy; the one without arguments accepts every row that can be scored.
+    """A policy. Without arguments it accepts every row that can be scored.
 
     Parameters
     ----------
     outlier
-        Level of the p-value at which a row is an outlier, on average or with confidence; None for no such rule.
+        Level of the p-value at which a row is an outlier; None for no such rule.
     reject_score
         One of `REJECT_SCORES`; None for no rule on confidence.
     threshold
-        Accept iff reject score > threshold; -inf accepts all.
+        Reject if reject score <= threshold; -inf accepts every finite score.
     learned
-        The model behind the reject score "learned".
+        The model of the reject score "learned".
     fail_open
         Whether rows that could not be scored are accepted.
     regions
-        Where rows are refused that all other rules accept.
+        Parts of the map in which rows are rejected.
     """
 
     outlier: Cutoff | None = None
@@ -133,21 +137,21 @@ class Gate:
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
-            raise ConfigError(f"reject score {self.reject_score!r} is none of {', '.join(REJECT_SCORES)}")
+            raise ConfigError(f"reject score is {self.reject_score!r}; it must be one of {', '.join(REJECT_SCORES)}")
         if math.isnan(self.threshold) or self.threshold == math.inf:
-            raise ConfigError(f"a threshold of {self.threshold} accepts no row at all")
+            raise ConfigError(f"threshold is {self.threshold}, which accepts no row; it must be a number or -inf")
         if self.reject_score is None and self.threshold != -math.inf:
             raise ConfigError("a threshold needs a reject score")
         if (self.reject_score == "learned") != (self.learned is not None):
-            raise ConfigError('the reject score "learned" and its model must come together')
+            raise ConfigError('the reject score "learned" needs a learned model, and other scores must have none')
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
-            raise ConfigError("an outlier rule that can never or only ever reject is no rule")
+            raise ConfigError(f"rank of the outlier rule is {self.outlier.rank}; it must be from 1 to {self.outlier.n}")
 
     def reject_scores(self, log_pi: Floats, scores: Scores, *, logits: Floats | None = None) -> Floats:
-        """The score that `threshold` cuts, (n,); parameters as in `decide`."""
+        """The score that is compared with `threshold`, (n,); parameters as in `decide`."""
         name = self.reject_score
         if name is None:
-            raise ConfigError("the gate has no rule on confidence, so there is no reject score")
+            raise ConfigError("the gate has no reject score")
         if name in _COLUMNS:
             column: Floats = getattr(scores, name)
             return column
@@ -155,9 +159,9 @@ class Gate:
             return self.learned.log_odds(log_pi, log_density=scores.log_density, log_kde=scores.log_kde)
         if name in LOGIT_SCORES:
             if logits is None:
-                raise ConfigError(f"the gate cuts {name}, so rows must come with their logits")
-            log_pi = logits
-        return SCORES[name].of(log_pi)
+                raise ConfigError(f"the reject score {name} needs logits, and the rows have none")
+            return LOGIT_FUNCTIONS[name](logits)
+        return ROW_SCORES[name](log_pi)
 
     def decide(self, log_pi: Floats, scores: Scores, *, logits: Floats | None = None) -> Decisions:
         """Decide on rows.
@@ -167,54 +171,57 @@ class Gate:
         log_pi
             Log-probabilities, (n, K); see `simplex.log_probs`. A row that is not valid may hold anything.
         scores
-            What the scorer says about them, of n rows.
+            Scores of the same n rows.
         logits
             (n, K), needed if the reject score is one of `LOGIT_SCORES`.
         """
         unscored = np.isnan(scores.p_value)
-        reason: NDArray[np.int8] = np.where(unscored, _UNSCORED, _NONE)
+        applies = {Reason.INVALID: ~scores.valid, Reason.UNSCORED: unscored}
+        if self.outlier is not None:
+            applies[Reason.OUTLIER] = self.outlier.flags(scores.p_value)
         if self.reject_score is not None:
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 confidence = self.reject_scores(log_pi, scores, logits=logits)
             unscored |= np.isnan(confidence)
-            reason = np.where(unscored, _UNSCORED, np.where(confidence > self.threshold, _NONE, _LOW_CONFIDENCE))
-        if self.outlier is not None:
-            reason[self.outlier.flags(scores.p_value)] = _OUTLIER
-        reason[~scores.valid] = _INVALID
+            applies[Reason.LOW_CONFIDENCE] = confidence <= self.threshold
+        reason = np.full(len(scores), Reason.NONE, dtype=np.int8)
+        for rule in reversed(RULES):
+            if rule in applies:
+                reason[applies[rule]] = rule
         decisions = self.by_reason(reason)
-        self.refuse_inside(decisions, scores.points)
+        self.reject_inside(decisions, scores.points)
         return decisions
 
-    def refuse_inside(self, decisions: Decisions, points: Floats) -> None:
-        """Turn the accepted rows whose points (n, 2) are inside a region into rejected ones, in place."""
+    def reject_inside(self, decisions: Decisions, points: Floats) -> None:
+        """Apply the rule REGION, the last one, to the accepted rows, in place; points (n, 2)."""
         if not self.regions:
             return
-        accepted = np.flatnonzero(decisions.decision == _ACCEPT)
+        accepted = np.flatnonzero(decisions.accepted)
         if len(accepted):
-            refused = accepted[inside_any(self.regions, points[accepted])]
-            decisions.decision[refused], decisions.reason[refused] = _REJECT, _REGION
+            rejected = accepted[inside_any(self.regions, points[accepted])]
+            decisions.decision[rejected], decisions.reason[rejected] = Decision.REJECT, Reason.REGION
 
     def at(self, ms: int) -> Gate:
-        """The gate without regions that have ended at a time, in Unix milliseconds."""
+        """The gate without the regions that have expired at a time, in Unix milliseconds."""
         left = tuple(region for region in self.regions if not 0 < region.expires_ms <= ms)
         return self if len(left) == len(self.regions) else replace(self, regions=left)
 
     def unscored(self, n: int) -> Decisions:
-        """The decisions on n rows that the scorer could not be asked about."""
-        return self.by_reason(np.full(n, _UNSCORED))
+        """Decisions for n rows that could not be scored."""
+        return self.by_reason(np.full(n, Reason.UNSCORED, dtype=np.int8))
 
     def by_reason(self, reason: NDArray[np.int8]) -> Decisions:
-        """The decisions on rows for which these reasons apply, (n,)."""
+        """Decisions for rows with these reasons, (n,)."""
         return Decisions((_OPEN if self.fail_open else _CLOSED)[reason], reason)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the learned score by name, if there is one."""
+        """Arrays of the learned score by name; empty without one."""
         return {} if self.learned is None else self.learned.tensors()
 
     def settings(self) -> dict[str, Any]:
-        """All that is not an array, as JSON knows it; an infinite threshold is a text that float() reads."""
+        """Everything that is not an array, as JSON values; an infinite threshold is a string that float() reads."""
         outlier = self.outlier
-        # Named only where there are some, so that the file of a gate without them is the same as ever.
+        # Present only if there are regions, so that a gate without them keeps the bytes of its file.
         regions = {"regions": [region.settings() for region in self.regions]} if self.regions else {}
         return {
             "outlier": None
@@ -241,7 +248,7 @@ class Gate:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Gate:
-        """Inverse of `tensors` and `settings`; ConfigError if they do not make a gate."""
+        """Inverse of `tensors` and `settings`; ConfigError if a setting is missing or invalid."""
         try:
             outlier, reject, fail_open = settings["outlier"], settings["reject"], settings["fail_open"]
             cutoff = None
@@ -249,13 +256,13 @@ class Gate:
                 numbers = {name: outlier[name] for name in ("rank", "n", "alpha", "delta", "rows_needed")}
                 cutoff = Cutoff(**numbers)
                 if outlier["p_value"] != cutoff.p_value or not 0.0 < cutoff.alpha < 1.0:
-                    raise ConfigError("the outlier rule of the gate contradicts itself")
+                    raise ConfigError("p_value and alpha of the gate's outlier rule do not match its rank and n")
             if not isinstance(fail_open, bool):
-                raise ConfigError("fail_open of the gate must be true or false")
+                raise ConfigError(f"fail_open of the gate is {fail_open!r}; it must be true or false")
             regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
             if reject is None:
                 return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
             return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions)
         except KeyError as missing:
-            raise ConfigError(f"the gate lacks {missing}") from None
+            raise ConfigError(f"the gate has no setting {missing}") from None

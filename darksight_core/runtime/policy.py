@@ -133,7 +133,7 @@ class ScoringPolicy:
         decision, reason = verdicts
         decisions = Decisions(decision, reason)
         if self.gate.regions:
-            self.gate.refuse_inside(decisions, points)
+            self.gate.reject_inside(decisions, points)
         return ScoredBatch(scores, decisions, confidence, predicted, top)
 
     def sheet(self, values: bytes, rows: int) -> ResultBlock:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.scores.confidence import entropy, margin, msp
+from darksight_core.scores.confidence import margin, msp, negative_entropy
 from darksight_core.simplex import Floats
 
 __all__ = ["FEATURES", "MIN_ROWS", "Learned"]
@@ -208,7 +208,7 @@ class _Labelled(NamedTuple):
 
 def _given(log_pi: Floats, log_density: Floats | None, log_kde: Floats | None) -> dict[str, Floats]:
     """Features by name, in the order of `FEATURES`, each on a scale like that of log-odds."""
-    given = {"entropy": -np.log(np.maximum(-entropy(log_pi), 1e-300)), "margin": margin(log_pi)}
+    given = {"entropy": -np.log(np.maximum(-negative_entropy(log_pi), 1e-300)), "margin": margin(log_pi)}
     for name, density in (("log_density", log_density), ("log_kde", log_kde)):
         if density is not None:
             given[name] = np.asarray(density, dtype=np.float64)

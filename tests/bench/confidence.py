@@ -27,7 +27,7 @@ from darksight_core.guarantees.selective import ood_figures
 from darksight_core.predictions import Predictions, from_arrays, read_predictions
 from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scores.confidence import all_scores, choose_score
+from darksight_core.scores.choice import choose_score
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 from tests.bench import results
@@ -85,7 +85,7 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
 
     def scores(rows: ScoredRows) -> dict[str, Floats]:
         columns = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-        return all_scores(rows.log_pi, combined=bundle.combined, **columns)
+        return columns | {"combined": bundle.combined.score(rows.log_pi)}
 
     aurocs, inside = {}, scores(known)
     for name, rows in foreign.items():

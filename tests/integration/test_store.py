@@ -381,7 +381,7 @@ POLICIES = [
 
 def reason_by(cutoffs: Cutoffs, point: StoredPoint) -> int:
     """The rules of the gate, in their order."""
-    has_rule = cutoffs.threshold is not None and cutoffs.threshold > -np.inf
+    has_rule = cutoffs.threshold is not None
     if point.reason == 5:
         return 5
     if cutoffs.outlier is not None and point.p_value <= np.float32(cutoffs.outlier):

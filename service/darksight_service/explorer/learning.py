@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.guarantees.selective import FailureFigures, failure_figures
-from darksight_core.scores.confidence import choose_score, msp
+from darksight_core.scores.choice import choose_score
+from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 

@@ -18,7 +18,8 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.guarantees.selective import FailureFigures, RiskCurve, Threshold, failure_figures, risk_curve
 from darksight_core.guarantees.selective import threshold_by_accuracy as certified_threshold
-from darksight_core.scores.confidence import all_scores, choose_score
+from darksight_core.scores.choice import choose_score
+from darksight_core.scores.confidence import row_scores
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 
@@ -119,7 +120,7 @@ def stored_scores(rows: PointTable, *, seed: int = 0) -> dict[str, Floats]:
     columns = {name: values for name in ("log_density", "log_kde") if _is_whole(values := getattr(rows, name))}
     if rows.probs.shape[1] >= 2 and np.isfinite(rows.probs).all() and len(rows):
         log_pi = log_probs(rows.probs.astype(np.float64))
-        found = all_scores(log_pi, **columns)
+        found = row_scores(log_pi) | columns
         if len(rows) >= 2 * MIN_ROWS:
             found["learned"] = Learned.cross_fit(log_pi, ~rows.errors, seed=seed, **columns)
     elif _is_whole(rows.top):

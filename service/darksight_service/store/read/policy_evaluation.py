@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, literal, or_, select
 
-from darksight_core.gate.gate import Reason
+from darksight_core.gate.gate import RULES, Reason, accepted_reasons
 from darksight_core.map.regions import Region, inside_any
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
@@ -107,7 +107,7 @@ def dry_run(
     known = select(*key, func.count(), _CORRECT).select_from(LABELLED).group_by(*key)
     known = known.where(labelled_within(bundles, since_ms, until_ms))
     results = DecisionCounts(), DecisionCounts()
-    accepting = {Reason.NONE, Reason.UNSCORED} if cutoffs.fail_open else {Reason.NONE}
+    accepting = accepted_reasons(cutoffs.fail_open)
     with reading(engine) as connection:
         for is_accepted, reason, new_reason, points in connection.execute(counted):
             _count(results[0], is_accepted, reason, points)
@@ -195,19 +195,17 @@ def prefer_index(connection: Connection, since_ms: int, until_ms: int) -> None:
 
 
 def _reason(cutoffs: Cutoffs) -> ColumnElement[int]:
-    """The reason that a gate without regions would give, in the order of `darksight_core.gate.gate`."""
+    """The reason that a gate without regions would give."""
     unscored: ColumnElement[bool] = point.c.p_value.is_(None)
-    rules: list[tuple[ColumnElement[bool], int]] = [(point.c.reason == Reason.INVALID, Reason.INVALID)]
-    # Stored numbers were rounded to float32, and so must be what they are compared with.
+    applies = {Reason.INVALID: point.c.reason == Reason.INVALID, Reason.UNSCORED: unscored}
+    # Stored numbers were rounded to float32, so what they are compared with must be too.
     if cutoffs.outlier is not None:
-        rules.append((point.c.p_value <= float(np.float32(cutoffs.outlier)), Reason.OUTLIER))
-    has_threshold = cutoffs.threshold is not None and cutoffs.threshold != -math.inf
-    if has_threshold:
-        unscored = or_(unscored, point.c.confidence.is_(None))
-    rules.append((unscored, Reason.UNSCORED))
-    if has_threshold:
-        rules.append((point.c.confidence <= float(np.float32(cutoffs.threshold)), Reason.LOW_CONFIDENCE))
-    return case(*((condition, int(reason)) for condition, reason in rules), else_=int(Reason.NONE))
+        applies[Reason.OUTLIER] = point.c.p_value <= float(np.float32(cutoffs.outlier))
+    if cutoffs.threshold is not None:
+        applies[Reason.UNSCORED] = or_(unscored, point.c.confidence.is_(None))
+        if cutoffs.threshold > -math.inf:
+            applies[Reason.LOW_CONFIDENCE] = point.c.confidence <= float(np.float32(cutoffs.threshold))
+    return case(*((applies[rule], int(rule)) for rule in RULES if rule in applies), else_=int(Reason.NONE))
 
 
 def _count(counts: DecisionCounts, is_accepted: bool, reason: int, points: int) -> None:

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.scores.confidence import all_scores, choose_score, msp
+from darksight_core.scores.choice import choose_score
+from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
 from tests.support.builders import make_probs
@@ -119,7 +120,6 @@ def test_tensors_and_settings_give_the_score_back() -> None:
 
     expected = learned.log_odds(log_pi, log_kde=log_kde)
     np.testing.assert_array_equal(again.log_odds(log_pi, log_kde=log_kde), expected)
-    np.testing.assert_array_equal(all_scores(log_pi, log_kde=log_kde, learned=again)["learned"], expected)
     assert again.ridges == learned.ridges
     with pytest.raises(ConfigError, match="weights"):
         Learned.from_tensors({"calibration": learned.calibration}, learned.settings())

@@ -7,7 +7,7 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import p_values
-from darksight_core.scores.confidence import all_scores, gen
+from darksight_core.scores.confidence import gen
 from darksight_core.scores.outlier import OutlierScore, RankTransform, SoftNeighbours
 from darksight_core.simplex import Floats, log_probs, log_softmax
 from tests.support.builders import make_probs
@@ -93,7 +93,6 @@ def test_combined_is_a_fixed_finite_score_that_survives_storage(classes: int) ->
     assert (scores < 0).all()
     np.testing.assert_allclose(scores[:5], [combined.score(rows[i : i + 1])[0] for i in range(5)], rtol=1e-6)
     np.testing.assert_array_equal(again.score(rows), scores)
-    np.testing.assert_array_equal(all_scores(rows, combined=combined)["combined"], scores)
     with pytest.raises(ConfigError, match="references"):
         OutlierScore.from_tensors({}, combined.settings())
 

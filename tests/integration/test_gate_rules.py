@@ -1,0 +1,57 @@
+"""The SQL dry run of a policy against the list of the gate's rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from darksight_service.store import Cutoffs, Store
+
+from darksight_core.gate.gate import Reason
+from tests.support.gates import GateCase, gate_cases
+from tests.support.points import VERSION, make_batch
+
+NOW_MS = 1_800_000_000_000
+FIELDS = {
+    Reason.OUTLIER: "outliers",
+    Reason.LOW_CONFIDENCE: "low_confidence",
+    Reason.REGION: "regions",
+    Reason.INVALID: "invalid",
+    Reason.UNSCORED: "unscored",
+}
+
+
+def insert(store: Store, case: GateCase, number: int) -> None:
+    """Store the rows of a case in a minute of their own."""
+    rows = len(case.valid)
+    batch = make_batch(
+        rows,
+        ms=NOW_MS + number * 60_000,
+        with_invalid=False,
+        p_value=np.where(case.valid, case.p_value, np.nan),
+        confidence=np.where(case.valid, case.log_kde, np.nan),
+        points=np.where(case.valid[:, None], case.points, np.nan),
+        reason=np.where(case.valid, Reason.NONE, Reason.INVALID),
+    )
+    store.insert([batch])
+
+
+def test_the_dry_run_follows_the_list(store: Store) -> None:
+    """For every combination of rules, the dry run counts the reasons and acceptances that the list gives."""
+    cases = list(gate_cases(rows=60))
+    for number, case in enumerate(cases):
+        insert(store, case, number)
+
+    for number, case in enumerate(cases):
+        gate, start = case.gate, NOW_MS + number * 60_000
+        cutoffs = Cutoffs(
+            outlier=None if gate.outlier is None else gate.outlier.p_value,
+            threshold=None if gate.reject_score is None else gate.threshold,
+            fail_open=gate.fail_open,
+            regions=gate.regions,
+        )
+        _, after = store.dry_run("digits", VERSION, cutoffs, since_ms=start, until_ms=start + 60_000)
+
+        expected = Counter(case.reasons)
+        assert {reason: getattr(after, name) for reason, name in FIELDS.items()} == {r: expected[r] for r in FIELDS}
+        assert after.accepted == sum(case.accepted)

@@ -1,0 +1,29 @@
+"""The rules of the gate in numpy against the list that states them; the SQL dry run is tested in tests/integration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from darksight_core.gate.gate import RULES, Decision, Reason
+from darksight_core.scored import Scores
+from tests.support.gates import gate_cases
+
+
+def test_every_reason_but_none_has_a_rule() -> None:
+    """The list names each reason once."""
+    assert sorted(RULES) == sorted(set(Reason) - {Reason.NONE})
+
+
+def test_the_gate_follows_the_list() -> None:
+    """For every combination of rules, rows get the first reason that applies, and the decision that belongs to it."""
+    seen = set()
+    for case in gate_cases():
+        rows, nan = len(case.valid), np.full(len(case.valid), np.nan)
+        scores = Scores(case.points, nan, case.log_kde, nan, nan, case.p_value, case.valid)
+
+        found = case.gate.decide(np.zeros((rows, 2)), scores)
+
+        assert [Reason(reason) for reason in found.reason] == case.reasons
+        assert (found.decision == Decision.ACCEPT).tolist() == case.accepted
+        seen |= set(case.reasons)
+    assert seen == set(Reason)
