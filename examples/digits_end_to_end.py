@@ -65,10 +65,10 @@ found = certify(scored, Rules(alpha=0.01, coverage=0.95, score="msp"), len(bundl
 write_bundle(args.out / "digits.safetensors", bundle.with_gate(found.gate, found.certificate), overwrite=True)
 
 # %% Scores and decisions for digits that nothing has seen
-judge = ScoringPolicy.of(read_bundle(args.out / "digits.safetensors"))
+policy = ScoringPolicy.of(read_bundle(args.out / "digits.safetensors"))
 unseen = rest[split.test]
-judged = judge.judge(predictions.probs[split.test])
-accepted = judged.decisions.accepted
+scored = policy.score(predictions.probs[split.test])
+accepted = scored.accepted
 print(
     f"{accepted.mean():.1%} of {len(unseen)} accepted; right are {right[split.test].mean():.1%} of all "
     f"and {right[split.test][accepted].mean():.1%} of those accepted"
@@ -77,11 +77,11 @@ print(
 # %% Why is the most unusual of them where it is? Which strokes lower its density, and how little would hide it?
 # Integrated gradients sum to what they explain if the place moves without jumps, so they are taken at f_p's; an attack
 # follows the place that serves.
-odd = unseen[[judged.scores.p_value.argmin()]]
-chain, smooth = (Chain(classifier, judge.scorer.embedder, place=place) for place in ("refined", "network"))
+odd = unseen[[scored.p_value.argmin()]]
+chain, smooth = (Chain(classifier, policy.scorer.embedder, place=place) for place in ("refined", "network"))
 heat = integrated(smooth, log_density(smooth), images[odd], steps=512)
-moved = attack(chain, log_density(chain), judge, images[odd], budget=0.1)
-before, after = moved.before.scores, moved.after.scores
+moved = attack(chain, log_density(chain), policy, images[odd], budget=0.1)
+before, after = moved.before, moved.after
 seen = f"a {labels[odd][0]}, seen as {moved.before.predicted[0]}"
 text = f"{seen}: log P {before.log_density[0]:.2f}, p {before.p_value[0]:.3f}"
 print(f"{text}; heat sums to {heat.heat.sum():.3f} of {heat.change[0]:.3f}")

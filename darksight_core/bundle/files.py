@@ -49,7 +49,7 @@ def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
     manifest = {
         **bundle.manifest,
         "embed": bundle.embedder.settings(),
-        "combined": bundle.combined.settings(),
+        "outlier_score": bundle.outlier_score.settings(),
         "calibration": {**bundle.calibration.settings(), "n": len(bundle.calibration)},
         "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
     }
@@ -119,7 +119,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
     parts: dict[str, Tensors] = {
         "embed": bundle.embedder.tensors(),
         "kde": bundle.kde.tensors(),
-        "combined": bundle.combined.tensors(),
+        "outlier_score": bundle.outlier_score.tensors(),
         "calibration": bundle.calibration.tensors(),
         "reference": {
             field.name: array
@@ -149,7 +149,7 @@ def _build(container: Container, source: str) -> Bundle:
         return Bundle(
             embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
             kde=Kde.from_tensors(part("kde")),
-            combined=OutlierScore.from_tensors(part("combined"), manifest["combined"]),
+            outlier_score=OutlierScore.from_tensors(part("outlier_score"), manifest["outlier_score"]),
             calibration=Calibration.from_tensors(part("calibration"), manifest["calibration"]),
             reference=Reference(**part("reference")),
             probes=Probes(**part("probe")),
@@ -174,7 +174,7 @@ def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
         "gate": (dict, type(None)),
         "certificate": (dict, type(None)),
         "embed": dict,
-        "combined": dict,
+        "outlier_score": dict,
         "calibration": dict,
         "splits": dict,
     }
@@ -211,8 +211,8 @@ def _check_classes(bundle: Bundle, source: str) -> None:
     rows, scores = bundle.splits.calibrate.n, len(bundle.calibration)
     if len(bundle.class_names) != classes:
         problem = f"there are {len(bundle.class_names)} class names for rows of {classes} probabilities"
-    elif bundle.combined.n_classes != classes:
-        problem = f"known rows have {bundle.combined.n_classes} probabilities, rows that come in {classes}"
+    elif bundle.outlier_score.n_classes != classes:
+        problem = f"known rows have {bundle.outlier_score.n_classes} probabilities, rows that come in {classes}"
     elif bundle.probes.inputs.shape[1] != classes:
         problem = f"probe rows have {bundle.probes.inputs.shape[1]} probabilities, rows that come in {classes}"
     elif highest >= classes:
@@ -260,7 +260,7 @@ def _check_probes(bundle: Bundle, source: str) -> None:
         # As in _build: parts of values made up at will.
         reason = f"{type(error).__name__}: {error}"
         raise BundleProbeError(f"{source}: probes cannot be scored ({reason}). {_AGAIN}") from error
-    for name in ("points", "log_density", "log_kde", "combined"):
+    for name in ("points", "log_density", "log_kde", "outlier_score"):
         expected, actual = getattr(probes, name), found[name]
         # NaN, from a row that is not on the simplex, is not near either.
         near = np.abs(actual - expected) <= TOLERANCE * (1.0 + np.abs(expected))
@@ -282,7 +282,7 @@ def _score_probes(bundle: Bundle) -> dict[str, Floats]:
         "points": points,
         "log_density": bundle.embedder.student.log_density(points),
         "log_kde": bundle.kde.log_density(points),
-        "combined": bundle.combined.score(log_pi),
+        "outlier_score": bundle.outlier_score.score(log_pi),
     }
 
 

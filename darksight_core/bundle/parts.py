@@ -1,7 +1,7 @@
 """What a bundle is made of.
 
 embed.*         student, network and anchors     kde.*           density of the fit points
-combined.*      outlier score of the fit rows    calibration.*   scores that give p-values
+outlier_score.*      outlier score of the fit rows    calibration.*   scores that give p-values
 reference.*     fit points to look at, labelled  probe.*         rows and their scores
 split.<set>.*   sketches of the rows of each set
 gate.*          the learned reject score, if there is one
@@ -147,7 +147,7 @@ class Probes:
     ----------
     inputs
         Rows on the simplex, (p, n_inputs) float32, at most `MAX_PROBES`.
-    points, log_density, log_kde, combined, p_value
+    points, log_density, log_kde, outlier_score, p_value
         (p, 2) and (p,) float64.
     """
 
@@ -155,14 +155,14 @@ class Probes:
     points: Floats
     log_density: Floats
     log_kde: Floats
-    combined: Floats
+    outlier_score: Floats
     p_value: Floats
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)
         if self.inputs.ndim != 2 or not 1 <= rows <= MAX_PROBES:
             raise ConfigError(f"probe rows must have shape (1..{MAX_PROBES}, K), not {self.inputs.shape}")
-        scores = (self.log_density, self.log_kde, self.combined, self.p_value)
+        scores = (self.log_density, self.log_kde, self.outlier_score, self.p_value)
         if self.points.shape != (rows, 2) or any(score.shape != (rows,) for score in scores):
             raise ConfigError(f"{rows} probe rows need as many points, densities and p-values")
         if self.inputs.dtype != np.float32 or any(score.dtype != np.float64 for score in (self.points, *scores)):
@@ -170,11 +170,11 @@ class Probes:
 
     @classmethod
     def of(
-        cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike, combined: ArrayLike
+        cls, inputs: ArrayLike, points: ArrayLike, log_density: ArrayLike, log_kde: ArrayLike, outlier_score: ArrayLike
     ) -> Probes:
         """Probes without p-values, which come from `ranked`."""
         rows, places = np.array(inputs, dtype=np.float32), np.array(points, dtype=np.float64)
-        first, second, third = (np.array(score, dtype=np.float64) for score in (log_density, log_kde, combined))
+        first, second, third = (np.array(score, dtype=np.float64) for score in (log_density, log_kde, outlier_score))
         return cls(rows, places, first, second, third, np.ones(len(rows)))
 
     def ranked(self, calibration: Calibration) -> Probes:
@@ -197,7 +197,7 @@ class Bundle:
 
     Parameters
     ----------
-    embedder, kde, combined, calibration
+    embedder, kde, outlier_score, calibration
         What scores new rows.
     reference
         Points to look at.
@@ -217,7 +217,7 @@ class Bundle:
 
     embedder: Embedder
     kde: Kde
-    combined: OutlierScore
+    outlier_score: OutlierScore
     calibration: Calibration
     reference: Reference
     probes: Probes

@@ -12,7 +12,7 @@ from darksight_core.simplex import Floats
 
 __all__ = ["describe", "diff"]
 
-_SETTINGS = ("fit_config", "embed", "combined", "calibration", "gate", "certificate", "fidelity")
+_SETTINGS = ("fit_config", "embed", "outlier_score", "calibration", "gate", "certificate", "fidelity")
 _ALPHAS = (0.01, 0.05)
 
 

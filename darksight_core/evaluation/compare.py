@@ -214,8 +214,8 @@ def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floa
     found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
     if rows.logits is not None:
         found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
-    found["soft_knn"] = bundle.combined.neighbours.score(rows.log_pi)
-    found["combined"] = bundle.combined.score(rows.log_pi)
+    found["soft_knn"] = bundle.outlier_score.neighbours.score(rows.log_pi)
+    found["outlier_score"] = bundle.outlier_score.score(rows.log_pi)
     if models.learned is not None:
         found["learned"] = models.learned.log_odds(rows.log_pi, **densities)
     return found | {name: score(rows) for name, score in models.others.items()}

@@ -22,7 +22,8 @@ from darksight_core.explain.chain import Chain
 from darksight_core.explain.objectives import Objective
 from darksight_core.explain.question import Question, batches
 from darksight_core.progress import Progress, Report, silent
-from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.scored import ScoredBatch
 from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
@@ -54,7 +55,7 @@ class Attack:
 def attack(
     chain: Chain,
     objective: Objective,
-    judge: ScoringPolicy,
+    policy: ScoringPolicy,
     inputs: NDArray[Any],
     *,
     budget: float,
@@ -73,7 +74,7 @@ def attack(
         Classifier and map.
     objective
         F, of the place.
-    judge
+    policy
         Scorer and gate of the same bundle.
     inputs
         (n, ...), floats within the range.
@@ -108,7 +109,7 @@ def attack(
             report(Progress("attack", done, len(rows) * starts, math.nan))
         found[part] = best.inputs
     moved = (found.double() - rows.double()).abs().reshape(len(rows), -1).amax(dim=1).numpy()
-    return Attack(found.numpy(), moved, chain.judged(judge, rows), chain.judged(judge, found))
+    return Attack(found.numpy(), moved, chain.scored(policy, rows), chain.scored(policy, found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

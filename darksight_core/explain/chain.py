@@ -27,7 +27,8 @@ from torch import Tensor
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.fit.map.placement import Theta
 from darksight_core.map.placement import Embedder
-from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.scored import ScoredBatch
 from darksight_core.simplex import FLOOR
 
 __all__ = ["PLACES", "Chain", "ClassifierError"]
@@ -99,12 +100,12 @@ class Chain:
         """log π of inputs, (n, n_inputs) in float64; ClassifierError if the classifier does not give such rows."""
         return self._log_probs(self._values(inputs))
 
-    def judged(self, judge: ScoringPolicy, inputs: Tensor) -> ScoredBatch:
+    def scored(self, policy: ScoringPolicy, inputs: Tensor) -> ScoredBatch:
         """What the scorer and the gate that serve say about inputs.
 
         Parameters
         ----------
-        judge
+        policy
             Both of them. Logits are told too, if the classifier gives them: there are gates that need them.
         inputs
             (n, ...).
@@ -112,7 +113,7 @@ class Chain:
         with torch.no_grad():
             values = torch.cat([self._values(part) for part in inputs.split(_BATCH_ROWS)])
             probs = self._log_probs(values).exp().numpy()
-        return judge.judge(probs, logits=values.numpy() if self.outputs == "logits" else None)
+        return policy.score(probs, logits=values.numpy() if self.outputs == "logits" else None)
 
     def points(self, inputs: Tensor) -> Tensor:
         """Places of inputs on the map, (n, 2) in float64, differentiable in the inputs."""

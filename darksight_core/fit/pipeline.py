@@ -188,7 +188,7 @@ def fit_bundle(
     points = steps.rows("served", share.rows, lambda: _served_points(embedder, probs, even, report))
     all_points = team.gather(points)
     kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, crew=team)))
-    combined = outliers.finish()
+    outlier_score = outliers.finish()
     figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
     map_figures = _map_figures(mapped, even, fitted, even_points, _shown_labels(predictions, columns, team), config)
     held = team.pick(probs, share.rows.start, split.calibrate)
@@ -197,7 +197,7 @@ def fit_bundle(
     probe_rows = even.pick(probs[even.own], _probe_places(team.gather(probs[even.own].max(axis=1))))
 
     def write() -> Arrays:
-        scorer = Scorer(embedder, kde, combined, Calibration.empty())
+        scorer = Scorer(embedder, kde, outlier_score, Calibration.empty())
         calibration = Calibration(_outlier_scores(scorer, held, report))
         manifest = make_manifest(
             predictions.class_names,
@@ -220,10 +220,10 @@ def fit_bundle(
         bundle = Bundle(
             embedder=embedder,
             kde=kde,
-            combined=combined,
+            outlier_score=outlier_score,
             calibration=calibration,
             reference=reference,
-            probes=_probes(embedder, kde, combined, probe_rows).ranked(calibration),
+            probes=_probes(embedder, kde, outlier_score, probe_rows).ranked(calibration),
             splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (told, split.calibrate, split.test))),
             manifest=manifest,
         )
@@ -538,7 +538,7 @@ def _probe_places(top: NDArray[np.float32]) -> NDArray[np.int64]:
     return spread
 
 
-def _probes(embedder: Embedder, kde: Kde, combined: OutlierScore, probs: NDArray[np.float32]) -> Probes:
+def _probes(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, probs: NDArray[np.float32]) -> Probes:
     """Some of the rows, with the scores that torch computes for them.
 
     Rows that the label-faithful rule moves are left to the tests: it ends in a bisection that two libraries need not
@@ -571,7 +571,7 @@ def _probes(embedder: Embedder, kde: Kde, combined: OutlierScore, probs: NDArray
         points[chosen],
         density + _log_constant(embedder.student),
         kde.log_density(points[chosen]),
-        combined.score(log_pi[chosen]),
+        outlier_score.score(log_pi[chosen]),
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,7 +36,7 @@ from darksight_core.guarantees.selective import (
     threshold_by_joint_risk,
 )
 from darksight_core.predictions import Predictions
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
@@ -75,14 +75,14 @@ class ScoredRows:
     """
 
     log_pi: Floats
-    scores: Scores
+    scores: ScoredBatch
     errors: Bools | None
     hashes: NDArray[np.bytes_]
     labels: NDArray[np.int64] | None
     logits: Floats | None
 
     @classmethod
-    def of(cls, predictions: Predictions, scores: Scores) -> ScoredRows:
+    def of(cls, predictions: Predictions, scores: ScoredBatch) -> ScoredRows:
         """Rows from a file, with their scores."""
         errors = None if predictions.labels is None else predictions.probs.argmax(axis=1) != predictions.labels
         logits = None if predictions.logits is None else predictions.logits.astype(np.float64)
@@ -94,10 +94,9 @@ class ScoredRows:
 
     def take(self, rows: NDArray[np.int64] | Bools) -> ScoredRows:
         """Some of the rows."""
-        columns = {field.name: getattr(self.scores, field.name)[rows] for field in fields(self.scores)}
         return ScoredRows(
             self.log_pi[rows],
-            Scores(**columns),
+            self.scores.take(rows),
             None if self.errors is None else self.errors[rows],
             self.hashes[rows],
             None if self.labels is None else self.labels[rows],
@@ -378,8 +377,8 @@ def _reject_part(
 
 def _observed(gate: Gate, rows: ScoredRows) -> dict[str, Any]:
     """What the finished gate does to the rows that certified it: a description, not a promise."""
-    decisions = gate.decide(rows.log_pi, rows.scores, logits=rows.logits)
-    accepted = decisions.accepted
+    decided = gate.decide(rows.log_pi, rows.scores, logits=rows.logits)
+    accepted = decided.accepted
     kept = int(accepted.sum())
     errors = None if rows.errors is None else int((rows.errors & accepted).sum())
     return {
@@ -387,6 +386,6 @@ def _observed(gate: Gate, rows: ScoredRows) -> dict[str, Any]:
         "errors_accepted": errors,
         "accuracy": None if errors is None or kept == 0 else 1.0 - errors / kept,
         "undetected": None if errors is None else errors / len(rows),
-        "outliers": int((decisions.reason == Reason.OUTLIER).sum()),
-        "low_confidence": int((decisions.reason == Reason.LOW_CONFIDENCE).sum()),
+        "outliers": int((decided.reason == Reason.OUTLIER).sum()),
+        "low_confidence": int((decided.reason == Reason.LOW_CONFIDENCE).sum()),
     }

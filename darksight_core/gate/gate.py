@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -29,39 +28,21 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region, inside_any
-from darksight_core.scored import Scores
+from darksight_core.scored import Decision, Reason, ScoredBatch
 from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
 from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Decision", "Decisions", "Gate", "Reason", "accepted_reasons"]
+__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Decision", "Gate", "Reason", "accepted_reasons"]
 
-_COLUMNS = ("log_density", "log_kde", "combined")
+_COLUMNS = ("log_density", "log_kde", "outlier_score")
 
 LOGIT_SCORES = tuple(LOGIT_FUNCTIONS)
 """Reject scores that need the logits of every row."""
 
 REJECT_SCORES = (*ROW_SCORES, *_COLUMNS, "learned", *LOGIT_SCORES)
 """Scores that a gate can compare with a threshold; higher is more confident."""
-
-
-class Decision(IntEnum):
-    """What to do with a row; zero means "not set" in requests and responses."""
-
-    ACCEPT = 1
-    REJECT = 2
-
-
-class Reason(IntEnum):
-    """Why a row was rejected; see the module for the rules."""
-
-    NONE = 1
-    OUTLIER = 2
-    LOW_CONFIDENCE = 3
-    REGION = 4
-    INVALID = 5
-    UNSCORED = 6
 
 
 RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
@@ -81,31 +62,6 @@ def _decisions(fail_open: bool) -> NDArray[np.int8]:
 
 
 _CLOSED, _OPEN = _decisions(False), _decisions(True)
-
-
-# Not frozen: a frozen instance takes a microsecond longer to make, in the request path.
-@dataclass(slots=True, eq=False)
-class Decisions:
-    """Outcome for n rows, as columns.
-
-    Parameters
-    ----------
-    decision
-        `Decision` of each row, (n,) int8.
-    reason
-        `Reason` of each row, (n,) int8.
-    """
-
-    decision: NDArray[np.int8]
-    reason: NDArray[np.int8]
-
-    def __len__(self) -> int:
-        return len(self.decision)
-
-    @property
-    def accepted(self) -> NDArray[np.bool_]:
-        """Which rows may be acted on, (n,)."""
-        return np.equal(self.decision, Decision.ACCEPT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +103,7 @@ class Gate:
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
             raise ConfigError(f"rank of the outlier rule is {self.outlier.rank}; it must be from 1 to {self.outlier.n}")
 
-    def reject_scores(self, log_pi: Floats, scores: Scores, *, logits: Floats | None = None) -> Floats:
+    def reject_scores(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> Floats:
         """The score that is compared with `threshold`, (n,); parameters as in `decide`."""
         name = self.reject_score
         if name is None:
@@ -163,8 +119,8 @@ class Gate:
             return LOGIT_FUNCTIONS[name](logits)
         return ROW_SCORES[name](log_pi)
 
-    def decide(self, log_pi: Floats, scores: Scores, *, logits: Floats | None = None) -> Decisions:
-        """Decide on rows.
+    def decide(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> ScoredBatch:
+        """The same rows with confidence, decision and reason.
 
         Parameters
         ----------
@@ -175,44 +131,41 @@ class Gate:
         logits
             (n, K), needed if the reject score is one of `LOGIT_SCORES`.
         """
-        unscored = np.isnan(scores.p_value)
+        unscored, confidence = np.isnan(scores.p_value), np.full(len(scores), np.nan)
         applies = {Reason.INVALID: ~scores.valid, Reason.UNSCORED: unscored}
         if self.outlier is not None:
             applies[Reason.OUTLIER] = self.outlier.flags(scores.p_value)
         if self.reject_score is not None:
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-                confidence = self.reject_scores(log_pi, scores, logits=logits)
+                found = self.reject_scores(log_pi, scores, logits=logits)
+            np.copyto(confidence, found, where=scores.valid)
             unscored |= np.isnan(confidence)
             applies[Reason.LOW_CONFIDENCE] = confidence <= self.threshold
         reason = np.full(len(scores), Reason.NONE, dtype=np.int8)
         for rule in reversed(RULES):
             if rule in applies:
                 reason[applies[rule]] = rule
-        decisions = self.by_reason(reason)
-        self.reject_inside(decisions, scores.points)
-        return decisions
+        decided = replace(scores, confidence=confidence, decision=self.decisions(reason), reason=reason)
+        self.reject_inside(decided)
+        return decided
 
-    def reject_inside(self, decisions: Decisions, points: Floats) -> None:
-        """Apply the rule REGION, the last one, to the accepted rows, in place; points (n, 2)."""
+    def reject_inside(self, batch: ScoredBatch) -> None:
+        """Apply the rule REGION, the last one, to the accepted rows, in place."""
         if not self.regions:
             return
-        accepted = np.flatnonzero(decisions.accepted)
+        accepted = np.flatnonzero(batch.accepted)
         if len(accepted):
-            rejected = accepted[inside_any(self.regions, points[accepted])]
-            decisions.decision[rejected], decisions.reason[rejected] = Decision.REJECT, Reason.REGION
+            rejected = accepted[inside_any(self.regions, batch.points[accepted])]
+            batch.decision[rejected], batch.reason[rejected] = Decision.REJECT, Reason.REGION
+
+    def decisions(self, reason: NDArray[np.int8]) -> NDArray[np.int8]:
+        """Decisions for rows with these reasons, (n,)."""
+        return (_OPEN if self.fail_open else _CLOSED)[reason]
 
     def at(self, ms: int) -> Gate:
         """The gate without the regions that have expired at a time, in Unix milliseconds."""
         left = tuple(region for region in self.regions if not 0 < region.expires_ms <= ms)
         return self if len(left) == len(self.regions) else replace(self, regions=left)
-
-    def unscored(self, n: int) -> Decisions:
-        """Decisions for n rows that could not be scored."""
-        return self.by_reason(np.full(n, Reason.UNSCORED, dtype=np.int8))
-
-    def by_reason(self, reason: NDArray[np.int8]) -> Decisions:
-        """Decisions for rows with these reasons, (n,)."""
-        return Decisions((_OPEN if self.fail_open else _CLOSED)[reason], reason)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Arrays of the learned score by name; empty without one."""

@@ -15,7 +15,7 @@ from darksight_core.simplex import Floats
 
 __all__ = ["OUTLIER_SCORES", "Calibration"]
 
-OUTLIER_SCORES = ("combined", "log_density", "log_kde")
+OUTLIER_SCORES = ("outlier_score", "log_density", "log_kde")
 """Scores that a p-value can be made from, the default first."""
 
 # Rows on one plateau have equal scores except for rounding, which differs between numpy, numba and versions of this

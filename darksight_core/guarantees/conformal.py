@@ -16,8 +16,8 @@ it is a *fixed* function, made without the calibration rows. Everything here fol
 The minimum of two p-values is no p-value: at α = 1% it raises up to twice the false alarms. Ranking that minimum among
 the calibration rows that made the p-values is no remedy. A calibration row is one of its own references and a new row
 is not, and the lowest ranks all occur twice, so alarms are lost: a fifth of them for 999 rows, all of them for 99.
-Instead each score is mapped to its rank among *other* rows, such as those of the fit: `combined.RankTransform`. What is
-made of these ranks is then one fixed score, and its conformal p-value is exact.
+Instead each score is mapped to its rank among *other* rows, such as those of the fit: `scores.outlier`. What is made of
+these ranks is then one fixed score, and its conformal p-value is exact.
 """
 
 from __future__ import annotations

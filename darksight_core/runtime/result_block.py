@@ -1,56 +1,96 @@
-"""Results of a batch as one block of bytes, in the order in which they are answered and stored.
+"""Results of a batch as one block of bytes, in the order in which they are sent and stored.
 
-    float64   p_value | log_density | log_kde | points
-    float32   points | log_density | log_kde | combined | p_value | confidence | top
-    int32     predicted
-    int8      decision | reason
+    response   float64   points | log_density | log_kde | p_value
+    stored     float32   points | log_density | log_kde | outlier_score | p_value | confidence | top
+               int32     predicted
+               int8      decision | reason
 
-Each column has all of its rows, one after the other, as on the wire and in a record: what answers or stores a batch
-cuts a piece off and joins it to others. For a single row that takes a tenth of the time that arrays would.
+The columns come from `darksight_core.scored.SCHEMA`: first those whose type in a response differs from the stored one,
+then the stored ones. Each column has all of its rows, one after the other, as on the wire and in a record. Whatever
+sends or stores a batch cuts pieces off and joins them to others. For a single row that takes a tenth of the time that
+arrays would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.simplex import Floats
+from darksight_core.scored import SCHEMA, Column, ScoredBatch
 
-if TYPE_CHECKING:
-    from darksight_core.runtime.policy import ScoredBatch
+__all__ = ["RESPONSE_BYTES", "ROW_BYTES", "SECTIONS", "STORED_BYTES", "Piece", "ResultBlock", "place", "stored_pieces"]
 
-__all__ = ["ANSWERED", "ROW_BYTES", "STORED", "ResultBlock"]
 
-ANSWERED = 40
-"""Bytes of a row in float64, with which a sheet starts."""
+class Piece(NamedTuple):
+    """A column in a block of n rows: it starts at byte n * `start` and has n * `size` bytes."""
 
-STORED = 36
-"""Bytes of a row in float32 and int32, which follow."""
+    column: Column
+    dtype: np.dtype[Any]
+    start: int
 
-ROW_BYTES = ANSWERED + STORED + 2
+    @property
+    def size(self) -> int:
+        """Bytes of a row."""
+        return self.column.width * self.dtype.itemsize
+
+    @property
+    def end(self) -> int:
+        """Where it ends, in bytes per row."""
+        return self.start + self.size
+
+
+def _pieces(columns: list[tuple[Column, str]], start: int) -> tuple[Piece, ...]:
+    pieces = []
+    for column, dtype in columns:
+        pieces.append(Piece(column, np.dtype(dtype), start))
+        start = pieces[-1].end
+    return tuple(pieces)
+
+
+_RESPONSE = _pieces([(each, each.dtype) for each in SCHEMA if each.response and each.dtype != each.stored], 0)
+
+RESPONSE_BYTES = _RESPONSE[-1].end
+"""Bytes of a row that are in the response alone, with which a block starts."""
+
+_STORED = _pieces([(each, each.stored) for each in SCHEMA if each.stored], RESPONSE_BYTES)
+
+ROW_BYTES = _STORED[-1].end
 """All bytes of a row."""
 
-_ONE = Struct("<2d24x32xi2b")
+STORED_BYTES = ROW_BYTES - RESPONSE_BYTES
+"""Bytes of a row that are stored, which follow."""
 
-Column = Callable[["ResultBlock"], NDArray[Any]]
+SECTIONS = tuple({piece.dtype: piece.start for piece in reversed((*_RESPONSE, *_STORED))}.values())[::-1]
+"""Where the float64, float32, int32 and int8 values start, in bytes per row."""
+
+_PLACES = {piece.column.name: piece for piece in (*_STORED, *_RESPONSE)}
 
 
-def _column(dtype: str, start: int, doc: str, width: int = 1) -> Any:
-    """A column that starts at so many bytes for each row; read-only."""
+def stored_pieces() -> tuple[Piece, ...]:
+    """The stored columns; a record holds their bytes as they are in a block, from `RESPONSE_BYTES` on."""
+    return tuple(piece._replace(start=piece.start - RESPONSE_BYTES) for piece in _STORED)
 
-    def read(self: ResultBlock) -> NDArray[Any]:
-        column = np.frombuffer(self.data, dtype, width * self.rows, start * self.rows)
-        return column.reshape(self.rows, width) if width > 1 else column
 
-    return property(read, doc=doc)
+def place(name: str, rows: int) -> slice:
+    """The bytes of a column in a block of so many rows: as in the response if it is there, else as stored."""
+    found = _PLACES[name]
+    return slice(found.start * rows, found.end * rows)
+
+
+def _counted() -> Struct:
+    """Reads the values that are counted of a single row."""
+    text, end = "<", 0
+    for piece in sorted((_PLACES[name] for name in ResultBlock.COUNTED), key=lambda piece: piece.start):
+        text += f"{piece.start - end}x{piece.dtype.char}"
+        end = piece.end
+    return Struct(f"{text}{ROW_BYTES - end}x")
 
 
 class ResultBlock:
-    """Results for n rows.
+    """Results of n rows.
 
     Parameters
     ----------
@@ -59,10 +99,13 @@ class ResultBlock:
     rows
         n.
     are_valid
-        Whether no row is a bad one.
+        Whether every row is valid.
     """
 
     __slots__ = ("are_valid", "data", "rows")
+
+    COUNTED = ("log_density", "p_value", "predicted", "decision", "reason")
+    """Columns that are counted."""
 
     def __init__(self, data: bytes, rows: int, are_valid: bool) -> None:
         self.data = data
@@ -70,29 +113,28 @@ class ResultBlock:
         self.are_valid = are_valid
 
     @classmethod
-    def of(cls, judged: ScoredBatch) -> ResultBlock:
-        """The sheet of results that are arrays."""
-        scores, decisions = judged.scores, judged.decisions
-        kept = (scores.log_density, scores.log_kde, scores.combined, scores.p_value, judged.confidence, judged.top)
-        # What is too large for a float32 becomes infinite, which says the same.
+    def of(cls, batch: ScoredBatch) -> ResultBlock:
+        """The block of a batch."""
+        # A value that is too large for a float32 becomes infinite.
         with np.errstate(over="ignore"):
-            singles = np.concatenate((scores.points.ravel(), *kept), dtype="<f4", casting="same_kind")
-        doubles = (scores.p_value, scores.log_density, scores.log_kde, scores.points)
-        words = (judged.predicted, decisions.decision, decisions.reason)
-        data = b"".join(column.tobytes() for column in (*doubles, singles, *words))
-        return cls(data, len(judged), bool(scores.valid.all()))
+            data = b"".join(
+                getattr(batch, piece.column.name).astype(piece.dtype).tobytes() for piece in (*_RESPONSE, *_STORED)
+            )
+        return cls(data, len(batch), bool(batch.valid.all()))
 
     def __len__(self) -> int:
         return self.rows
 
-    p_value: Floats = _column("<f8", 0, "As in `Scores`, (n,), and so the next three.")
-    log_density: Floats = _column("<f8", 8, "(n,).")
-    log_kde: Floats = _column("<f8", 16, "(n,).")
-    points: Floats = _column("<f8", 24, "(n, 2).", 2)
-    predicted: NDArray[np.int32] = _column("<i4", 72, "As in `ScoredBatch`, (n,).")
-    decision: NDArray[np.int8] = _column("i1", 76, "As in `Decisions`, (n,), and so the next.")
-    reason: NDArray[np.int8] = _column("i1", 77, "(n,).")
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the same bytes, (n,) or (n, 2), read-only."""
+        column, dtype, start = _PLACES[name]
+        width = column.width
+        values: NDArray[Any] = np.frombuffer(self.data, dtype, width * self.rows, start * self.rows)
+        return values.reshape(self.rows, width) if width > 1 else values
 
-    def one(self) -> tuple[float, float, int, int, int]:
-        """p-value, log density, predicted class, decision and reason of the only row."""
-        return _ONE.unpack(self.data)
+    def single(self) -> tuple[float, float, int, int, int]:
+        """The `COUNTED` values of the only row."""
+        return _SINGLE.unpack(self.data)
+
+
+_SINGLE = _counted()

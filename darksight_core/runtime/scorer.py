@@ -1,7 +1,7 @@
 """The online scorer: rows of probabilities in, columns of scores out.
 
     probs -> check -> place on the map (`embed`) -> log P(y; θ), log KDE(y) -> p-value among the calibration scores
-                   -> compare with known rows (`combined`) ------------------^
+                   -> compare with known rows (`outlier_score`) ------------------^
 
 What is wrong with the shape fails the call; what is wrong with the values of a row is a result for that row, and no
 other row notices. A `Scorer` never changes after it is made, so any number of threads may share it.
@@ -21,16 +21,16 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
 from darksight_core.runtime.compiled.lock import one_compiles
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, log_probs, on_simplex
+from darksight_core.simplex import FLOOR, Floats, log_probs, on_simplex
 
 if TYPE_CHECKING:
     from darksight_core.runtime.compiled.kernel import Kernel
 
 __all__ = ["Scorer", "ShapeError"]
 
-_RESULTS = ("log_density", "log_kde", "fidelity", "combined", "p_value")
+_RESULTS = ("log_density", "log_kde", "fidelity", "outlier_score", "p_value")
 
 
 class ShapeError(PredictionsError):
@@ -44,7 +44,7 @@ class Scorer:
 
     Parameters
     ----------
-    embedder, kde, combined, calibration
+    embedder, kde, outlier_score, calibration
         The parts of a bundle.
     class_names
         Names of the n_inputs classes; by default their numbers.
@@ -59,7 +59,7 @@ class Scorer:
         self,
         embedder: Embedder,
         kde: Kde,
-        combined: OutlierScore,
+        outlier_score: OutlierScore,
         calibration: Calibration,
         *,
         class_names: tuple[str, ...] | None = None,
@@ -68,15 +68,15 @@ class Scorer:
     ) -> None:
         self.embedder = embedder
         self.kde = kde
-        self.combined = combined
+        self.outlier_score = outlier_score
         self.calibration = calibration
         self.class_names = tuple(str(k) for k in range(embedder.n_inputs)) if class_names is None else class_names
         self.version = version
         if len(self.class_names) != embedder.n_inputs:
             raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
-        if combined.n_classes != embedder.n_inputs:
-            raise ConfigError(f"known rows of {combined.n_classes} probabilities for rows of {embedder.n_inputs}")
-        self.kernel = None if compiled is False else _make_kernel(embedder, kde, combined, calibration)
+        if outlier_score.n_classes != embedder.n_inputs:
+            raise ConfigError(f"known rows of {outlier_score.n_classes} probabilities for rows of {embedder.n_inputs}")
+        self.kernel = None if compiled is False else _make_kernel(embedder, kde, outlier_score, calibration)
         if compiled and self.kernel is None:
             raise ConfigError("the compiled scorer needs numba, which is not installed")
         if self.kernel is not None:
@@ -93,7 +93,7 @@ class Scorer:
         return cls(
             bundle.embedder,
             bundle.kde,
-            bundle.combined,
+            bundle.outlier_score,
             bundle.calibration,
             class_names=bundle.class_names,
             version=bundle.version,
@@ -110,8 +110,8 @@ class Scorer:
         """Whether the compiled kernel is in use."""
         return self.kernel is not None
 
-    def score(self, probs: ArrayLike) -> Scores:
-        """Score rows.
+    def score(self, probs: ArrayLike) -> ScoredBatch:
+        """Score rows; no row is decided, which `Gate.decide` does.
 
         Parameters
         ----------
@@ -121,15 +121,12 @@ class Scorer:
         """
         rows = self.read(probs)
         if self.kernel is not None:
-            points, columns, _, predicted, _ = self.kernel.score(rows)
-            log_density, log_kde, fidelity, combined, p_value, _, _ = columns
-            return Scores(points, log_density, log_kde, fidelity, combined, p_value, predicted >= 0)
-        points, results = np.empty((len(rows), 2)), np.empty((len(_RESULTS), len(rows)))
+            return self.kernel.score(rows)[0]
+        batch = ScoredBatch.unscored(len(rows))
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
-            self._score_batch(rows[part], points[part], results[:, part])
-        log_density, log_kde, fidelity, combined, p_value = results
-        return Scores(points, log_density, log_kde, fidelity, combined, p_value, np.isfinite(log_density))
+            self._score_chunk(rows[part], batch.take(part))
+        return batch
 
     def read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order; ShapeError if they are none."""
@@ -153,21 +150,25 @@ class Scorer:
             # Last: what several loops call is taken from the one that was loaded first, and rounds as it does there.
             sheet_writer()
 
-    def _score_batch(self, rows: Floats, points: Floats, results: Floats) -> None:
-        """Score rows, which are changed, into points (n, 2) and `_RESULTS` (5, n)."""
+    def _score_chunk(self, rows: Floats, batch: ScoredBatch) -> None:
+        """Score rows, which are changed, into a batch of as many rows."""
         bad = np.flatnonzero(~on_simplex(rows))
         rows[bad] = 1.0 / self.n_inputs
         log_pi = log_probs(rows)
-        points[:], results[2] = self.embedder.embed(log_pi)
-        results[0] = self.embedder.student.log_density(points)
-        results[1] = self.kde.log_density(points)
-        results[3] = self.combined.score(log_pi)
-        results[4] = self.calibration.p_value(results[_RESULTS.index(self.calibration.outlier_score)])
-        points[bad] = np.nan
-        results[:, bad] = np.nan
+        batch.points[:], batch.fidelity[:] = self.embedder.embed(log_pi)
+        batch.log_density[:] = self.embedder.student.log_density(batch.points)
+        batch.log_kde[:] = self.kde.log_density(batch.points)
+        batch.outlier_score[:] = self.outlier_score.score(log_pi)
+        batch.p_value[:] = self.calibration.p_value(getattr(batch, self.calibration.outlier_score))
+        lifted = np.maximum(rows, FLOOR)
+        batch.top[:] = lifted.max(axis=1) / lifted.sum(axis=1)
+        batch.predicted[:] = rows.argmax(axis=1)
+        for name in ("points", *_RESULTS, "top"):
+            getattr(batch, name)[bad] = np.nan
+        batch.predicted[bad], batch.valid[bad] = -1, False
 
 
-def _make_kernel(embedder: Embedder, kde: Kde, combined: OutlierScore, calibration: Calibration) -> Kernel | None:
+def _make_kernel(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibration: Calibration) -> Kernel | None:
     """The compiled kernel, or nothing without numba; imported here because numba takes long to import."""
     from darksight_core.runtime.compiled.kernel import Kernel
     from darksight_core.runtime.compiled.loops import COMPILED
@@ -175,4 +176,4 @@ def _make_kernel(embedder: Embedder, kde: Kde, combined: OutlierScore, calibrati
     if not COMPILED:
         return None
     score = calibration.outlier_score
-    return Kernel(embedder, kde, combined, calibration.ranked, _RESULTS.index(score))
+    return Kernel(embedder, kde, outlier_score, calibration.ranked, _RESULTS.index(score))

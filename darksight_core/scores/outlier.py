@@ -1,6 +1,6 @@
 """The outlier score: two views of what is unusual about a row, put on one scale and added.
 
-    combined(π) = log r_gen(gen(π)) + log r_soft(soft_knn(π))
+    outlier_score(π) = log r_gen(gen(π)) + log r_soft(soft_knn(π))
 
 where r(s) is the rank of a score among known rows, so that each term is a p-value in logarithms (Fisher's sum). GEN
 sees rows that are less decided than usual. It is blind to the opposite: an over-confident classifier is *surer* of
@@ -13,8 +13,8 @@ with a temperature T so high that the improbable classes count: what a network s
 the part of π that foreign inputs disturb most. T is set from the known rows alone, such that their softened entropy is
 on average `SOFTNESS` of log K; it follows the scale of the logits.
 
-Nothing here is fitted on calibration rows, so `combined` is a fixed score and its conformal rank among them is exact.
-It needs no labels, no foreign rows and no map.
+Nothing here is fitted on calibration rows, so it is a fixed score and its conformal rank among them is exact. It needs
+no labels, no foreign rows and no map.
 """
 
 from __future__ import annotations

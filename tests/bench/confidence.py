@@ -33,7 +33,7 @@ from darksight_core.simplex import Floats
 from tests.bench import results
 
 FILES = ("mnist_lenet", "cifar10_resnet56", "cifar100_resnet56", "news20", "imdb", "mnist_paper", "cifar10_vgg16")
-OUTLIER_SCORES = ("msp", "entropy", "gen", "log_density", "log_kde", "combined")
+OUTLIER_SCORES = ("msp", "entropy", "gen", "log_density", "log_kde", "outlier_score")
 Z = 1.96
 # Student's t at 97.5% by number of seeds, for the spread over seeds.
 T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
@@ -85,7 +85,7 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
 
     def scores(rows: ScoredRows) -> dict[str, Floats]:
         columns = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-        return columns | {"combined": bundle.combined.score(rows.log_pi)}
+        return columns | {"outlier_score": bundle.outlier_score.score(rows.log_pi)}
 
     aurocs, inside = {}, scores(known)
     for name, rows in foreign.items():
@@ -157,7 +157,7 @@ def outlier_table(found: dict[str, list[Floats]]) -> results.Parts:
     spread = T.get(seeds, 2.0) * float(gain.std(ddof=1)) / np.sqrt(seeds) if seeds > 1 else 0.0
     rows.append(("**mean**", *(float(value) for value in mean), f"{gain.mean():+.4f} ± {spread:.4f}"))
     worst, gap = min(((name, values[-1] - values[0]) for name, values in pairs.items()), key=lambda pair: pair[1])
-    table = results.Table(("pair", *OUTLIER_SCORES, "combined - msp"), rows)
+    table = results.Table(("pair", *OUTLIER_SCORES, "outlier_score - msp"), rows)
     title = f"AUROC of known against foreign rows, mean of {seeds} seeds."
     return title, table, f"Worst pair against msp: {worst}, {gap:+.4f}."
 

@@ -20,20 +20,19 @@ class DarkSightModel(MLModel):
 
     async def load(self) -> bool:
         """Read the bundle."""
-        self._judge = ScoringPolicy.of(read_bundle(await get_model_uri(self._settings)))
+        self._policy = ScoringPolicy.of(read_bundle(await get_model_uri(self._settings)))
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Score the rows of the first input."""
-        judged = self._judge.judge(NumpyCodec.decode_input(payload.inputs[0]))
-        scores, decisions = judged.scores, judged.decisions
+        scored = self._policy.score(NumpyCodec.decode_input(payload.inputs[0]))
         columns = {
-            "points": scores.points,
-            "log_density": scores.log_density,
-            "log_kde": scores.log_kde,
-            "p_value": scores.p_value,
-            "decision": decisions.decision.astype("int32"),
-            "reason": decisions.reason.astype("int32"),
+            "points": scored.points,
+            "log_density": scored.log_density,
+            "log_kde": scored.log_kde,
+            "p_value": scored.p_value,
+            "decision": scored.decision.astype("int32"),
+            "reason": scored.reason.astype("int32"),
         }
         outputs = [NumpyCodec.encode_output(name, column) for name, column in columns.items()]
         return InferenceResponse(model_name=self.name, outputs=outputs)

@@ -134,7 +134,7 @@ def pace(bundles: Bundles, rounds: int) -> results.Table:
     for name in bundles.typical():
         bundle = read_bundle(bundles.report(name).bundle)
         compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (None, False))
-        judge = ScoringPolicy(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
+        policy = ScoringPolicy(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
         network = bundle.embedder.network
         probs = np.resize(bundles.sets[name].probs, (_ROWS, compiled.n_inputs))
         inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
@@ -152,7 +152,7 @@ def pace(bundles: Bundles, rounds: int) -> results.Table:
             calls = {
                 "forward": lambda read=read: [forward(batch) for batch in read],
                 "score": lambda given=given, scorer=compiled: [scorer.score(batch) for batch in given],
-                "judge": lambda given=given, judge=judge: [judge.judge(batch) for batch in given],
+                "judge": lambda given=given, policy=policy: [policy.score(batch) for batch in given],
                 "numpy": lambda given=given, scorer=plain, few=few: [scorer.score(batch) for batch in given[:few]],
             }
             runs = [best_of(calls, rounds) for _ in range(3)]

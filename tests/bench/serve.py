@@ -499,12 +499,9 @@ def swaps(bench: Bench) -> results.Parts:
     names = [version.version for version in versions]
     tensors = bench.tensors(size, classes, _DISTINCT)
     requests = bench.requests(size, classes)
-    judges = {version.version: ScoringPolicy(version.scorer, version.gate) for version in versions}
-    expected = {name: [judge.judge(tensor) for tensor in tensors] for name, judge in judges.items()}
-    differing = sum(
-        not np.array_equal(one.decisions.decision, two.decisions.decision)
-        for one, two in zip(*expected.values(), strict=True)
-    )
+    policies = {version.version: ScoringPolicy(version.scorer, version.gate) for version in versions}
+    expected = {name: [policy.score(tensor) for tensor in tensors] for name, policy in policies.items()}
+    differing = sum(not np.array_equal(one.decision, two.decision) for one, two in zip(*expected.values(), strict=True))
     with bench.serving([classes]) as ours, generators() as some, patient(ours) as client:
         connect(some, "ours", ours.address, ours.workers, ours.metadata)
         bundles = ours.server.data_dir / "bundles"
@@ -544,8 +541,8 @@ def swaps(bench: Bench) -> results.Parts:
         judged = expected.get(message.version)
         used[message.version] += 1
         disagree += judged is None or not (
-            np.array_equal(columns["decision"], judged[number].decisions.decision)
-            and np.array_equal(columns["p_value"], judged[number].scores.p_value)
+            np.array_equal(columns["decision"], judged[number].decision)
+            and np.array_equal(columns["p_value"], judged[number].p_value)
         )
     bad = during.statuses - Counter(OK=during.ok)
     strange = during.notes["unmarked"]

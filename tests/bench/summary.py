@@ -199,7 +199,8 @@ HEADLINES = (
         reference="msp",
     ),
     Headline(
-        "confidence: finding foreign", "AUROC of outliers, mean of pairs", "combined", "pair", {"pair": "**mean**"},
+        "confidence: finding foreign", "AUROC of outliers, mean of pairs", "outlier_score", "pair",
+        {"pair": "**mean**"},
         "max-softmax", "msp",
     ),
     *(

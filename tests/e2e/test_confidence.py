@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,24 @@ from darksight_core.gate.gate import Reason
 from darksight_core.guarantees.selective import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from darksight_core.scores.confidence import msp
 from darksight_core.simplex import log_probs
 from tests.e2e.conftest import Refusal
 from tests.support.builders import make_probs
 
-SCORES = {"msp", "entropy", "margin", "doctor", "gen", "kl_matching", "log_density", "log_kde", "combined", "learned"}
+SCORES = {
+    "msp",
+    "entropy",
+    "margin",
+    "doctor",
+    "gen",
+    "kl_matching",
+    "log_density",
+    "log_kde",
+    "outlier_score",
+    "learned",
+}
 
 
 def darksight(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -305,11 +317,9 @@ def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredRows, NDArray[
     chance = 0.3 * (1.0 - u) ** 2
     probs = np.stack([0.5 + 0.499 * u, 0.5 - 0.499 * u], axis=1)
     labels = (rng.random(n) < chance).astype(np.int64)
-    noise, ones = rng.normal(size=n), np.ones(n)
-    scores = Scores(
-        points=np.zeros((n, 2)), log_density=noise, log_kde=noise + u, fidelity=0.0 * ones, combined=noise - u,
-        p_value=ones, valid=ones.astype(bool),
-    )  # fmt: skip
+    noise = rng.normal(size=n)
+    columns = {"log_density": noise, "log_kde": noise + u, "outlier_score": noise - u, "p_value": np.ones(n)}
+    scores = replace(ScoredBatch.unscored(n), points=np.zeros((n, 2)), **columns)
     return ScoredRows.of(from_arrays(probs, labels=labels), scores), chance
 
 

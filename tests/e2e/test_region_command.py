@@ -73,7 +73,7 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
     assert exported.gate is not None
     assert [(region.name, region.expires_ms) for region in exported.gate.regions] == [("gap", 4_070_908_800_000)]
     assert (served.reason == Reason.REGION).any()
-    np.testing.assert_array_equal(ScoringPolicy.of(exported).judge(ROWS).decisions.reason, served.reason)
+    np.testing.assert_array_equal(ScoringPolicy.of(exported).score(ROWS).reason, served.reason)
     assert [change["action"] for change in history] == ["remove", "shadow", "enforce", "save"]
     assert "It would reject" in people
     assert "agreed" in people

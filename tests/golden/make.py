@@ -37,7 +37,7 @@ def main(folder: Path = FOLDER) -> int:
         log_density=scores.log_density,
         log_kde=scores.log_kde,
         fidelity=scores.fidelity,
-        combined=scores.combined,
+        outlier_score=scores.outlier_score,
         p_value=scores.p_value,
         version=np.array(version),
     )

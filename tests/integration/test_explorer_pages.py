@@ -87,7 +87,7 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
     from darksight_core.bundle import read_bundle
 
     bundle = read_bundle(path)
-    judge = ScoringPolicy.of(bundle)
+    policy = ScoringPolicy.of(bundle)
     rng = np.random.default_rng(5)
     truth: dict[str, int] = {}
     minutes = 120
@@ -96,11 +96,11 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
         sharp = np.full((n, 1), 0.4)
         sharp[(np.arange(n) % 2 == 0) & (minute >= minutes // 2)] = 5.0
         probs = np.array([rng.dirichlet(np.full(CLASSES, each)) for each in sharp[:, 0]]).astype(np.float32)
-        judged = judge.judge(probs)
+        scored = policy.score(probs)
         batch_id = make_batch_id(until - (minutes - minute) * 60_000, rng.bytes(7))
         scores = {
-            name: np.asarray(getattr(judged.scores, name), dtype=np.float32)
-            for name in ("points", "log_density", "log_kde", "combined", "p_value")
+            name: np.asarray(getattr(scored, name), dtype=np.float32)
+            for name in ("points", "log_density", "log_kde", "outlier_score", "p_value")
         }
         batch = PointBatch(
             batch_id=batch_id,
@@ -109,11 +109,11 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
             is_shadow=False,
             event_ms=0,
             prediction_ids=(),
-            confidence=judged.confidence.astype(np.float32),
-            top=judged.top.astype(np.float32),
-            decision=judged.decisions.decision.astype(np.uint8),
-            reason=judged.decisions.reason.astype(np.uint8),
-            predicted=judged.predicted,
+            confidence=scored.confidence.astype(np.float32),
+            top=scored.top.astype(np.float32),
+            decision=scored.decision.astype(np.uint8),
+            reason=scored.reason.astype(np.uint8),
+            predicted=scored.predicted,
             probs=probs,
             **scores,
         )
@@ -143,7 +143,7 @@ def test_scores_are_compared_on_stored_labels(explored: Explored) -> None:
 
     assert found["used"]["labels"] >= LABELLED
     names = {line["name"] for line in found["lines"]}
-    assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "combined", "learned"}
+    assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "learned"}
     for line in found["lines"]:
         assert line["accuracy"][-1] == pytest.approx(1.0 - found["used"]["errors"] / found["used"]["labels"])
     steps = found["steps"]

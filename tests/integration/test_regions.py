@@ -167,7 +167,7 @@ def test_a_roll_back_restores_the_regions_of_its_version(client: Client, version
 
 def test_a_bundle_brings_its_regions(client: Client, bundles: list[Path], versions: list[str]):
     """They are in its gate, listed as its own, and cannot be changed from outside."""
-    expected = ScoringPolicy.of(read_bundle(bundles[2])).judge(ROWS).decisions
+    expected = ScoringPolicy.of(read_bundle(bundles[2])).score(ROWS)
 
     scored = client.score("digits", ROWS, version=versions[2])
 

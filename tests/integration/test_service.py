@@ -111,16 +111,16 @@ def test_the_service_says_what_the_bundle_says(client: Client, bundles: dict[str
     bundle = read_bundle(bundles["first"])
     probs = make_probs(rows, K, seed=rows)
     assert bundle.gate is not None
-    expected = ScoringPolicy(Scorer.of(bundle), bundle.gate).judge(probs)
+    expected = ScoringPolicy(Scorer.of(bundle), bundle.gate).score(probs)
 
     scored = client.score("digits", probs)
 
     assert scored.version == bundle.version
     assert scored.recorded
-    np.testing.assert_array_equal(scored.decision, expected.decisions.decision)
-    np.testing.assert_array_equal(scored.reason, expected.decisions.reason)
+    np.testing.assert_array_equal(scored.decision, expected.decision)
+    np.testing.assert_array_equal(scored.reason, expected.reason)
     for name in ("p_value", "log_density", "log_kde", "points"):
-        np.testing.assert_array_equal(getattr(scored, name), getattr(expected.scores, name))
+        np.testing.assert_array_equal(getattr(scored, name), getattr(expected, name))
 
 
 def test_rows_tensors_and_logits_say_the_same(client: Client, channel: grpc.Channel):

@@ -88,7 +88,7 @@ def test_a_point_comes_back_as_it_was_judged(store: Store) -> None:
     for name in (
         "log_density",
         "log_kde",
-        "combined",
+        "outlier_score",
         "p_value",
         "confidence",
         "top",

@@ -76,9 +76,9 @@ def bundle_of(
     points, _ = embedder.embed(log_probs(predictions.probs))
     kde = Kde.fit(points[split.fit], bandwidth=1.0)
     log_pi = log_probs(predictions.probs)
-    combined = OutlierScore.fit(log_pi[split.fit], seed)
+    outlier_score = OutlierScore.fit(log_pi[split.fit], seed)
     scores = {
-        "combined": combined.score(log_pi),
+        "outlier_score": outlier_score.score(log_pi),
         "log_density": student.log_density(points),
         "log_kde": kde.log_density(points),
     }
@@ -89,7 +89,7 @@ def bundle_of(
     return Bundle(
         embedder=embedder,
         kde=kde,
-        combined=combined,
+        outlier_score=outlier_score,
         calibration=calibration,
         reference=Reference.of(
             points[split.fit], predicted, predicted if labelled else None, probs=predictions.probs[split.fit]

@@ -13,11 +13,11 @@ from darksight_core.runtime.policy import ScoringPolicy
 def main() -> None:
     """Score one row and several, in both forms of an answer."""
     golden = Path(__file__).parents[1] / "golden"
-    judge = ScoringPolicy.of(read_bundle(golden / "bundle_v1.safetensors"))
+    policy = ScoringPolicy.of(read_bundle(golden / "bundle_v1.safetensors"))
     rows = np.load(golden / "bundle_v1.scores.npz")["probs"].astype("<f4")
     for some in (rows[:1], rows):
-        judge.judge(some)
-        judge.sheet(some.tobytes(), len(some))
+        policy.score(some)
+        policy.score_block(some.tobytes(), len(some))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def make_frame(n: int = 400, *, classes: int = 4, seed: int = 0, labelled: float
         "points": rng.normal(size=(n, 2)),
         "log_density": rng.normal(size=n),
         "log_kde": rng.normal(size=n),
-        "combined": rng.normal(size=n),
+        "outlier_score": rng.normal(size=n),
         "p_value": (1 + rng.integers(1000, size=n)) / 1001,
         "confidence": np.log(top / (1.0 - np.minimum(top, 0.999_999))),
         "top": top,

@@ -12,7 +12,7 @@ from darksight_core.map.student import Student
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs, log_softmax
 
-__all__ = ["extreme_probs", "map_probs", "random_calibration", "random_combined", "random_embedder", "random_kde"]
+__all__ = ["extreme_probs", "map_probs", "random_calibration", "random_embedder", "random_kde", "random_outlier_score"]
 
 
 def random_embedder(
@@ -56,7 +56,7 @@ def random_kde(embedder: Embedder, n: int = 300, *, seed: int = 0) -> Kde:
     return Kde.fit(means[rng.integers(len(means), size=n)] + rng.normal(size=(n, 2)))
 
 
-def random_combined(classes: int = 10, n: int = 500, *, seed: int = 0) -> OutlierScore:
+def random_outlier_score(classes: int = 10, n: int = 500, *, seed: int = 0) -> OutlierScore:
     """An outlier score whose known rows are a map's of that many classes."""
     rows = map_probs(random_embedder(classes), n if classes <= 100 else n // 10, seed=seed + 1)
     return OutlierScore.fit(log_probs(rows), seed=seed)

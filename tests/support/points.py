@@ -28,7 +28,9 @@ def make_batch(
     """Points as a gate would judge them; names None gives each row one of 16 letters. Every 7th row is not valid."""
     rng = np.random.default_rng((seed, n, ms))
     probs = rng.dirichlet(np.full(classes, 0.3), size=n).astype(np.float32)
-    floats = {name: rng.normal(-2.0, 1.0, size=n).astype(np.float32) for name in ("log_density", "log_kde", "combined")}
+    floats = {
+        name: rng.normal(-2.0, 1.0, size=n).astype(np.float32) for name in ("log_density", "log_kde", "outlier_score")
+    }
     p_value = ((1 + rng.integers(0, 1000, size=n)) / 1001).astype(np.float32)
     top = probs.max(axis=1)
     reason = np.where(p_value <= 0.05, 2, np.where(top <= 0.5, 3, 1)).astype(np.uint8)

@@ -38,11 +38,12 @@ from darksight_core.runtime.compiled.loops import (
     sheet_writer,
     single_error,
 )
-from darksight_core.runtime.result_block import ANSWERED, ROW_BYTES, STORED, ResultBlock
+from darksight_core.runtime.result_block import ROW_BYTES, SECTIONS, ResultBlock
+from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import GAMMA, TOP_CLASSES, OutlierScore
 from darksight_core.simplex import FLOOR, Floats
 
-__all__ = ["BATCH", "Kernel", "Rule", "Scored"]
+__all__ = ["BATCH", "Kernel", "Rule"]
 
 BATCH = 8
 """From so many rows on matrix products by BLAS make up for the calls of numpy around them: they meet at 5 to 6 rows."""
@@ -99,7 +100,7 @@ class Rule(NamedTuple):
         return cls(np.array([code, threshold, closeness, level, *learned]), np.array(table, dtype=np.int8))
 
 
-class Scored(NamedTuple):
+class _Scored(NamedTuple):
     """What the loops say about n rows.
 
     `columns` are log density, log KDE, KL_sym, combined score, p-value, reject score and largest probability, (7, n),
@@ -150,8 +151,8 @@ class Kernel:
         self._neighbours, self._stored, self._directions = combined.neighbours.neighbours, *outlier[:2]
         self._screen = _screen(combined.neighbours.rows, outlier.directions).T.copy()
 
-    def sheets(self, rule: Rule) -> Callable[[bytes, int], ResultBlock | None]:
-        """What makes sheets of rows of float32, judged by a rule; nothing for many rows or one close to the threshold.
+    def blocks(self, rule: Rule) -> Callable[[bytes, int], ResultBlock | None]:
+        """A function that makes the result block of rows of float32; None for many rows or one close to the threshold.
 
         The results are those of `score`. Everything that the compiled code reads is found once, here.
         """
@@ -162,32 +163,40 @@ class Kernel:
         def make(values: bytes, rows: int) -> ResultBlock | None:
             if not 0 < rows < BATCH:
                 return None
-            start = local.start
-            stored = start + ANSWERED * rows
-            bad = write(values, start, stored, stored + 32 * rows, stored + STORED * rows, rows)
+            bad = write(values, *(local.start + section * rows for section in SECTIONS), rows)
             return None if bad < 0 else ResultBlock(bytes(local.room[: ROW_BYTES * rows]), rows, bad == 0)
 
         # The addresses are good for as long as the arrays are there.
         make.kept = kept  # type: ignore[attr-defined]  # for that alone
         return make
 
-    def score(self, probs: Floats, rule: Rule = _NO_RULE) -> Scored:
-        """Score rows as they came in, (n, n_inputs) in C order, and judge them by a rule."""
+    def score(self, probs: Floats, rule: Rule = _NO_RULE) -> tuple[ScoredBatch, int]:
+        """Score rows as they came in, (n, n_inputs) in C order, and decide on them by a rule.
+
+        Returns
+        -------
+        The scores, and the number of rows that are so close to the threshold that rounding may have decided.
+        """
         rows = len(probs)
         points, columns = np.empty((rows, 2)), np.empty((7, rows))
-        verdicts, predicted = np.empty((2, rows), dtype=np.int8), np.empty(rows, dtype=np.int32)
+        decided, predicted = np.empty((2, rows), dtype=np.int8), np.empty(rows, dtype=np.int32)
         if rows < BATCH:
-            close = score_rows(probs, points, columns, verdicts, predicted, rule.numbers, rule.table, *self._packed)
+            close = score_rows(probs, points, columns, decided, predicted, rule.numbers, rule.table, *self._packed)
         else:
             close = 0
             for start in range(0, rows, CHUNK):
                 part = slice(start, start + CHUNK)
                 scored = self._score_batch(probs[part], rule)
-                points[part], columns[:, part], verdicts[:, part], predicted[part] = scored[:4]
+                points[part], columns[:, part], decided[:, part], predicted[part] = scored[:4]
                 close += scored.close
-        return Scored(points, columns, verdicts, predicted, close)
+        log_density, log_kde, fidelity, outlier_score, p_value, confidence, top = columns
+        batch = ScoredBatch(
+            points, log_density, log_kde, fidelity, outlier_score, p_value, confidence, top,
+            predicted, decided[0], decided[1], predicted >= 0,
+        )  # fmt: skip
+        return batch, close
 
-    def _score_batch(self, probs: Floats, rule: Rule) -> Scored:
+    def _score_batch(self, probs: Floats, rule: Rule) -> _Scored:
         count, classes = len(probs), self._embedder.student.n_classes
         pis, logs, soft = np.empty((3, *probs.shape))
         rows, squares = np.empty((count, 2 * classes + 1)), np.empty(count)
@@ -210,7 +219,7 @@ class Kernel:
             rule.table,
             *self._packed,
         )
-        return Scored(points, columns, verdicts, predicted, close)
+        return _Scored(points, columns, verdicts, predicted, close)
 
     def _guess(self, probs: Floats) -> Floats:
         """f_p of rows (n, K) in float32, and how far off it may be, (n, 3)."""

@@ -77,7 +77,7 @@ STEPS = 32767
 COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
 """Reject scores that are computed here, and may differ from numpy's by rounding."""
 
-CONFIDENCES = (*COMPUTED, "log_density", "log_kde", "combined")
+CONFIDENCES = (*COMPUTED, "log_density", "log_kde", "outlier_score")
 """Reject scores that a rule can name, by their place from 1, or 0 for none."""
 
 CLOSE = 1e-9
@@ -373,9 +373,10 @@ def _write_sheet(
     close = score_rows(probs, points, columns, verdicts, predicted, rule, table, doubles, singles, longs, words, places)
     for i in range(count):
         bad += 1 if predicted[i] < 0 else 0
-        f8[i], f8[count + i], f8[2 * count + i] = columns[_P_VALUE, i], columns[_LOG_DENSITY, i], columns[_LOG_KDE, i]
+        for j, column in enumerate((_LOG_DENSITY, _LOG_KDE, _P_VALUE)):
+            f8[(2 + j) * count + i] = columns[column, i]
         for j in range(2):
-            f8[3 * count + 2 * i + j] = points[i, j]
+            f8[2 * i + j] = points[i, j]
             f4[2 * i + j] = points[i, j]
         for j, column in enumerate((_LOG_DENSITY, _LOG_KDE, _COMBINED, _P_VALUE, _CONFIDENCE, _TOP)):
             f4[(2 + j) * count + i] = columns[column, i]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Decision
-from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
+from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.scored import ScoredBatch
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
 from darksight_service.scoring.files.arrays import read_array
 from darksight_service.scoring.files.tables import atomic, check_place
@@ -92,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
     from darksight_core.explain import Chain, load_classifier
 
     chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
-    judge = ScoringPolicy.of(bundle)
-    judged = chain.judged(judge, chain.tensor(inputs))
-    objective = _objective(args, chain, bundle, judged)
+    policy = ScoringPolicy.of(bundle)
+    scored = chain.scored(policy, chain.tensor(inputs))
+    objective = _objective(args, chain, bundle, scored)
     with Bars(quiet=args.quiet) as bars:
         found = _explain(args, chain, objective, inputs, bars)
-        attacked = _attack(args, chain, objective, judge, inputs, bars) if attacks else None
-    columns = _columns(inputs, judged, found, attacked)
+        attacked = _attack(args, chain, objective, policy, inputs, bars) if attacks else None
+    columns = _columns(inputs, scored, found, attacked)
     result = _result(args, bundle, columns, {kind: str(path) for kind, path in files.items()})
     _write(args, files, columns, result)
     if args.json:
@@ -134,7 +135,7 @@ def _files(args: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, judged: ScoredBatch) -> Objective:
+def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, scored: ScoredBatch) -> Objective:
     from darksight_core.explain import log_class, log_density, log_kde
 
     if args.of == "density":
@@ -142,7 +143,7 @@ def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, judged: S
     if args.of == "kde":
         return log_kde(bundle.kde)
     if args.class_name is None:
-        classes = set(judged.predicted.tolist())
+        classes = set(scored.predicted.tolist())
         if len(classes) > 1:
             raise ConfigError("the inputs are predicted as several classes; name one with --class")
         return log_class(chain, classes.pop())
@@ -168,7 +169,7 @@ def _attack(
     args: argparse.Namespace,
     chain: Chain,
     objective: Objective,
-    judge: ScoringPolicy,
+    policy: ScoringPolicy,
     inputs: NDArray[Any],
     report: Bars,
 ) -> Attack:
@@ -181,29 +182,28 @@ def _attack(
         wanted = lambda points: -objective(points)  # noqa: E731 - the sign is all there is to it
     low, high = args.range
     options = {"steps": args.attack_steps, "starts": args.starts, "seed": args.seed}
-    return attack(chain, wanted, judge, inputs, budget=args.budget, low=low, high=high, **options, report=report)
+    return attack(chain, wanted, policy, inputs, budget=args.budget, low=low, high=high, **options, report=report)
 
 
-def _columns(inputs: NDArray[Any], judged: ScoredBatch, found: Attribution, attacked: Attack | None) -> Columns:
+def _columns(inputs: NDArray[Any], scored: ScoredBatch, found: Attribution, attacked: Attack | None) -> Columns:
     columns = {"inputs": inputs, "heat": found.heat, "value": found.value, "at_rest": found.at_rest}
     if found.gap is not None and found.change is not None:
         columns |= {"change": found.change, "gap": found.gap}
-    columns |= _serving(judged, "")
+    columns |= _serving(scored, "")
     if attacked is not None:
         columns |= {"attacked": attacked.inputs, "moved": attacked.moved, **_serving(attacked.after, "after_")}
     return columns
 
 
-def _serving(judged: ScoredBatch, prefix: str) -> Columns:
+def _serving(scored: ScoredBatch, prefix: str) -> Columns:
     """What the serving scorer and gate say, as columns."""
-    scores = judged.scores
     return {
-        f"{prefix}point": scores.points,
-        f"{prefix}log_density": scores.log_density,
-        f"{prefix}log_kde": scores.log_kde,
-        f"{prefix}p_value": scores.p_value,
-        f"{prefix}predicted": judged.predicted,
-        f"{prefix}decision": np.array([Decision(code).name.lower() for code in judged.decisions.decision]),
+        f"{prefix}point": scored.points,
+        f"{prefix}log_density": scored.log_density,
+        f"{prefix}log_kde": scored.log_kde,
+        f"{prefix}p_value": scored.p_value,
+        f"{prefix}predicted": scored.predicted,
+        f"{prefix}decision": np.array([Decision(code).name.lower() for code in scored.decision]),
     }
 
 

@@ -96,7 +96,7 @@ class Control:
                     f"the bundle is for other classes than model {model!r} has; deploy it under another name"
                 )
         self._record("deploy", model, {"version": bundle.version, "path": path, "activate": activate}, author)
-        _register(self._store(), model, bundle, bundle.calibration_rows, bundle.outlier_score)
+        _register(self._store(), model, bundle, bundle.calibration_rows)
         return bundle.version
 
     def activate(self, model: str, version: str, *, author: str) -> None:
@@ -224,7 +224,7 @@ def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> No
                 payload = {"version": version, "path": deployment.path, "activate": True}
                 store.append_change("deploy", name, payload, author="serve", comment="deployed without the store")
                 bundle = read_bundle(deployed_path(bundles, deployment.path, version), verify=False)
-                _register(store, name, bundle, len(bundle.calibration), bundle.calibration.outlier_score)
+                _register(store, name, bundle, len(bundle.calibration))
 
 
 def deploy_at_start(
@@ -266,7 +266,7 @@ def deploy_at_start(
         }
         if store is not None:
             store.append_change("deploy", name, payload, author="serve", comment="named on the command line")
-            _register(store, name, bundle, len(bundle.calibration), bundle.calibration.outlier_score)
+            _register(store, name, bundle, len(bundle.calibration))
             state = sync(state_file, store)
         else:
             change = Change("deploy", name, payload, changed_ms=int(time.time() * 1000))
@@ -274,7 +274,6 @@ def deploy_at_start(
     return state
 
 
-def _register(store: Store, model: str, bundle: Version | Bundle, rows: int, outlier_score: str) -> None:
+def _register(store: Store, model: str, bundle: Version | Bundle, rows: int) -> None:
     """Tell the store about a bundle before its first point is there."""
-    names = bundle.class_names
-    store.register_bundle(model, bundle.version, class_names=names, calibration_rows=rows, outlier_score=outlier_score)
+    store.register_bundle(model, bundle.version, class_names=bundle.class_names, calibration_rows=rows)

@@ -61,7 +61,6 @@ class Facts(NamedTuple):
 
     class_names: tuple[str, ...]
     calibration_rows: int
-    outlier_score: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,6 @@ class Version:
     has_certificate: bool
     class_names: tuple[str, ...]
     numbers: Mapping[str, int]
-    outlier_score: str
     reference: Reference
 
     @classmethod
@@ -87,7 +85,6 @@ class Version:
             has_certificate=bundle.manifest.get("certificate") is not None,
             class_names=bundle.class_names,
             numbers={name: number for number, name in enumerate(bundle.class_names)},
-            outlier_score=bundle.calibration.outlier_score,
             reference=bundle.reference,
         )
 
@@ -118,7 +115,7 @@ class ActiveModel:
     model: str
     bundle: Version
     gate: Gate
-    judge: ScoringPolicy
+    policy: ScoringPolicy
     counts: ModelCounts
     is_certified: bool
     shadow: ActiveModel | None = None
@@ -199,7 +196,7 @@ class Registry:
         found = self._facts.get(version)
         if found is None:
             bundle = self._loaded.get(version) or self._read(model, version)
-            found = self._facts[version] = Facts(bundle.class_names, bundle.calibration_rows, bundle.outlier_score)
+            found = self._facts[version] = Facts(bundle.class_names, bundle.calibration_rows)
         return found
 
     def refresh(self) -> bool:
@@ -264,8 +261,8 @@ class Registry:
             calibration_rows=bundle.calibration_rows,
             class_names=bundle.class_names,
         )
-        judge = ScoringPolicy(bundle.scorer, gate)
-        return ActiveModel(name, bundle, gate, judge, counts.set_rule(*rule), is_certified)
+        policy = ScoringPolicy(bundle.scorer, gate)
+        return ActiveModel(name, bundle, gate, policy, counts.set_rule(*rule), is_certified)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000.0)

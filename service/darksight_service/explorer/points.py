@@ -22,7 +22,7 @@ CSV_ROWS = 100_000
 """Most rows of a CSV file."""
 
 _PAGE = 2_000
-_NUMBERS = ("x", "y", "log_density", "log_kde", "combined", "p_value", "confidence", "top")
+_NUMBERS = ("x", "y", "log_density", "log_kde", "outlier_score", "p_value", "confidence", "top")
 
 
 def endpoints(sources: Sources) -> list[Endpoint]:

@@ -125,8 +125,8 @@ def stored_scores(rows: PointTable, *, seed: int = 0) -> dict[str, Floats]:
             found["learned"] = Learned.cross_fit(log_pi, ~rows.errors, seed=seed, **columns)
     elif _is_whole(rows.top):
         found = {"msp": rows.top, **columns}
-    if _is_whole(rows.combined):
-        found["combined"] = rows.combined
+    if _is_whole(rows.outlier_score):
+        found["outlier_score"] = rows.outlier_score
     return found
 
 

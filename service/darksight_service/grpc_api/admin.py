@@ -145,7 +145,6 @@ class Admin:
                 continue
             found.class_names.extend(bundle.class_names)
             found.calibration_rows = bundle.calibration_rows
-            found.outlier_score = bundle.outlier_score
             yield found
 
 

@@ -238,7 +238,7 @@ def _response(request: pb2.ModelInferRequest, scored: Scored, names: Sequence[st
     response.parameters["recorded"].bool_param = scored.recorded
     for name in names:
         output = _OUTPUTS[name]
-        column = getattr(scored.sheet, name).astype(output.dtype, copy=False)
+        column = scored.block.column(name).astype(output.dtype, copy=False)
         tensor = response.outputs.add(name=name, datatype=output.datatype, shape=column.shape)
         if request.raw_input_contents:
             response.raw_output_contents.append(column.tobytes())

@@ -1,8 +1,7 @@
 """MonitorService on the wire.
 
 Requests come as bytes: what is no message is the caller's mistake and gets INVALID_ARGUMENT, where gRPC's own decoding
-would answer INTERNAL. Columns of a response are bytes as the sheet has them, so that no number becomes an object on its
-way.
+would answer INTERNAL. Columns of a response are cut out of the result block, so that no number becomes an object.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from darksight_core.runtime.result_block import ANSWERED, STORED
+from darksight_core.runtime.result_block import place
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.status import abort_code, status_of
@@ -210,24 +209,15 @@ def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
 
 
 def write_response(scored: Scored) -> bytes:
-    """The ScoreResponse to a call: pieces of its sheet behind the tags of their fields, in the order of the fields."""
-    sheet = scored.sheet
-    n, data = sheet.rows, sheet.data
-    decision, reason, p_value, log_density, log_kde, points = _tags(n)
-    verdicts = (ANSWERED + STORED) * n
-    return b"".join(
-        (
-            _served(scored.model, scored.version),
-            _BATCH_ID, scored.batch_id,
-            decision, data[verdicts : verdicts + n],
-            reason, data[verdicts + n :],
-            p_value, data[: 8 * n],
-            log_density, data[8 * n : 16 * n],
-            log_kde, data[16 * n : 24 * n],
-            points, data[24 * n : 40 * n],
-            _RECORDED if scored.recorded else b"",
-        )
-    )  # fmt: skip
+    """The ScoreResponse to a call: pieces of its result block behind the tags of their fields, in the fields' order."""
+    block = scored.block
+    data = block.data
+    parts = [_served(scored.model, scored.version), _BATCH_ID, scored.batch_id]
+    for tag, where in _fields(block.rows):
+        parts += (tag, data[where])
+    if scored.recorded:
+        parts.append(_RECORDED)
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=256)
@@ -238,11 +228,12 @@ def _served(model: str, version: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _tags(rows: int) -> tuple[bytes, ...]:
-    """What stands before each column; nothing if there are no rows, as an empty field is not written."""
-    return tuple(
-        _tag(name) + _varint(kind.itemsize * width * rows) if rows else b"" for name, (kind, width) in COLUMNS.items()
-    )
+def _fields(rows: int) -> tuple[tuple[bytes, slice], ...]:
+    """Tag and place of each column in a block; none if there are no rows, as an empty field is not written."""
+    if not rows:
+        return ()
+    places = {name: place(name, rows) for name in COLUMNS}
+    return tuple((_tag(name) + _varint(where.stop - where.start), where) for name, where in places.items())
 
 
 def _tag(field: str, wire_type: int = 2) -> bytes:

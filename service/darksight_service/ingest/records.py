@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.runtime.result_block import ANSWERED, STORED, ResultBlock
+from darksight_core.runtime.result_block import RESPONSE_BYTES, ROW_BYTES, ResultBlock
 from darksight_service.errors import RecordError
 
 __all__ = [
@@ -108,7 +108,7 @@ class PointBatch:
         The caller's names of the n rows, or none of them.
     points
         Places on the map, (n, 2) float32.
-    log_density, log_kde, combined, p_value
+    log_density, log_kde, outlier_score, p_value
         As in `darksight_core.runtime.scorer.Scores`, (n,) float32.
     confidence
         The reject score of the gate, (n,) float32; NaN if the gate has none.
@@ -131,7 +131,7 @@ class PointBatch:
     points: NDArray[np.float32]
     log_density: NDArray[np.float32]
     log_kde: NDArray[np.float32]
-    combined: NDArray[np.float32]
+    outlier_score: NDArray[np.float32]
     p_value: NDArray[np.float32]
     confidence: NDArray[np.float32]
     top: NDArray[np.float32]
@@ -204,7 +204,7 @@ class PointRows:
     points: NDArray[np.float32]
     log_density: NDArray[np.float32]
     log_kde: NDArray[np.float32]
-    combined: NDArray[np.float32]
+    outlier_score: NDArray[np.float32]
     p_value: NDArray[np.float32]
     confidence: NDArray[np.float32]
     top: NDArray[np.float32]
@@ -301,8 +301,8 @@ def encode_sheet(
         start, texts = _frame(batch_id, model, version, is_shadow, event_ms, prediction_ids, n, classes)
     except (struct.error, UnicodeEncodeError) as error:
         raise RecordError(f"a batch of {n} rows cannot be stored: {error}", rows=n) from None
-    verdicts = (ANSWERED + STORED) * n
-    return b"".join((start, data[ANSWERED * n : verdicts], probs, data[verdicts:], *texts))
+    decisions = (ROW_BYTES - 2) * n
+    return b"".join((start, data[RESPONSE_BYTES * n : decisions], probs, data[decisions:], *texts))
 
 
 def to_singles(probs: NDArray[Any]) -> bytes:
@@ -405,7 +405,7 @@ def _merge(table: NDArray[np.uint8], header: NDArray[Any], rows: NDArray[np.intp
                     points=floats[:, :2],
                     log_density=floats[:, 2],
                     log_kde=floats[:, 3],
-                    combined=floats[:, 4],
+                    outlier_score=floats[:, 4],
                     p_value=floats[:, 5],
                     confidence=floats[:, 6],
                     top=floats[:, 7],
@@ -444,7 +444,7 @@ def _encode_points(batch: PointBatch) -> bytes:
             _column("points", batch.points, _F4, (n, 2)),
             _column("log_density", batch.log_density, _F4, one),
             _column("log_kde", batch.log_kde, _F4, one),
-            _column("combined", batch.combined, _F4, one),
+            _column("outlier_score", batch.outlier_score, _F4, one),
             _column("p_value", batch.p_value, _F4, one),
             _column("confidence", batch.confidence, _F4, one),
             _column("top", batch.top, _F4, one),
@@ -497,7 +497,7 @@ def _decode_points(view: bytes | memoryview) -> PointBatch:
         raise RecordError("the header of a record contradicts itself", size=len(view))
     points = np.ndarray((n, 2), _F4, view, start)
     # Unpacking a matrix is the quickest way to its rows.
-    log_density, log_kde, combined, p_value, confidence, top = np.ndarray((6, n), _F4, view, start + 8 * n)
+    log_density, log_kde, outlier_score, p_value, confidence, top = np.ndarray((6, n), _F4, view, start + 8 * n)
     predicted = np.ndarray((n,), _I4, view, start + 32 * n)
     probs = np.ndarray((n, classes), _F4, view, start + 36 * n)
     start += (36 + 4 * classes) * n
@@ -514,7 +514,7 @@ def _decode_points(view: bytes | memoryview) -> PointBatch:
         points=points,
         log_density=log_density,
         log_kde=log_kde,
-        combined=combined,
+        outlier_score=outlier_score,
         p_value=p_value,
         confidence=confidence,
         top=top,

@@ -32,7 +32,7 @@ _SCORES = {
     "log_density": "P(y; θ) (DarkSight)",
     "kde_probs": "KDE (probabilities)",
     "dirichlet": "Dirichlet mixture (probabilities)",
-    "combined": "combined (unusualness)",
+    "outlier_score": "outlier_score (unusualness)",
 }
 _MORE_SCORES = {
     "margin": "margin of the first two",

@@ -364,7 +364,7 @@ def _cases(
     """Every case that these rows have."""
     classes = log_pi.shape[1]
     found = cases.typical(known.scores.log_kde, predicted, classes=classes) if classes <= 20 else []
-    found.append(cases.unusual(known.scores.combined))
+    found.append(cases.unusual(known.scores.outlier_score))
     found += cases.midway(log_pi)
     if labels is not None:
         found += cases.wrong_alike(known.scores.points, predicted, labels)

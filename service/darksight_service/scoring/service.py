@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.gate.gate import LOGIT_SCORES, Reason
-from darksight_core.runtime.policy import ScoredBatch
 from darksight_core.runtime.result_block import ResultBlock
+from darksight_core.scored import ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
@@ -66,12 +66,12 @@ class Tensor(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The answer to one call; `sheet` has the columns."""
+    """The answer to one call; `block` has the columns."""
 
     model: str
     version: str
     batch_id: bytes
-    sheet: ResultBlock
+    block: ResultBlock
     recorded: bool
 
 
@@ -147,16 +147,16 @@ class ScoringService:
         if logits:
             given = _array(values)
             given, raw = _softmax(given), given.astype(np.float64)
-        sheet = self._judge(serving, given, raw, is_wanted)
-        if not (partial_ok or sheet.are_valid):
-            _refuse_row(_array(values), sheet, logits)
+        block = self._judge(serving, given, raw, is_wanted)
+        if not (partial_ok or block.are_valid):
+            _refuse_row(_array(values), block, logits)
         recorded = True
-        if sheet.rows:
-            recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, sheet))
-            _count(serving, batch_id, prediction_ids, sheet, time.perf_counter() - started)
+        if block.rows:
+            recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, block))
+            _count(serving, batch_id, prediction_ids, block, time.perf_counter() - started)
             if serving.shadow is not None:
                 self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, given, raw)
-        return Scored(model, serving.version, batch_id, sheet, recorded)
+        return Scored(model, serving.version, batch_id, block, recorded)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
@@ -249,26 +249,26 @@ class ScoringService:
                 f"is_logits: the gate of model {serving.model!r} cuts {serving.gate.reject_score}, so it needs logits",
                 field="is_logits",
             )
-        judge = serving.judge
+        policy = serving.policy
         try:
             if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
-                return judge.sheet(values.data, values.shape[0])
+                return policy.score_block(values.data, values.shape[0])
             values = _array(values)
             if len(values) <= _PIECE:
-                return ResultBlock.of(judge.judge(values, logits=logits))
+                return ResultBlock.of(policy.score(values, logits=logits))
             pieces = []
             for start in range(0, len(values), _PIECE):
                 if not is_wanted():
                     raise AbandonedError("nobody waits for the answer any more")
                 part = slice(start, start + _PIECE)
-                pieces.append(judge.judge(values[part], logits=None if logits is None else logits[part]))
-            return ResultBlock.of(ScoredBatch.joined(pieces))
+                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part]))
+            return ResultBlock.of(ScoredBatch.join(pieces))
         except AbandonedError:
             raise
         except Exception:
             # Whatever it is, the caller gets the decision that was set for this case and not an error.
             _log.exception("scoring_failed", extra={"model": serving.model, "version": serving.version})
-            return ResultBlock.of(judge.unscored(values.shape[0]))
+            return ResultBlock.of(policy.unscored(values.shape[0]))
 
     def _score_shadow(
         self,
@@ -282,12 +282,12 @@ class ScoringService:
         """Score by the shadow version too; nothing of it reaches the caller, not even its failure."""
         started = time.perf_counter()
         try:
-            sheet = self._judge(shadow, values, logits, lambda: True)
+            block = self._judge(shadow, values, logits, lambda: True)
             shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
             # Named as the answer was, so that outcomes reach the shadow's points too.
-            ids = ids or [prediction_id(batch_id, row) for row in range(sheet.rows)]
-            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, sheet, is_shadow=True))
-            _count(shadow, shadow_id, ids, sheet, time.perf_counter() - started, is_shadow=True)
+            ids = ids or [prediction_id(batch_id, row) for row in range(block.rows)]
+            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, is_shadow=True))
+            _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
 
@@ -298,34 +298,40 @@ def _record(
     event_ms: int,
     ids: Sequence[str],
     values: NDArray[Any] | Tensor,
-    sheet: ResultBlock,
+    block: ResultBlock,
     *,
     is_shadow: bool = False,
 ) -> bytes:
     probs = values.data if isinstance(values, Tensor) else to_singles(values)
-    return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), sheet, probs)
+    return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), block, probs)
 
 
 def _count(
     serving: ActiveModel,
     batch_id: bytes,
     ids: Sequence[str],
-    sheet: ResultBlock,
+    block: ResultBlock,
     seconds: float,
     *,
     is_shadow: bool = False,
 ) -> None:
     counts = serving.counts
-    if sheet.rows == 1 and not is_shadow:
-        wants_outlier = counts.observe_one(*sheet.one(), seconds)
+    if block.rows == 1 and not is_shadow:
+        log_density, p_value, predicted, decision, reason = block.single()
+        wants_outlier = counts.observe_one(p_value, log_density, predicted, decision, reason, seconds)
     else:
         wants_outlier = counts.observe(
-            sheet.decision, sheet.reason, sheet.p_value, sheet.predicted, sheet.log_density, seconds,
+            block.column("decision"),
+            block.column("reason"),
+            block.column("p_value"),
+            block.column("predicted"),
+            block.column("log_density"),
+            seconds,
             is_shadow=is_shadow,
-        )  # fmt: skip
+        )
     if wants_outlier:
-        row = int(np.flatnonzero(sheet.reason == Reason.OUTLIER)[0])
-        counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), sheet.p_value[row])
+        row = int(np.flatnonzero(block.column("reason") == Reason.OUTLIER)[0])
+        counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), float(block.column("p_value")[row]))
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
@@ -344,9 +350,9 @@ def _check_id(name: str, row: int, field: str) -> None:
         )
 
 
-def _refuse_row(values: NDArray[Any], sheet: ResultBlock, logits: bool) -> NoReturn:
+def _refuse_row(values: NDArray[Any], block: ResultBlock, logits: bool) -> NoReturn:
     """Say what is wrong with the first bad row."""
-    row = int(np.flatnonzero(sheet.predicted < 0)[0])
+    row = int(np.flatnonzero(block.column("predicted") < 0)[0])
     what = "a value that is not finite"
     finite = np.isfinite(values[row])
     if not finite.all():

@@ -33,7 +33,7 @@ __all__ = [
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 
-FLOATS = ("x", "y", "log_density", "log_kde", "combined", "p_value", "confidence", "top")
+FLOATS = ("x", "y", "log_density", "log_kde", "outlier_score", "p_value", "confidence", "top")
 """Columns of real numbers, in the order of the table."""
 
 # What psycopg and Python can read back: the years 1 to 9999.

@@ -210,13 +210,9 @@ class Store:
             self._inserter.make_days(set(range(today, today + AHEAD_DAYS + 1)), today)
         return self._settler.settle()
 
-    def register_bundle(
-        self, model: str, version: str, *, class_names: Sequence[str], calibration_rows: int, outlier_score: str
-    ) -> None:
+    def register_bundle(self, model: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
         """Write down what is known about a bundle; points may come before."""
-        self._names.register(
-            model, version, class_names=class_names, calibration_rows=calibration_rows, outlier_score=outlier_score
-        )
+        self._names.register(model, version, class_names=class_names, calibration_rows=calibration_rows)
 
     def list_points(self, wanted: search.PointFilter, *, page_size: int = 0, page_token: str = "") -> search.Page:
         """Stored points, newest first; RequestError for a page token of another request."""

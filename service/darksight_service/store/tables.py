@@ -137,7 +137,6 @@ bundle = Table(
     Column("version", Text, nullable=False),
     Column("class_names", JSON, nullable=True),
     Column("calibration_rows", Integer, nullable=True),
-    Column("outlier_score", Text, nullable=True),
     Column("created_at", Moment, nullable=False),
     UniqueConstraint("model_id", "version"),
 )
@@ -152,7 +151,7 @@ point = Table(
     Column("y", REAL, nullable=True),
     Column("log_density", REAL, nullable=True),
     Column("log_kde", REAL, nullable=True),
-    Column("combined", REAL, nullable=True),
+    Column("outlier_score", REAL, nullable=True),
     Column("p_value", REAL, nullable=True),
     Column("confidence", REAL, nullable=True),
     Column("top", REAL, nullable=True),

@@ -19,9 +19,9 @@ from darksight_service.store.tables import bundle, point, rollup
 from sqlalchemy import Engine, func, select
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_core.gate.gate import Decision
-from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
+from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.scored import ScoredBatch
 from tests.support.faults.clients import pool, row_name
 
 __all__ = ["NO_FAULTS", "Call", "Report", "check", "opened", "read_logs"]
@@ -181,15 +181,14 @@ def check(calls: dict[int, Call], url: str, bundle_path: Path, *, others: Collec
 class _Truth:
     """What the bundle says of a batch; `rows` as they are stored: reason, whether accepted, p-value in 4 bytes."""
 
-    judged: ScoredBatch
+    scored: ScoredBatch
     rows: list[tuple[int, bool, bytes | None]]
 
     @classmethod
-    def of(cls, judged: ScoredBatch) -> _Truth:
-        decisions = judged.decisions
-        is_accepted = (decisions.decision == int(Decision.ACCEPT)).tolist()
-        p_values = [None if np.isnan(value) else _FLOAT.pack(value) for value in judged.scores.p_value.tolist()]
-        return cls(judged, list(zip(decisions.reason.tolist(), is_accepted, p_values, strict=True)))
+    def of(cls, scored: ScoredBatch) -> _Truth:
+        is_accepted = scored.accepted.tolist()
+        p_values = [None if np.isnan(value) else _FLOAT.pack(value) for value in scored.p_value.tolist()]
+        return cls(scored, list(zip(scored.reason.tolist(), is_accepted, p_values, strict=True)))
 
 
 class _Judges:
@@ -197,21 +196,21 @@ class _Judges:
 
     def __init__(self, found: Bundle) -> None:
         assert found.gate is not None
-        judge, rows = ScoringPolicy(Scorer.of(found), found.gate), pool()
+        policy, rows = ScoringPolicy(Scorer.of(found), found.gate), pool()
         self.version = found.version
-        self._truth = cache(lambda start, count: _Truth.of(judge.judge(rows[start : start + count])))
+        self._truth = cache(lambda start, count: _Truth.of(policy.score(rows[start : start + count])))
 
     def is_answer_right(self, call: Call) -> bool:
         """Whether the caller was told what the bundle says."""
-        said, judged = call.answer, self._truth(call.start, call.rows).judged
+        said, scored = call.answer, self._truth(call.start, call.rows).scored
         assert said is not None
         p_value = np.frombuffer(base64.b64decode(said["p_value"]), "<f8")
         return (
             said["version"] == self.version
             and call.batch in ("", said["batch"])
-            and np.array_equal(said["decision"], judged.decisions.decision)
-            and np.array_equal(said["reason"], judged.decisions.reason)
-            and np.array_equal(p_value, judged.scores.p_value, equal_nan=True)
+            and np.array_equal(said["decision"], scored.decision)
+            and np.array_equal(said["reason"], scored.reason)
+            and np.array_equal(p_value, scored.p_value, equal_nan=True)
         )
 
     def is_row_right(self, call: Call, number: int, row: Any) -> bool:

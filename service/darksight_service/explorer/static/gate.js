@@ -11,7 +11,7 @@ import { readState, writeState } from "./state.js";
 const DEFAULTS = { span: "30d", since: 0, until: 0, labels: "all", view: "accuracy", alpha: "", threshold: "", accuracy: 0.99, delta: "0.05" };
 const NAMES = {
   msp: "max-softmax", entropy: "entropy", margin: "margin", doctor: "Doctor", gen: "GEN", log_density: "log P(y; θ)",
-  log_kde: "log KDE", combined: "combined", learned: "learned (cross-fitted)",
+  log_kde: "log KDE", outlier_score: "outlier_score", learned: "learned (cross-fitted)",
 };
 const at = (id) => document.getElementById(id);
 

@@ -55,7 +55,7 @@ function showDetail(point) {
     element("span", { class: "swatch", style: `background:${classColour(number)}` }), element("span", {}, className(number)),
     element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
   ]);
-  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["place on the map", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["combined", fixed(point.combined, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
+  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["place on the map", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier_score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
   place.replaceChildren(
     element("h2", {}, `Prediction ${point.prediction_id}`),
     element("div", { class: "grid" },

@@ -135,7 +135,7 @@ class Worker:
         found = read_bundle(bundle)
         # Regions may end: every worker decides by the same time.
         self._gate = None if found.gate is None else found.gate.at(now_ms)
-        self._judge = ScoringPolicy(Scorer.of(found), self._gate)
+        self._policy = ScoringPolicy(Scorer.of(found), self._gate)
         self._kind, self._alpha, self._chunk_rows = kind, alpha, chunk_rows
 
     def score(self, part: Part) -> Tally:
@@ -143,7 +143,7 @@ class Worker:
         gate, tally = self._gate, Tally()
         with open_scores(Path(part.out), overwrite=True, first_row=part.first) as sink:
             for chunk in self._chunks(part, gate is not None and gate.reject_score in LOGIT_SCORES):
-                columns = bundle_columns(self._judge, gate, chunk)
+                columns = bundle_columns(self._policy, gate, chunk)
                 sink.write(chunk.ids, columns)
                 tally += Tally.of(columns, self._alpha)
         return tally

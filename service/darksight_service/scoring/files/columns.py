@@ -11,34 +11,31 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Decision, Gate, Reason
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import Scores
+from darksight_core.scored import SCHEMA, ScoredBatch
 
 __all__ = ["Columns", "bundle_columns", "lower_names"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 
-def bundle_columns(judge: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
+def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
     """Scores of a chunk, with decision and reason if there is a gate."""
-    judged = judge.judge(chunk.probs, logits=chunk.logits)
-    columns = _columns(judged.scores)
+    scored = policy.score(chunk.probs, logits=chunk.logits)
+    columns = score_columns(scored)
     if gate is not None:
-        columns["decision"] = lower_names(Decision, judged.decisions.decision)
-        columns["reason"] = lower_names(Reason, judged.decisions.reason)
+        columns["decision"] = lower_names(Decision, scored.decision)
+        columns["reason"] = lower_names(Reason, scored.reason)
     return columns
 
 
-def _columns(scores: Scores) -> Columns:
-    x, y = scores.points.T
-    return {
-        "x": x,
-        "y": y,
-        "log_density": scores.log_density,
-        "log_kde": scores.log_kde,
-        "combined": scores.combined,
-        "fidelity": scores.fidelity,
-        "p_value": scores.p_value,
-    }
+def score_columns(scored: ScoredBatch) -> Columns:
+    """The columns of the schema that go to files."""
+    found: Columns = {}
+    for column in SCHEMA:
+        if column.file:
+            values = getattr(scored, column.name).reshape(len(scored), column.width)
+            found |= dict(zip(column.parts, values.T, strict=True))
+    return found
 
 
 def lower_names(kind: type[IntEnum], codes: NDArray[np.int8]) -> NDArray[np.str_]:

@@ -59,7 +59,7 @@ class PointTable:
         (n,).
     points
         Places on the map, (n, 2).
-    log_density, log_kde, combined, p_value, confidence, top
+    log_density, log_kde, outlier_score, p_value, confidence, top
         (n,); `confidence` is the reject score of the gate that decided.
     predicted, reason, is_accepted
         (n,).
@@ -74,7 +74,7 @@ class PointTable:
     points: Floats
     log_density: Floats
     log_kde: Floats
-    combined: Floats
+    outlier_score: Floats
     p_value: Floats
     confidence: Floats
     top: Floats

@@ -100,7 +100,7 @@ class StoredPoint:
     y: float
     log_density: float
     log_kde: float
-    combined: float
+    outlier_score: float
     p_value: float
     confidence: float
     top: float
@@ -286,7 +286,7 @@ def read_point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> Store
         name = prediction_id((number - number % MAX_ROWS).to_bytes(16, "big"), number % MAX_ROWS)
     if None in numbers:
         numbers = [math.nan if each is None else each for each in numbers]
-    x, y, log_density, log_kde, combined, p_value, confidence, top = numbers
+    x, y, log_density, log_kde, outlier_score, p_value, confidence, top = numbers
     text = point_id.hex()
     return StoredPoint(
         id=f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}",
@@ -300,7 +300,7 @@ def read_point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> Store
         y=y,
         log_density=log_density,
         log_kde=log_kde,
-        combined=combined,
+        outlier_score=outlier_score,
         p_value=p_value,
         confidence=confidence,
         top=top,

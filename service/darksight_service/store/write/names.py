@@ -56,15 +56,9 @@ class Names:
                 self._bundles[name, version] = found
             return self._bundles[name, version]
 
-    def register(
-        self, name: str, version: str, *, class_names: Sequence[str], calibration_rows: int, outlier_score: str
-    ) -> None:
+    def register(self, name: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
         """Write down what is known about a bundle."""
-        facts = {
-            "class_names": list(class_names),
-            "calibration_rows": calibration_rows,
-            "outlier_score": outlier_score,
-        }
+        facts = {"class_names": list(class_names), "calibration_rows": calibration_rows}
         with writing(self._engine) as connection:
             _bundle(connection, name, version, self._clock(), facts)
 

@@ -126,7 +126,7 @@ def test_a_bundle_comes_back(tmp_path: Path) -> None:
     assert found.class_names == ("class 0", "class 1", "class 2")
     assert found.manifest["fidelity"]["heldout"]["kl_sym"] == 0.0625
     probs = np.random.default_rng(5).dirichlet(np.ones(3), 20)
-    for name in ("points", "log_density", "log_kde", "combined", "p_value"):
+    for name in ("points", "log_density", "log_kde", "outlier_score", "p_value"):
         scores = [Scorer.of(b, compiled=False).score(probs) for b in (small(), found)]
         assert np.array_equal(getattr(scores[0], name), getattr(scores[1], name))
 
@@ -185,7 +185,7 @@ def test_the_file_is_plain_safetensors() -> None:
     assert {name.split(".")[0] for name in tensors} == {
         "embed",
         "kde",
-        "combined",
+        "outlier_score",
         "calibration",
         "reference",
         "probe",
@@ -472,7 +472,7 @@ def test_a_manifest_that_is_none(text: str) -> None:
         {"gate": 1},
         {"certificate": "yes"},
         {"embed": None},
-        {"combined": None},
+        {"outlier_score": None},
         {"calibration": 1},
         {"splits": []},
     ],
@@ -493,7 +493,7 @@ def test_a_manifest_entry_of_the_wrong_kind(change: Json) -> None:
         "gate",
         "certificate",
         "embed",
-        "combined",
+        "outlier_score",
         "calibration",
         "splits",
     ],
@@ -550,11 +550,11 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("kde.bandwidth", lambda a: np.repeat(a, 2)), "bundle_tensor_spec"),
         (tensor("kde.frame", lambda a: a[:2]), "bundle_parts"),
         (tensor("kde.counts", lambda a: a.astype(np.int64)), "bundle_tensor_spec"),
-        (tensor("combined.references", lambda a: a[:, :2]), "bundle_parts"),
-        (tensor("combined.references", lambda a: None), "bundle_parts"),
-        (tensor("combined.references", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
-        (tensor("combined.gen_scores", lambda a: a[::-1]), "bundle_parts"),
-        (tensor("combined.soft_log_ranks", lambda a: -a), "bundle_parts"),
+        (tensor("outlier_score.references", lambda a: a[:, :2]), "bundle_parts"),
+        (tensor("outlier_score.references", lambda a: None), "bundle_parts"),
+        (tensor("outlier_score.references", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
+        (tensor("outlier_score.gen_scores", lambda a: a[::-1]), "bundle_parts"),
+        (tensor("outlier_score.soft_log_ranks", lambda a: -a), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: a[:-1]), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: None), "bundle_parts"),
         (tensor("calibration.log_kde", lambda a: a.astype(np.float32)), "bundle_tensor_spec"),
@@ -599,10 +599,10 @@ def test_parts_that_cannot_work(change: Callable[[Json], None], code: str) -> No
         (("embed", "columns"), [0, 0, 1]),
         (("embed", "columns"), 5),
         (("embed", "temperature"), []),
-        (("combined", "temperature"), 0.0),
-        (("combined", "neighbours"), 1_000),
-        (("combined", "gen_slope"), -1.0),
-        (("combined", "soft_slope"), None),
+        (("outlier_score", "temperature"), 0.0),
+        (("outlier_score", "neighbours"), 1_000),
+        (("outlier_score", "gen_slope"), -1.0),
+        (("outlier_score", "soft_slope"), None),
         (("calibration", "outlier_score"), "msp"),
         (("calibration", "outlier_score"), ["log_kde"]),
         (("calibration", "n"), 3),
@@ -624,7 +624,7 @@ def test_settings_that_cannot_work(path: tuple[str, ...], value: object) -> None
     assert refused(forge(change_manifest=change)).code == "bundle_parts"
 
 
-@pytest.mark.parametrize("name", ["points", "log_density", "log_kde", "combined", "p_value"])
+@pytest.mark.parametrize("name", ["points", "log_density", "log_kde", "outlier_score", "p_value"])
 def test_probes_must_give_their_scores(name: str) -> None:
     """A probe whose score is off by more than the tolerance is refused; the message names score and row."""
 
@@ -647,8 +647,8 @@ def test_probes_must_give_their_scores(name: str) -> None:
 def test_a_probe_may_pass_a_calibration_score() -> None:
     """A score that differs in its last digits may have the next rank, and no more than that."""
     bundle = small()
-    rank = bundle.calibration.scores["combined"].copy()
-    rank[:2] = bundle.probes.combined[3] - np.array([1e-7, -1e-7])
+    rank = bundle.calibration.scores["outlier_score"].copy()
+    rank[:2] = bundle.probes.outlier_score[3] - np.array([1e-7, -1e-7])
     near = Calibration(dict.fromkeys(OUTLIER_SCORES, rank))
     probes = bundle.probes.ranked(near)
     other = probes.p_value.copy()
@@ -927,7 +927,7 @@ def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
         "fit 240, calibrate 120, test 40",
         "heldout.kl_sym",
         "0.0625",
-        "rank of combined among 120",
+        "rank of outlier_score among 120",
         "p <= 0.01",
         "alpha",
         "3 -> 8 -> 2",
@@ -948,7 +948,7 @@ def test_thresholds_in_the_description_are_exact() -> None:
     """A score just below the shown threshold has p <= alpha, the threshold itself has not."""
     bundle = make_bundle(rows=1_000)
     line = next(line for line in describe(bundle).splitlines() if line.startswith("  p <= 0.05"))
-    scores = bundle.calibration.scores["combined"]
+    scores = bundle.calibration.scores["outlier_score"]
     threshold = scores[np.searchsorted(scores, float(line.split("<")[-1]) - 5e-3) :][0]
 
     assert bundle.calibration.p_value(np.array([threshold - 1e-7]))[0] <= 0.05

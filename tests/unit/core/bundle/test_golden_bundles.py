@@ -24,7 +24,7 @@ def check_golden(folder: Path, schema: int) -> None:
     scores = Scorer.of(bundle, compiled=False).score(expected["probs"])
 
     assert bundle.version == str(expected["version"])
-    for name in ("points", "log_density", "log_kde", "fidelity", "combined", "p_value"):
+    for name in ("points", "log_density", "log_kde", "fidelity", "outlier_score", "p_value"):
         np.testing.assert_allclose(getattr(scores, name), expected[name], rtol=1e-7, atol=1e-9, err_msg=name)
 
 

@@ -16,7 +16,7 @@ from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle
 
 BUNDLE = make_bundle()
-SCORER = Scorer(BUNDLE.embedder, BUNDLE.kde, BUNDLE.combined, BUNDLE.calibration, compiled=False)
+SCORER = Scorer(BUNDLE.embedder, BUNDLE.kde, BUNDLE.outlier_score, BUNDLE.calibration, compiled=False)
 
 
 def make_rows(n: int, *, seed: int, spread: float = 0.4, logits: bool = False) -> ScoredRows:
@@ -37,7 +37,11 @@ def test_every_score_is_measured_on_the_same_rows() -> None:
     assert found.failure is not None
     assert {figures.n for figures in found.failure.values()} == {300}
     assert {(figures.n_in, figures.n_out) for figures in found.ood["flat"].values()} == {(300, 90)}
-    assert found.failure.keys() == found.ood["flat"].keys() >= {"msp", "kl_matching", "combined", "learned", "log_kde"}
+    assert (
+        found.failure.keys()
+        == found.ood["flat"].keys()
+        >= {"msp", "kl_matching", "outlier_score", "learned", "log_kde"}
+    )
     assert found.ood["flat"]["entropy"].auroc > 0.7
     json.dumps(found.as_dict(), allow_nan=False)
 

@@ -119,7 +119,7 @@ def test_values_are_columns_of_the_scorer(bundle: Bundle) -> None:
     steady = replace(bundle.embedder, refine_steps=80)
     chain, inputs = Chain(make_classifier(), steady), make_inputs()
     probs = chain.log_probs(chain.tensor(inputs)).exp().detach().numpy()
-    scores = Scorer(steady, bundle.kde, bundle.combined, bundle.calibration, compiled=False).score(probs)
+    scores = Scorer(steady, bundle.kde, bundle.outlier_score, bundle.calibration, compiled=False).score(probs)
 
     np.testing.assert_allclose(gradient(chain, log_density(chain), inputs).value, scores.log_density, atol=1e-6)
     np.testing.assert_allclose(gradient(chain, log_kde(bundle.kde), inputs).value, scores.log_kde, atol=1e-6)
@@ -173,7 +173,7 @@ def test_smooth_is_the_mean_of_noisy_gradients(bundle: Bundle) -> None:
 def test_attack_moves_the_density_within_budget_and_range(bundle: Bundle, lower: bool) -> None:
     """The serving scorer sees the density rise or fall, and no coordinate leaves its budget or the range."""
     steady = replace(bundle, embedder=replace(bundle.embedder, refine_steps=80))
-    chain, judge, inputs = (
+    chain, policy, inputs = (
         Chain(make_classifier(), steady.embedder),
         ScoringPolicy.of(steady, compiled=False),
         make_inputs(8),
@@ -182,18 +182,18 @@ def test_attack_moves_the_density_within_budget_and_range(bundle: Bundle, lower:
     density = log_density(chain)
     wanted: Objective = (lambda points: -density(points)) if lower else density
 
-    found = attack(chain, wanted, judge, inputs, budget=0.1, steps=15)
+    found = attack(chain, wanted, policy, inputs, budget=0.1, steps=15)
 
     assert (np.abs(found.inputs - inputs) <= 0.1 + 1e-12).all()
     assert found.inputs.min() >= 0.0
     assert found.inputs.max() <= 1.0
     np.testing.assert_allclose(found.moved, np.abs(found.inputs - inputs).max(axis=1))
-    rise = found.after.scores.log_density - found.before.scores.log_density
+    rise = found.after.log_density - found.before.log_density
     gained = -rise if lower else rise
     assert gained.min() >= -1e-6
     assert gained.max() > 0.05
     probs = chain.log_probs(chain.tensor(found.inputs)).exp().detach().numpy()
-    np.testing.assert_allclose(found.after.scores.log_density, judge.judge(probs).scores.log_density)
+    np.testing.assert_allclose(found.after.log_density, policy.score(probs).log_density)
 
 
 def test_a_gate_of_logits_is_told_them(bundle: Bundle) -> None:
@@ -202,21 +202,21 @@ def test_a_gate_of_logits_is_told_them(bundle: Bundle) -> None:
     rows = chain.tensor(inputs)
     logits = make_classifier()(rows).detach().numpy()
     gate = Gate(reject_score="max_logit", threshold=float(np.median(logits.max(axis=1))))
-    judge = ScoringPolicy(Scorer.of(bundle, compiled=False), gate)
+    policy = ScoringPolicy(Scorer.of(bundle, compiled=False), gate)
 
-    found = chain.judged(judge, rows).decisions
+    found = chain.scored(policy, rows)
 
     accepted = logits.max(axis=1) > gate.threshold
     assert 0 < accepted.sum() < len(inputs)
     np.testing.assert_array_equal(found.decision == Decision.ACCEPT, accepted)
     unknown = replace(chain, classifier=lambda rows: make_classifier()(rows).softmax(dim=1), outputs="probs")
     with pytest.raises(ConfigError, match="must come with their logits"):
-        unknown.judged(judge, rows)
+        unknown.scored(policy, rows)
 
 
 def test_attack_reaches_for_a_point_and_repeats_under_its_seed(bundle: Bundle) -> None:
     """Inputs come nearer to a given point; the same seed gives the same inputs, more starts no worse ones."""
-    chain, judge, inputs = (
+    chain, policy, inputs = (
         Chain(make_classifier(), bundle.embedder),
         ScoringPolicy.of(bundle, compiled=False),
         make_inputs(4),
@@ -224,14 +224,12 @@ def test_attack_reaches_for_a_point_and_repeats_under_its_seed(bundle: Bundle) -
     target = np.array([0.0, 0.0])
 
     one, again, more = (
-        attack(chain, nearness((0.0, 0.0)), judge, inputs, budget=0.2, steps=8, starts=starts, seed=3)
+        attack(chain, nearness((0.0, 0.0)), policy, inputs, budget=0.2, steps=8, starts=starts, seed=3)
         for starts in (2, 2, 3)
     )
 
     np.testing.assert_array_equal(one.inputs, again.inputs)
-    before, after, best = (
-        np.hypot(*(judged.scores.points - target).T) for judged in (one.before, one.after, more.after)
-    )
+    before, after, best = (np.hypot(*(scored.points - target).T) for scored in (one.before, one.after, more.after))
     assert after.mean() < 0.8 * before.mean()
     assert (best <= after + 1e-3).all()
 
@@ -273,7 +271,7 @@ def test_probabilities_explain_as_logits_do(bundle: Bundle) -> None:
 
 def test_inputs_and_options_that_cannot_work_are_refused(bundle: Bundle) -> None:
     """One sentence each."""
-    chain, judge, inputs = (
+    chain, policy, inputs = (
         Chain(make_classifier(), bundle.embedder),
         ScoringPolicy.of(bundle, compiled=False),
         make_inputs(),
@@ -287,8 +285,8 @@ def test_inputs_and_options_that_cannot_work_are_refused(bundle: Bundle) -> None
     with pytest.raises(ClassifierError, match="baseline"):
         integrated(chain, density, inputs, baseline=np.zeros(4))
     with pytest.raises(ConfigError, match="beyond the range"):
-        attack(chain, density, judge, 2.0 * inputs, budget=0.1)
+        attack(chain, density, policy, 2.0 * inputs, budget=0.1)
     with pytest.raises(ConfigError, match="budget"):
-        attack(chain, density, judge, inputs, budget=0.0)
+        attack(chain, density, policy, inputs, budget=0.0)
     with pytest.raises(ConfigError, match="not on the map"):
         log_class(chain, 7)

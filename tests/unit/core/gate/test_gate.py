@@ -19,7 +19,7 @@ from darksight_core.gate.certify import CHOICE_ROWS, Rules, ScoredRows, certify
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Decision, Gate, Reason
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.predictions import from_arrays
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
@@ -29,7 +29,7 @@ from tests.support.bundles import make_bundle
 NAN = math.nan
 
 
-def make_scores(n: int, *, p_value: object = 1.0, log_kde: object = 0.0, valid: object = True) -> Scores:
+def make_scores(n: int, *, p_value: object = 1.0, log_kde: object = 0.0, valid: object = True) -> ScoredBatch:
     """Scores of n rows, constant unless given."""
     rng = np.random.default_rng(n)
     ok = np.broadcast_to(np.asarray(valid, dtype=bool), n).copy()
@@ -37,10 +37,10 @@ def make_scores(n: int, *, p_value: object = 1.0, log_kde: object = 0.0, valid: 
         "p_value": p_value,
         "log_kde": log_kde,
         "log_density": rng.normal(size=n),
-        "combined": -rng.exponential(size=n),
+        "outlier_score": -rng.exponential(size=n),
     }
     filled = {name: np.where(ok, np.broadcast_to(np.asarray(value, float), n), NAN) for name, value in column.items()}
-    return Scores(points=np.zeros((n, 2)), fidelity=np.zeros(n), valid=ok, **filled)  # fmt: skip
+    return replace(ScoredBatch.unscored(n), points=np.zeros((n, 2)), valid=ok, **filled)
 
 
 def make_rows(
@@ -59,7 +59,7 @@ def make_rows(
     return ScoredRows.of(predictions, scores)  # fmt: skip
 
 
-def reasons(gate: Gate, log_pi: Floats, scores: Scores) -> list[Reason]:
+def reasons(gate: Gate, log_pi: Floats, scores: ScoredBatch) -> list[Reason]:
     """Reason of each row."""
     return [Reason(code) for code in gate.decide(log_pi, scores).reason]
 
@@ -107,9 +107,6 @@ def test_what_could_not_be_scored_fails_closed_unless_told() -> None:
     assert reasons(closed, np.zeros((4, 2)), scores) == reasons(opened, np.zeros((4, 2)), scores) == expected
     assert not closed.decide(np.zeros((4, 2)), scores).accepted.any()
     assert opened.decide(np.zeros((4, 2)), scores).accepted.tolist() == [True, True, False, False]
-    assert not closed.unscored(2).accepted.any()
-    assert opened.unscored(2).accepted.all()
-    assert set(opened.unscored(2).reason) == {Reason.UNSCORED}
 
 
 def test_an_invalid_row_may_hold_anything() -> None:

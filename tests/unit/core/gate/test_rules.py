@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from darksight_core.gate.gate import RULES, Decision, Reason
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from tests.support.gates import gate_cases
 
 
@@ -18,8 +20,9 @@ def test_the_gate_follows_the_list() -> None:
     """For every combination of rules, rows get the first reason that applies, and the decision that belongs to it."""
     seen = set()
     for case in gate_cases():
-        rows, nan = len(case.valid), np.full(len(case.valid), np.nan)
-        scores = Scores(case.points, nan, case.log_kde, nan, nan, case.p_value, case.valid)
+        rows = len(case.valid)
+        columns = {"points": case.points, "log_kde": case.log_kde, "p_value": case.p_value, "valid": case.valid}
+        scores = replace(ScoredBatch.unscored(rows), **columns)
 
         found = case.gate.decide(np.zeros((rows, 2)), scores)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from darksight_core.map import regions
 from darksight_core.map.regions import MAX_CORNERS, Region, hull, inside_any
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Scores
+from darksight_core.scored import ScoredBatch
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 
@@ -184,10 +185,11 @@ def turns(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]
     return found
 
 
-def scores_at(points: NDArray[np.float64], *, p_value: NDArray[np.float64], valid: NDArray[np.bool_]) -> Scores:
+def scores_at(points: NDArray[np.float64], *, p_value: NDArray[np.float64], valid: NDArray[np.bool_]) -> ScoredBatch:
     """Scores of rows at these points."""
-    zero = np.zeros(len(points))
-    return Scores(points, zero, zero, zero, zero, p_value, valid)
+    return replace(
+        ScoredBatch.unscored(len(points)), points=points, log_kde=np.zeros(len(points)), p_value=p_value, valid=valid
+    )
 
 
 @given(st.data())
@@ -223,14 +225,14 @@ def test_the_judge_refuses_where_the_gate_does(compiled: bool | None, rows: int)
     x, y = points[0]
     region = Region("here", ((x - 1.0, y - 1.0), (x + 1.0, y - 1.0), (x + 1.0, y + 1.0), (x - 1.0, y + 1.0)))
 
-    plain = ScoringPolicy(scorer, Gate()).judge(probs).decisions
-    judged = ScoringPolicy(scorer, Gate(regions=(region,))).judge(probs).decisions
+    plain = ScoringPolicy(scorer, Gate()).score(probs)
+    refused = ScoringPolicy(scorer, Gate(regions=(region,))).score(probs)
 
     inside = region.inside(points)
     assert inside[0]
     assert (rows == 1) or not inside.all()
-    np.testing.assert_array_equal(judged.decision, np.where(inside, Decision.REJECT, plain.decision))
-    np.testing.assert_array_equal(judged.reason, np.where(inside & plain.accepted, Reason.REGION, plain.reason))
+    np.testing.assert_array_equal(refused.decision, np.where(inside, Decision.REJECT, plain.decision))
+    np.testing.assert_array_equal(refused.reason, np.where(inside & plain.accepted, Reason.REGION, plain.reason))
 
 
 def test_a_bundle_carries_regions_and_one_without_is_as_it_was() -> None:

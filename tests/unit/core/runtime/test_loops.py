@@ -60,8 +60,8 @@ def test_a_class_has_a_rival_where_its_log_odds_say_so(classes: int, dof: float)
 def test_products_of_16_bits_are_off_by_no_more_than_is_said(classes: int) -> None:
     """For usual and for one-hot rows; and that is little."""
     rows = np.concatenate([map_probs(random_embedder(classes), 90), extreme_probs(classes)])
-    combined = OutlierScore.fit(log_probs(rows))
-    outlier, stored = kernel._outlier(combined), combined.neighbours.rows
+    outlier_score = OutlierScore.fit(log_probs(rows))
+    outlier, stored = kernel._outlier(outlier_score), outlier_score.neighbours.rows
     products = np.empty((len(outlier.rows) // loops.BLOCK, loops.BLOCK), dtype=np.float32)
     for row in np.concatenate([stored[:20], np.eye(classes)[:3]]):
         error = loops._wide_affinity(row, outlier.wide, products)
@@ -73,8 +73,8 @@ def test_products_of_16_bits_are_off_by_no_more_than_is_said(classes: int) -> No
 def test_products_of_parts_are_not_below_those_of_rows() -> None:
     """In a few directions and the rest, one row at a time and many, for usual and one-hot rows; and not far above."""
     rows = np.concatenate([map_probs(random_embedder(100), 400), extreme_probs(100)])
-    combined = OutlierScore.fit(log_probs(rows))
-    outlier, stored = kernel._outlier(combined), combined.neighbours.rows
+    outlier_score = OutlierScore.fit(log_probs(rows))
+    outlier, stored = kernel._outlier(outlier_score), outlier_score.neighbours.rows
     others = np.concatenate([stored[:50], np.eye(100)[:3]])
     one_by_one = np.empty((len(others), outlier.directions.shape[1] + 1), dtype=np.float32)
     for row, parts in zip(others, one_by_one, strict=True):

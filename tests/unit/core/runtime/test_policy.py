@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,10 +12,10 @@ from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate, Reason
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.map.regions import Region
 from darksight_core.runtime.compiled import loops
-from darksight_core.runtime.policy import ScoredBatch, ScoringPolicy
+from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import Scores
+from darksight_core.scored import SCHEMA, ScoredBatch
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
 from tests.support.bundles import make_bundle
@@ -23,9 +23,9 @@ from tests.support.maps import (
     extreme_probs,
     map_probs,
     random_calibration,
-    random_combined,
     random_embedder,
     random_kde,
+    random_outlier_score,
 )
 
 ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
@@ -36,7 +36,9 @@ engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"]
 def make_scorer(classes: int, compiled: bool) -> Scorer:
     """A scorer of random parts; made once, because it never changes."""
     embedder = random_embedder(classes)
-    return Scorer(embedder, random_kde(embedder), random_combined(classes), random_calibration(), compiled=compiled)
+    return Scorer(
+        embedder, random_kde(embedder), random_outlier_score(classes), random_calibration(), compiled=compiled
+    )
 
 
 def make_rows(scorer: Scorer, n: int) -> Floats:
@@ -49,14 +51,14 @@ def make_rows(scorer: Scorer, n: int) -> Floats:
 
 
 @cache
-def scored_rows(scorer: Scorer, n: int) -> tuple[Floats, Scores]:
+def scored_rows(scorer: Scorer, n: int) -> tuple[Floats, ScoredBatch]:
     """Such rows, and what the scorer says about them, which is the same for every gate."""
     probs = make_rows(scorer, n)
     return probs, scorer.score(probs)
 
 
 @cache
-def usual_rows(scorer: Scorer) -> tuple[Floats, Scores]:
+def usual_rows(scorer: Scorer) -> tuple[Floats, ScoredBatch]:
     """Logarithms of usual rows, and their scores."""
     rows = map_probs(scorer.embedder, 200, seed=5)
     return log_probs(rows), scorer.score(rows)
@@ -78,46 +80,41 @@ def make_gate(scorer: Scorer, name: str | None, *, outlier: Cutoff | None = None
     return replace(gate, threshold=float(np.sort(values)[len(values) // 3]))
 
 
-def decide_by_parts(judge: ScoringPolicy, probs: Floats, scores: Scores, logits: Floats | None) -> ScoredBatch:
-    """What gate and numpy say about the same scores."""
+def decide_by_parts(policy: ScoringPolicy, probs: Floats, scores: ScoredBatch, logits: Floats | None) -> ScoredBatch:
+    """The decision of the gate on the same scores."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         log_pi = log_probs(probs)
-        decisions = judge.gate.decide(log_pi, scores, logits=logits)
-        confidence = np.full(len(probs), np.nan)
-        if judge.gate.reject_score is not None:
-            confidence = np.where(scores.valid, judge.gate.reject_scores(log_pi, scores, logits=logits), np.nan)
         predicted = np.where(scores.valid, np.nan_to_num(probs, nan=-1.0).argmax(axis=1), -1)
         top = np.where(scores.valid, np.exp(log_pi).max(axis=1), np.nan)
-    return ScoredBatch(scores, decisions, confidence, predicted, top)
+        return replace(policy.gate.decide(log_pi, scores, logits=logits), predicted=predicted, top=top)
 
 
 def assert_same(found: ScoredBatch, expected: ScoredBatch) -> None:
-    """Decisions and classes are equal, numbers to rounding."""
-    np.testing.assert_array_equal(found.decisions.reason, expected.decisions.reason)
-    np.testing.assert_array_equal(found.decisions.decision, expected.decisions.decision)
-    np.testing.assert_array_equal(found.predicted, expected.predicted)
-    np.testing.assert_allclose(found.confidence, expected.confidence, rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(found.top, expected.top, rtol=1e-12)
-    for column in fields(Scores):
-        np.testing.assert_array_equal(getattr(found.scores, column.name), getattr(expected.scores, column.name))
+    """Reject scores and largest probabilities are equal but for rounding, all other columns exactly."""
+    for column in SCHEMA:
+        actual, wanted = getattr(found, column.name), getattr(expected, column.name)
+        if column.name in ("confidence", "top"):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-10, atol=1e-11)
+        else:
+            np.testing.assert_array_equal(actual, wanted, err_msg=column.name)
 
 
 @engines
 @pytest.mark.parametrize("name", [None, *REJECT_SCORES])
 @pytest.mark.parametrize("classes", [2, 10, 130])
-def test_a_judge_decides_as_its_gate(name: str | None, classes: int, compiled: bool) -> None:
+def test_a_policy_decides_as_its_gate(name: str | None, classes: int, compiled: bool) -> None:
     """Usual, extreme and bad rows get the decision that the gate gives them, in a batch of any size."""
     scorer = make_scorer(classes, compiled)
     for outlier in (None, cutoff(99, 0.2)):
         for fail_open in (False, True):
-            judge = ScoringPolicy(scorer, make_gate(scorer, name, outlier=outlier, fail_open=fail_open))
+            policy = ScoringPolicy(scorer, make_gate(scorer, name, outlier=outlier, fail_open=fail_open))
             for n in (0, 1, 7, 8, 300):
                 probs, scores = scored_rows(scorer, n)
                 logits = np.random.default_rng(1).normal(size=probs.shape) if name in LOGIT_SCORES else None
 
-                found = judge.judge(probs, logits=logits)
+                found = policy.score(probs, logits=logits)
 
-                assert_same(found, decide_by_parts(judge, probs, scores, logits))
+                assert_same(found, decide_by_parts(policy, probs, scores, logits))
                 assert len(found) == n
 
 
@@ -131,44 +128,44 @@ def test_a_row_at_the_threshold_is_the_gates(name: str, compiled: bool) -> None:
     gate = make_gate(scorer, name)
     for value in np.unique(gate.reject_scores(log_pi, scores)):
         for threshold in (np.nextafter(value, -np.inf), value, np.nextafter(value, np.inf)):
-            judge = ScoringPolicy(scorer, replace(gate, threshold=float(threshold)))
+            policy = ScoringPolicy(scorer, replace(gate, threshold=float(threshold)))
 
-            for found, logs in ((judge.judge(probs), log_pi), (judge.judge(probs[:1]), log_pi[:1])):
-                expected = judge.gate.decide(logs, found.scores)
-                np.testing.assert_array_equal(found.decisions.reason, expected.reason)
+            for found, logs in ((policy.score(probs), log_pi), (policy.score(probs[:1]), log_pi[:1])):
+                expected = policy.gate.decide(logs, found)
+                np.testing.assert_array_equal(found.reason, expected.reason)
 
 
 @engines
 def test_scores_are_those_of_the_scorer(compiled: bool) -> None:
-    """A judge scores float32 rows as its scorer does, leaves them as they are and keeps nothing of them."""
+    """A policy scores float32 rows as its scorer does, leaves them as they are and keeps nothing of them."""
     scorer = make_scorer(10, compiled)
-    judge = ScoringPolicy(scorer, make_gate(scorer, "msp"))
+    policy = ScoringPolicy(scorer, make_gate(scorer, "msp"))
     probs = map_probs(scorer.embedder, 30)
     before = probs.copy()
 
-    found, again = judge.judge(probs), judge.judge(probs)
+    found, again = policy.score(probs), policy.score(probs)
 
     np.testing.assert_array_equal(probs, before)
     expected = scorer.score(probs)
-    for column in fields(Scores):
-        np.testing.assert_array_equal(getattr(found.scores, column.name), getattr(expected, column.name))
-        assert not np.shares_memory(getattr(found.scores, column.name), getattr(again.scores, column.name))
+    assert_same(found, replace(expected, confidence=found.confidence, decision=found.decision, reason=found.reason))
+    for column in SCHEMA:
+        assert not np.shares_memory(getattr(found, column.name), getattr(again, column.name))
     assert not any(np.shares_memory(column, probs) for column in (found.confidence, found.top, found.predicted))
 
 
 @engines
-def test_threads_share_a_judge(compiled: bool) -> None:
+def test_threads_share_a_policy(compiled: bool) -> None:
     """Eight threads at once get what one thread gets."""
     scorer = make_scorer(10, compiled)
-    judge = ScoringPolicy(scorer, make_gate(scorer, "learned", outlier=cutoff(99, 0.1)))
+    policy = ScoringPolicy(scorer, make_gate(scorer, "learned", outlier=cutoff(99, 0.1)))
     batches = [make_rows(scorer, n) for n in (1, 5, 40)] * 8
-    expected = [judge.judge(batch) for batch in batches]
+    expected = [policy.score(batch) for batch in batches]
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(judge.judge, batches))
+        found = list(pool.map(policy.score, batches))
 
     for actual, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(actual.decisions.reason, wanted.decisions.reason)
+        np.testing.assert_array_equal(actual.reason, wanted.reason)
         np.testing.assert_array_equal(actual.confidence, wanted.confidence)
 
 
@@ -177,9 +174,9 @@ def test_a_bundle_without_gate_accepts_what_it_can_score(compiled: bool) -> None
     """With no gate a row is refused only if it is not on the simplex."""
     bundle = make_bundle()
 
-    found = ScoringPolicy.of(bundle, compiled=compiled).judge([[0.2, 0.7, 0.1], [0.2, 0.7, 0.3]])
+    found = ScoringPolicy.of(bundle, compiled=compiled).score([[0.2, 0.7, 0.1], [0.2, 0.7, 0.3]])
 
-    assert found.decisions.reason.tolist() == [Reason.NONE, Reason.INVALID]
+    assert found.reason.tolist() == [Reason.NONE, Reason.INVALID]
     assert found.predicted.tolist() == [1, -1]
     np.testing.assert_allclose(found.top, [0.7, np.nan])
     assert np.isnan(found.confidence).all()
@@ -192,80 +189,82 @@ def test_what_could_not_be_scored_is_said_to_be_so() -> None:
     for fail_open in (False, True):
         found = ScoringPolicy(scorer, Gate(fail_open=fail_open)).unscored(2)
 
-        assert found.decisions.reason.tolist() == [Reason.UNSCORED] * 2
-        assert found.decisions.accepted.tolist() == [fail_open] * 2
-        assert found.scores.valid.all()
-        assert np.isnan(found.scores.p_value).all()
+        assert found.reason.tolist() == [Reason.UNSCORED] * 2
+        assert found.accepted.tolist() == [fail_open] * 2
+        assert found.valid.all()
+        assert np.isnan(found.p_value).all()
 
 
 @engines
 def test_pieces_join_to_the_whole(compiled: bool) -> None:
-    """A batch that was judged in pieces is the batch."""
+    """A batch that was scored in pieces is the batch."""
     scorer = make_scorer(10, compiled)
-    judge = ScoringPolicy(scorer, make_gate(scorer, "msp"))
+    policy = ScoringPolicy(scorer, make_gate(scorer, "msp"))
     probs = make_rows(scorer, 40)
 
-    found = ScoredBatch.joined([judge.judge(probs[:17]), judge.judge(probs[17:])])
+    found = ScoredBatch.join([policy.score(probs[:17]), policy.score(probs[17:])])
 
-    assert_same(found, replace(judge.judge(probs), scores=found.scores))
+    assert_same(found, policy.score(probs))
 
 
 @engines
 def test_rows_that_do_not_fit_fail_the_call(compiled: bool) -> None:
     """Wrong shapes, missing logits and logits of other rows are errors; so is a score learned of other classes."""
     scorer = make_scorer(10, compiled)
-    judge = ScoringPolicy(scorer, Gate(reject_score="energy", threshold=0.0))
+    policy = ScoringPolicy(scorer, Gate(reject_score="energy", threshold=0.0))
     probs = map_probs(scorer.embedder, 3)
 
     with pytest.raises(ShapeError, match=r"\(n, 10\)"):
-        judge.judge(probs[:, :4])
+        policy.score(probs[:, :4])
     with pytest.raises(ShapeError, match="2 rows of logits"):
-        judge.judge(probs, logits=np.zeros((2, 10)))
+        policy.score(probs, logits=np.zeros((2, 10)))
     with pytest.raises(ConfigError, match="logits"):
-        judge.judge(probs)
+        policy.score(probs)
     with pytest.raises(ConfigError, match="learned of 2 classes"):
         ScoringPolicy(scorer, make_gate(make_scorer(2, compiled), "learned"))
 
 
 @engines
 @pytest.mark.parametrize("name", [None, "msp", "learned", "log_kde"])
-def test_a_sheet_has_the_bytes_of_what_judge_says(name: str | None, compiled: bool) -> None:
+def test_a_block_has_the_bytes_of_the_batch(name: str | None, compiled: bool) -> None:
     """Whether rows take the short way or the ordinary one."""
     scorer = make_scorer(7, compiled)
-    judge = ScoringPolicy(scorer, make_gate(scorer, name, outlier=cutoff(len(scorer.calibration), 0.2)))
+    policy = ScoringPolicy(scorer, make_gate(scorer, name, outlier=cutoff(len(scorer.calibration), 0.2)))
     # The threshold of the gate is the score of one of the last rows.
     probs = np.concatenate([make_rows(scorer, 30), map_probs(scorer.embedder, 200, seed=5)]).astype(np.float32)
     for rows in (1, 5, 40):
         for start in range(0, len(probs), rows):
             part = probs[start : start + rows]
-            found, expected = judge.sheet(part.tobytes(), len(part)), judge.judge(part)
+            found, expected = policy.score_block(part.tobytes(), len(part)), policy.score(part)
             assert found.data == ResultBlock.of(expected).data
-            assert found.are_valid == expected.scores.valid.all()
+            assert found.are_valid == expected.valid.all()
 
 
 @engines
-def test_a_sheet_knows_of_regions(compiled: bool) -> None:
+def test_a_block_knows_of_regions(compiled: bool) -> None:
     """Though the short way does not."""
     scorer = make_scorer(7, compiled)
     everywhere = Region("everywhere", ((-99.0, -99.0), (99.0, -99.0), (99.0, 99.0), (-99.0, 99.0)))
-    judge = ScoringPolicy(scorer, Gate(regions=(everywhere,)))
+    policy = ScoringPolicy(scorer, Gate(regions=(everywhere,)))
     row = map_probs(scorer.embedder, 1).astype(np.float32)
-    assert judge.sheet(row.tobytes(), 1).reason.tolist() == [Reason.REGION]
+    assert policy.score_block(row.tobytes(), 1).column("reason").tolist() == [Reason.REGION]
 
 
 @engines
-def test_columns_of_a_sheet(compiled: bool) -> None:
+def test_columns_of_a_block(compiled: bool) -> None:
     """They are those of the arrays."""
-    judge = ScoringPolicy(make_scorer(7, compiled))
-    probs = make_rows(judge.scorer, 6).astype(np.float32)
-    found, expected = judge.sheet(probs.tobytes(), 6), judge.judge(probs)
+    policy = ScoringPolicy(make_scorer(7, compiled))
+    probs = make_rows(policy.scorer, 6).astype(np.float32)
+    found, expected = policy.score_block(probs.tobytes(), 6), policy.score(probs)
     assert len(found) == 6
-    for name in ("p_value", "log_density", "log_kde", "points"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected.scores, name))
-    for name in ("decision", "reason"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected.decisions, name))
-    np.testing.assert_array_equal(found.predicted, expected.predicted)
-    one, row = judge.sheet(probs[:1].tobytes(), 1), found
-    assert one.one() == (row.p_value[0], row.log_density[0], row.predicted[0], row.decision[0], row.reason[0])
+    for column in SCHEMA:
+        if column.response:
+            np.testing.assert_array_equal(found.column(column.name), getattr(expected, column.name))
+        elif column.stored:
+            np.testing.assert_array_equal(
+                found.column(column.name), getattr(expected, column.name).astype(column.stored)
+            )
+    single = policy.score_block(probs[:1].tobytes(), 1).single()
+    assert single == tuple(found.column(name)[0] for name in ResultBlock.COUNTED)
     with pytest.raises(ShapeError):
-        judge.sheet(probs.tobytes()[:-4], 6)
+        policy.score_block(probs.tobytes()[:-4], 6)

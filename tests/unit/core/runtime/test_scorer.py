@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,33 +17,33 @@ from darksight_core.map.density import Kde
 from darksight_core.map.placement import FEATURES, Embedder
 from darksight_core.runtime.compiled import kernel, loops
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import Scores
+from darksight_core.scored import SCHEMA, ScoredBatch
 from darksight_core.scores.outlier import OutlierScore, SoftNeighbours
 from darksight_core.simplex import Floats, kl_sym, log_probs
 from tests.support.maps import (
     extreme_probs,
     map_probs,
     random_calibration,
-    random_combined,
     random_embedder,
     random_kde,
+    random_outlier_score,
 )
 
 CLASSES = [2, 3, 10, 100, 1000]
-COLUMNS = [field.name for field in fields(Scores)]
+COLUMNS = [column.name for column in SCHEMA]
 ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
 engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"])
 
 
 @cache
 def make_scorer(
-    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "combined"
+    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "outlier_score"
 ) -> Scorer:
     """A scorer of random parts; made once, because it never changes."""
     embedder = random_embedder(classes) if embedder is None else embedder
     calibration = random_calibration(outlier_score=outlier)
-    combined = random_combined(embedder.n_inputs)
-    return Scorer(embedder, random_kde(embedder), combined, calibration, compiled=compiled)
+    outlier_score = random_outlier_score(embedder.n_inputs)
+    return Scorer(embedder, random_kde(embedder), outlier_score, calibration, compiled=compiled)
 
 
 def make_rows(scorer: Scorer, n: int = 60) -> Floats:
@@ -53,15 +53,10 @@ def make_rows(scorer: Scorer, n: int = 60) -> Floats:
     return np.concatenate([map_probs(embedder, n if scorer.n_inputs <= 100 else 12), rows])
 
 
-def assert_same(actual: Scores, expected: Scores, tolerance: float = 1e-6) -> None:
+def assert_same(actual: ScoredBatch, expected: ScoredBatch, tolerance: float = 1e-6) -> None:
     """All columns are equal to a tolerance, NaN to NaN."""
     for name in COLUMNS:
         np.testing.assert_allclose(getattr(actual, name), getattr(expected, name), atol=tolerance, err_msg=name)
-
-
-def join(parts: list[Scores]) -> Scores:
-    """Scores of several batches as one."""
-    return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
 
 
 @engines
@@ -82,8 +77,8 @@ def test_columns_are_what_the_parts_say(classes: int, compiled: bool) -> None:
     np.testing.assert_allclose(
         scores.fidelity, kl_sym(log_probs(probs), student.log_posterior(scores.points)), atol=1e-9
     )
-    np.testing.assert_allclose(scores.combined, scorer.combined.score(log_probs(probs)), atol=1e-6)
-    np.testing.assert_array_equal(scores.p_value, scorer.calibration.p_value(scores.combined))
+    np.testing.assert_allclose(scores.outlier_score, scorer.outlier_score.score(log_probs(probs)), atol=1e-6)
+    np.testing.assert_array_equal(scores.p_value, scorer.calibration.p_value(scores.outlier_score))
 
 
 @engines
@@ -96,9 +91,11 @@ def test_batch_equals_its_rows_and_follows_a_permutation(classes: int, compiled:
 
     together = scorer.score(probs)
 
-    assert_same(join([scorer.score(row[None]) for row in probs]), together)
-    assert_same(join([scorer.score(probs[:7]), scorer.score(probs[7:25]), scorer.score(probs[25:])]), together)
-    assert_same(scorer.score(probs[order]), Scores(*(np.asarray(getattr(together, name))[order] for name in COLUMNS)))
+    assert_same(ScoredBatch.join([scorer.score(row[None]) for row in probs]), together)
+    assert_same(
+        ScoredBatch.join([scorer.score(probs[:7]), scorer.score(probs[7:25]), scorer.score(probs[25:])]), together
+    )
+    assert_same(scorer.score(probs[order]), together.take(order))
 
 
 @pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
@@ -117,7 +114,7 @@ def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> N
     assert compiled.is_compiled
     assert not plain.is_compiled
     assert_same(compiled.score(probs), expected)
-    assert_same(join([compiled.score(row[None]) for row in probs]), expected)
+    assert_same(ScoredBatch.join([compiled.score(row[None]) for row in probs]), expected)
     np.testing.assert_array_equal(expected.p_value, plain.calibration.p_value(expected.log_density))
 
 
@@ -138,7 +135,7 @@ def test_compiled_density_equals_numpy_everywhere() -> None:
 def test_p_value_is_the_rank_among_calibration_scores() -> None:
     """The p-value counts the calibration scores that are not above, itself among them."""
     scores = np.array([0.5, -1.0, 0.5, 3.0])
-    calibration = Calibration({"combined": scores, "log_density": -scores, "log_kde": -scores})
+    calibration = Calibration({"outlier_score": scores, "log_density": -scores, "log_kde": -scores})
     asked = np.array([-2.0, -1.0, 0.0, 0.5, 9.0])
 
     found = calibration.p_value(asked)
@@ -163,8 +160,8 @@ def test_calibration_comes_back_from_its_tensors() -> None:
     ("scores", "outlier"),
     [
         ({"log_kde": np.zeros(2), "log_density": np.zeros(2)}, "log_kde"),
-        ({"log_kde": np.zeros(2), "log_density": np.zeros(3), "combined": np.zeros(2)}, "log_kde"),
-        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1), "combined": np.zeros(1)}, "log_kde"),
+        ({"log_kde": np.zeros(2), "log_density": np.zeros(3), "outlier_score": np.zeros(2)}, "log_kde"),
+        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1), "outlier_score": np.zeros(1)}, "log_kde"),
         (dict.fromkeys(OUTLIER_SCORES, np.zeros(2)), "msp"),
     ],
     ids=["one missing", "lengths", "not finite", "name"],
@@ -197,8 +194,10 @@ def test_bad_row_is_a_result_of_its_own(compiled: bool, filler: int) -> None:
     scores = scorer.score(np.concatenate([bad, good]))
 
     assert scores.valid.tolist() == [False] * len(bad) + [True] * len(good)
-    assert all(np.isnan(getattr(scores, name)[: len(bad)]).all() for name in COLUMNS if name != "valid")
-    assert_same(Scores(*(getattr(scores, name)[len(bad) :] for name in COLUMNS)), scorer.score(good))
+    floats = [column.name for column in SCHEMA if column.dtype == "<f8"]
+    assert all(np.isnan(getattr(scores, name)[: len(bad)]).all() for name in floats)
+    assert (scores.predicted[: len(bad)] == -1).all()
+    assert_same(scores.take(slice(len(bad), None)), scorer.score(good))
     assert_same(scorer.score(good[1:2]), scorer.score(good[1:2] / good[1].sum()))
 
 
@@ -290,7 +289,7 @@ def test_threads_share_a_scorer(compiled: bool) -> None:
 
 def test_scorer_knows_its_classes() -> None:
     """Names default to numbers, and there must be one for each probability."""
-    parts = random_embedder(3), random_kde(random_embedder(3)), random_combined(3), random_calibration()
+    parts = random_embedder(3), random_kde(random_embedder(3)), random_outlier_score(3), random_calibration()
 
     assert Scorer(*parts, compiled=False).class_names == ("0", "1", "2")
     assert Scorer(*parts, compiled=False, class_names=("a", "b", "c"), version="v").version == "v"
@@ -303,9 +302,9 @@ import sys
 from darksight_core.runtime.scorer import Scorer
 assert "numba" not in sys.modules
 sys.modules["numba"] = None
-from tests.support.maps import map_probs, random_calibration, random_combined, random_embedder, random_kde
+from tests.support.maps import map_probs, random_calibration, random_outlier_score, random_embedder, random_kde
 embedder = random_embedder(3)
-scorer = Scorer(embedder, random_kde(embedder), random_combined(3), random_calibration())
+scorer = Scorer(embedder, random_kde(embedder), random_outlier_score(3), random_calibration())
 print(scorer.is_compiled, *scorer.score(map_probs(embedder, 1)).points[0])
 """
 
@@ -372,14 +371,14 @@ def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
     stored = np.repeat(log_pi[: 150 // copies], copies, axis=0)
     fitted = OutlierScore.fit(log_pi)
     nearest = replace(SoftNeighbours.fit(stored, temperature=3.0), neighbours=neighbours)
-    combined = replace(fitted, neighbours=nearest)
+    outlier_score = replace(fitted, neighbours=nearest)
     embedder = random_embedder(7)
-    scorer = Scorer(embedder, random_kde(embedder), combined, random_calibration(), compiled=True)
+    scorer = Scorer(embedder, random_kde(embedder), outlier_score, random_calibration(), compiled=True)
 
-    found = [scorer.score(np.exp(log_pi)), join([scorer.score(row[None]) for row in np.exp(log_pi)])]
+    found = [scorer.score(np.exp(log_pi)), ScoredBatch.join([scorer.score(row[None]) for row in np.exp(log_pi)])]
 
     for scores in found:
-        np.testing.assert_allclose(scores.combined, combined.score(log_probs(np.exp(log_pi))), atol=1e-6)
+        np.testing.assert_allclose(scores.outlier_score, outlier_score.score(log_probs(np.exp(log_pi))), atol=1e-6)
 
 
 @pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
@@ -414,4 +413,4 @@ def test_scorer_refuses_known_rows_of_other_classes() -> None:
     embedder = random_embedder(3)
 
     with pytest.raises(ConfigError, match="known rows of 4"):
-        Scorer(embedder, random_kde(embedder), random_combined(4), random_calibration(), compiled=False)
+        Scorer(embedder, random_kde(embedder), random_outlier_score(4), random_calibration(), compiled=False)

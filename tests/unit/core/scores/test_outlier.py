@@ -83,18 +83,18 @@ def test_soft_neighbours_equal_the_distance_by_hand() -> None:
 def test_combined_is_a_fixed_finite_score_that_survives_storage(classes: int) -> None:
     """Rows keep their score alone and in a batch, one-hot rows have one, and tensors and settings give it back."""
     log_pi = log_probs(make_probs(600, classes))
-    combined = OutlierScore.fit(log_pi[:400])
-    again = OutlierScore.from_tensors(combined.tensors(), combined.settings())
+    outlier_score = OutlierScore.fit(log_pi[:400])
+    again = OutlierScore.from_tensors(outlier_score.tensors(), outlier_score.settings())
     rows = np.concatenate([log_pi[400:], log_probs(np.eye(classes)[:1])])
 
-    scores = combined.score(rows)
+    scores = outlier_score.score(rows)
 
     assert np.isfinite(scores).all()
     assert (scores < 0).all()
-    np.testing.assert_allclose(scores[:5], [combined.score(rows[i : i + 1])[0] for i in range(5)], rtol=1e-6)
+    np.testing.assert_allclose(scores[:5], [outlier_score.score(rows[i : i + 1])[0] for i in range(5)], rtol=1e-6)
     np.testing.assert_array_equal(again.score(rows), scores)
     with pytest.raises(ConfigError, match="references"):
-        OutlierScore.from_tensors({}, combined.settings())
+        OutlierScore.from_tensors({}, outlier_score.settings())
 
 
 def test_same_seed_same_score() -> None:
@@ -111,25 +111,25 @@ def test_combined_sees_rows_that_are_unsure_and_rows_that_are_too_sure() -> None
     """Both undecided and over-confident foreign rows are found; GEN alone takes the latter for the most usual."""
     rng = np.random.default_rng(0)
     known = log_probs(make_probs(3000, 10, sharpness=10.0))
-    combined = OutlierScore.fit(known[:2000])
+    outlier_score = OutlierScore.fit(known[:2000])
     unsure = log_softmax(rng.normal(size=(300, 10)))
     sure = rng.normal(size=(300, 10))
     sure[np.arange(300), rng.integers(10, size=300)] += 25.0
     sure = log_softmax(sure)
 
-    score = combined.score(known[2000:])
+    score = outlier_score.score(known[2000:])
 
     assert auroc(gen(known[2000:]), gen(sure)) < 0.1
-    assert auroc(score, combined.score(sure)) > 0.9
-    assert auroc(score, combined.score(unsure)) > 0.9
+    assert auroc(score, outlier_score.score(sure)) > 0.9
+    assert auroc(score, outlier_score.score(unsure)) > 0.9
 
 
 def test_conformal_rank_of_combined_keeps_its_false_alarm_rate() -> None:
     """Calibrated on rows that it has not seen, p <= 0.1 comes up in a tenth of new rows."""
     log_pi = log_probs(make_probs(6000, 5))
-    combined = OutlierScore.fit(log_pi[:2000])
-    calibration = np.sort(combined.score(log_pi[2000:4000]))
+    outlier_score = OutlierScore.fit(log_pi[:2000])
+    calibration = np.sort(outlier_score.score(log_pi[2000:4000]))
 
-    p_value = (1 + np.searchsorted(calibration, combined.score(log_pi[4000:]), side="right")) / 2001
+    p_value = (1 + np.searchsorted(calibration, outlier_score.score(log_pi[4000:]), side="right")) / 2001
 
     assert (p_value <= 0.1).mean() == pytest.approx(0.1, abs=0.03)

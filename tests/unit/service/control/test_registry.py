@@ -164,7 +164,7 @@ def test_an_outlier_of_a_call_is_shown_by_name(tmp_path: Path, registry: Registr
     """By the caller's, or by the one that its point gets in the store."""
     monitor, probs = ScoringService(registry, Nowhere()), random_rows(3_000)
     set_alpha(tmp_path, registry, 0.0)
-    (rare,) = np.nonzero(registry.get("m").judge.judge(probs).scores.p_value <= 0.1)
+    (rare,) = np.nonzero(registry.get("m").policy.score(probs).p_value <= 0.1)
     probs = probs[rare[:1]] if n == 1 else probs[:n]
     names = [f"order-{row}" for row in range(n)] if is_named else []
     monitor.score("m", "", probs, prediction_ids=names)
@@ -177,8 +177,8 @@ def test_an_outlier_of_a_call_is_shown_by_name(tmp_path: Path, registry: Registr
     shown = "".join(chr(int(code)) for code in seen.sections["exemplar_id"] if code)
     row = [names[row] if names else prediction_id(scored.batch_id, row) for row in range(n)].index(shown)
     assert before.number("exemplar_time") == 0.0
-    assert scored.sheet.reason[row] == Reason.OUTLIER
-    assert seen.number("exemplar_p") == scored.sheet.p_value[row]
+    assert scored.block.column("reason")[row] == Reason.OUTLIER
+    assert seen.number("exemplar_p") == scored.block.column("p_value")[row]
 
 
 def test_an_outlier_of_a_shadow_is_not_shown(tmp_path: Path, registry: Registry) -> None:

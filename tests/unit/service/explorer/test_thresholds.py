@@ -16,7 +16,7 @@ def test_every_score_that_the_store_allows_is_there():
     scores = stored_scores(make_frame())
 
     assert set(scores) == {
-        "msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "combined", "learned",
+        "msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "learned",
     }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def test_without_probabilities_the_largest_one_is_still_known():
     """A store that keeps no probabilities has the top one of each row, and the columns of the map."""
     frame = make_frame(probs=np.empty((400, 0), dtype=np.float32))
 
-    assert set(stored_scores(frame)) == {"msp", "log_density", "log_kde", "combined"}
+    assert set(stored_scores(frame)) == {"msp", "log_density", "log_kde", "outlier_score"}
 
 
 def test_a_score_is_left_out_where_a_row_lacks_it():

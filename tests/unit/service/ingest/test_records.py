@@ -53,7 +53,7 @@ def make_points(n: int = 3, classes: int = 4, *, seed: int = 0, names: tuple[str
         points=floats(2),
         log_density=floats(),
         log_kde=floats(),
-        combined=floats(),
+        outlier_score=floats(),
         p_value=floats(),
         confidence=floats(),
         top=floats(),
@@ -220,8 +220,8 @@ def test_altered_records_are_decoded_or_refused(data: st.DataObject) -> None:
 
 
 COLUMNS = (
-    "points", "log_density", "log_kde", "combined", "p_value", "confidence", "top", "decision", "reason", "predicted",
-    "probs",
+    "points", "log_density", "log_kde", "outlier_score", "p_value", "confidence", "top", "decision", "reason",
+    "predicted", "probs",
 )  # fmt: skip
 
 
