@@ -392,8 +392,8 @@ SERVICE = Dashboard(
         Panel(
             "Counters",
             {
-                "files replaced": f"sum(darksight_counter_files_replaced_total{{{_I}}})",
-                "files unreadable": f"sum(darksight_counter_files_unreadable{{{_I}}})",
+                "files replaced": f"sum(darksight_metric_files_replaced_total{{{_I}}})",
+                "files unreadable": f"sum(darksight_metric_files_unreadable{{{_I}}})",
                 "versions without a file": f"sum(darksight_models_refused_total{{{_I}}})",
             },
             "none",

@@ -3,8 +3,8 @@
     DarkSightError
     ├── AbandonedError           the client cancelled the call, or its deadline passed
     ├── BulkError                a bulk scoring run failed; finished parts are kept
-    ├── CounterFileError         a counter file cannot be read
     ├── ForbiddenError           the token lacks the scope that the call needs
+    ├── MetricFileError          a metric file cannot be read
     ├── NotFoundError            no such model, version or point
     ├── OverloadedError          too many concurrent calls
     ├── RecordError              a record of the spool cannot be encoded or decoded
@@ -31,8 +31,8 @@ __all__ = [
     "AbandonedError",
     "AuditError",
     "BulkError",
-    "CounterFileError",
     "ForbiddenError",
+    "MetricFileError",
     "NotFoundError",
     "OverloadedError",
     "RecordError",
@@ -61,16 +61,16 @@ class BulkError(DarkSightError):
     code = "bulk"
 
 
-class CounterFileError(DarkSightError):
-    """A counter file is truncated, damaged or of another layout."""
-
-    code = "counter_file"
-
-
 class ForbiddenError(DarkSightError):
     """The token does not permit this call."""
 
     code = "forbidden"
+
+
+class MetricFileError(DarkSightError):
+    """A metric file is truncated, damaged or of another layout."""
+
+    code = "metric_file"
 
 
 class NotFoundError(DarkSightError, LookupError):

@@ -1,13 +1,12 @@
-"""What the service counts, and how Prometheus reads it.
+"""Metrics: what the service counts, and how Prometheus reads it.
 
-    files        memory-mapped counters that survive kill -9
-    counts       what a worker counts for each call, on the request path: no prometheus_client
-    processes    what processes count, whatever the model
-    catalogue    every metric: its name, its labels, why it is there
-    exposition   the files of all processes, merged and named
-    page         the text that Prometheus scrapes
+    files        memory-mapped files of numbers that survive kill -9
+    counts       what a worker counts per model, on the request path
+    processes    what worker and storage worker count regardless of the model
+    catalogue    every metric: name, labels, help text
+    exposition   merges the files of all processes for a scrape
 
-Only the parent, which answers `/metrics`, imports `exposition` and with it prometheus_client.
+Only the supervisor, which answers `/metrics`, imports `exposition` and with it prometheus_client.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What a worker counts for each call, in files that another process reads.
+"""Counters that a worker updates on every Score call, in metric files that the supervisor reads.
 
-A call that scores one row updates ten numbers in 1.4 us, where labelled metrics of prometheus_client take seven times
-as long; a batch is counted with `bincount`. Nothing here knows of Prometheus: `exposition` reads the files of all
-workers, adds them up and gives them names.
+A call with one row updates ten numbers in 1.4 us; labelled metrics of prometheus_client take seven times as long. A
+batch is counted with `bincount`. This module does not import prometheus_client: `exposition` adds up the files of all
+workers and names the series.
 
-Bounded by construction: a file has a fixed size, classes beyond `MAX_CLASSES` share one cell, and versions beyond
-`max_models` share one file, which is shown as the model `_other`.
+Size is bounded: a file has a fixed length, classes beyond `MAX_CLASSES` share one counter, and versions beyond
+`max_models` share one file, shown as the model `_other`.
 
-Several threads count into one file. `x += 1` on a shared cell is three steps to the interpreter, so a lock is held
-around them: 0.1 us, and right on every Python. A reader takes no lock. Rows are counted before the outliers among them:
-who reads in between misses outliers, never the rows that they were found among.
+Several threads count into one file. `x += 1` on a shared cell is three steps of the interpreter, so a lock is held
+around it (0.1 us). A reader takes no lock. Rows are counted before the outliers among them, so a concurrent reader may
+miss outliers but never sees more outliers than rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.gate.gate import Decision, Reason
-from darksight_service.metrics.files import SUFFIX, CounterFile, Sections
+from darksight_service.metrics.files import SUFFIX, MetricFile, Sections
 from darksight_service.metrics.processes import ProcessCounts
 
 __all__ = [
@@ -44,29 +44,29 @@ __all__ = [
 ]
 
 P_VALUE_BINS = 20
-"""Bins (0, 1/20], (1/20, 2/20], ... of p-values, of equal probability while nothing changes."""
+"""Bins (0, 1/20], (1/20, 2/20], ... of p-values; equally likely without drift."""
 
 MAX_CLASSES = 100
-"""Predicted classes with a number of their own."""
+"""Predicted classes with a counter of their own."""
 
 OTHER = "_other"
-"""Name of what is beyond a limit: classes, and models."""
+"""Label of the classes and models beyond a limit."""
 
 SECONDS_BUCKETS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
-"""Upper edges for the time that scoring one call took."""
+"""Upper bounds of the buckets of seconds per call."""
 
 BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
-"""Upper edges for the rows of a call."""
+"""Upper bounds of the buckets of rows per call."""
 
-# All rows of five public classifiers lie between -20.4 and -2.3 on their maps, with medians from -8.3 to -4.6.
+# On the maps of five public classifiers all rows lie between -20.4 and -2.3, with medians from -8.3 to -4.6.
 DENSITY_BUCKETS = (
     *(-100.0, -50.0, -30.0, -24.0, -20.0, -18.0, -16.0, -15.0, -14.0, -13.0, -12.0, -11.0, -10.0, -9.0, -8.0),
     *(-7.5, -7.0, -6.5, -6.0, -5.5, -5.0, -4.5, -4.0, -3.5, -3.0, -2.0, -1.0, 0.0, 2.0),
 )
-"""Upper edges for log P(y; θ)."""
+"""Upper bounds of the buckets of log P(y; θ)."""
 
 EXEMPLAR_LENGTH = 64
-"""Characters kept of the id of the latest outlier."""
+"""Characters of a prediction id that an exemplar keeps."""
 
 _REASONS = len(Reason) + 1
 _TABLE = (len(Decision) + 1) * _REASONS
@@ -75,7 +75,7 @@ _EXEMPLAR_SECONDS = 1.0
 
 
 def model_sections(classes: int) -> Sections:
-    """Sections of the file of one version; `classes` have cells of their own, one more is for the others."""
+    """Sections of the file of one model version: a counter per class, and one for all other classes."""
     return (
         ("decisions", _TABLE),
         ("shadow", _TABLE),
@@ -100,12 +100,12 @@ def model_sections(classes: int) -> Sections:
 
 
 class ModelCounts:
-    """Counters of one version of one model; made by `Counts.model`."""
+    """Counters of one model version; created by `Counts.model`."""
 
     def __init__(self, path: Path, labels: dict[str, Any], *, classes: int, calibration_rows: int) -> None:
         self._classes = min(classes, MAX_CLASSES)
         sections = model_sections(self._classes)
-        self.file = CounterFile(path, labels, sections)
+        self.file = MetricFile(path, labels, sections)
         self._cells, self._array = self.file.cells, self.file.array
         self._lock = threading.Lock()
         self._parts = {
@@ -115,13 +115,13 @@ class ModelCounts:
         at = self.file.offsets
         self._rank_in_force = at["rank"]
         self._drift_rows, self._drift_outliers = at["drift_rows"], at["drift_outliers"]
-        # Offsets that every row and every call needs: one tuple to unpack costs less than an attribute each.
+        # Offsets that every call needs: to unpack one tuple is cheaper than an attribute lookup each.
         names = ("p_values", "rank", "drift_rows", "density", "predicted", "drift_outliers", "outliers")
         self._row = tuple(at[name] for name in names)
         self._call = (at["seconds"], at["seconds_sum"], at["batch"], at["batch_sum"])
         self._cells[at["calibration_rows"]] = float(calibration_rows)
         self._rank = self._cells[at["rank"]]
-        # In a list, since the counters of one version under several rules share it.
+        # A list, because copies of this object for different outlier rules share the value.
         self._exemplar_due = [0.0]
 
     def observe(
@@ -135,10 +135,10 @@ class ModelCounts:
         *,
         is_shadow: bool = False,
     ) -> bool:
-        """Count one call of n rows, columns (n,); NaN and a predicted class below 0 stand for "none" and are left out.
+        """Count one call of n rows, columns (n,); NaN and negative classes are skipped.
 
-        Of a shadow only decisions are counted: drift of what serves must not be mixed with that of what is tried out.
-        The answer is whether one of its outliers is to be given to `remember_outlier`.
+        A shadow version counts decisions only, so that it does not change the drift metrics of the active one. Returns
+        whether one of the call's outliers should be passed to `remember_outlier`.
         """
         if len(decision) != 1 or is_shadow:
             return self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
@@ -146,27 +146,27 @@ class ModelCounts:
         return self.observe_one(*one, seconds)
 
     def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> bool:
-        """Count a call of one row, and answer as `observe` does.
+        """Count a call of one row; returns what `observe` returns.
 
-        It is the most frequent call: spelt out without loop or call, it takes half the time.
+        This is the most frequent call. Without loops and inner calls it takes half the time.
 
         Parameters
         ----------
         p, density, label
             p-value, log density and predicted class.
         decision, why
-            Of the gate.
+            Decision and reason of the gate.
         seconds
-            That the call took.
+            Duration of the call.
         """
         cell = decision * _REASONS + why
-        p_values, rank, rows, densities, classes, outliers, strange = self._row
+        p_values, rank, rows, densities, classes, outliers, class_outliers = self._row
         times, time_sum, sizes, size_sum = self._call
         cells = self._cells
         with self._lock:
             is_evidence = cells[rank] == self._rank
             if p == p:
-                # (0, 1/20] is bin 0: the upper edge belongs to a bin, as in `darksight_core.drift.p_value_counts`.
+                # (0, 1/20] is bin 0: bins include their upper edge, as in `darksight_core.drift.p_value_counts`.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
                 if is_evidence:
                     cells[rows] += 1.0
@@ -180,10 +180,10 @@ class ModelCounts:
                 if is_evidence:
                     cells[outliers] += 1.0
                 if label >= 0:
-                    cells[strange + label] += 1.0
+                    cells[class_outliers + label] += 1.0
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
             cells[time_sum] += seconds
-            # A call of one row is in the first bucket.
+            # A call of one row falls into the first bucket.
             cells[sizes] += 1.0
             cells[size_sum] += 1.0
         return why == _OUTLIER and is_evidence and time.monotonic() >= self._exemplar_due[0]
@@ -198,7 +198,7 @@ class ModelCounts:
         seconds: float,
         is_shadow: bool,
     ) -> bool:
-        # Everything is counted before the lock is taken: others wait for additions only.
+        # Count first, so that the lock is held for the additions only.
         table = np.bincount(decision.astype(np.intp) * _REASONS + reason, minlength=_TABLE)
         if is_shadow:
             with self._lock:
@@ -211,7 +211,7 @@ class ModelCounts:
         labels = np.minimum(predicted, self._classes)
         is_outlier, is_known = reason == _OUTLIER, labels >= 0
         classes = np.bincount(labels[is_known], minlength=self._classes + 1)
-        strange = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
+        class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
         outliers, cells = int(np.count_nonzero(is_outlier)), self._cells
         with self._lock:
             parts = self._parts
@@ -219,7 +219,7 @@ class ModelCounts:
             parts["decisions"] += table
             parts["density"] += densities
             parts["predicted"] += classes
-            parts["outliers"] += strange
+            parts["outliers"] += class_outliers
             is_evidence = cells[self._rank_in_force] == self._rank
             if is_evidence:
                 cells[self._drift_rows] += len(p_value)
@@ -232,10 +232,10 @@ class ModelCounts:
         return outliers > 0 and is_evidence and time.monotonic() >= self._exemplar_due[0]
 
     def set_rule(self, alpha: float, rank: int) -> ModelCounts:
-        """Put the outlier rule p-value <= rank / (n + 1) in force, 0 and 0 for none; the counters for calls under it.
+        """Set the outlier rule p-value <= rank / (n + 1), or 0 and 0 for none; returns the counters for calls under it.
 
-        Evidence against an unchanged rate is about one rule: the counts behind it start again with another one, and a
-        call that an earlier rule judged and that ends later is no part of them. So does the exemplar.
+        Drift evidence is about one rule, so its counts and the exemplar are reset when the rule changes. A call that an
+        earlier rule decided does not count as evidence.
         """
         at = self.file.offsets
         with self._lock:
@@ -248,10 +248,10 @@ class ModelCounts:
         return copy.copy(self)
 
     def remember_outlier(self, prediction_id: str, p_value: float) -> None:
-        """Keep the id of an outlier that was counted here as the exemplar of its counter; at most one a second."""
+        """Keep the id of a counted outlier as the exemplar of its counter; at most one per second."""
         at, text, now = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH], time.monotonic()
         with self._lock:
-            # Since it was counted, another thread may have been here, or another rule.
+            # Another thread may have stored one since the call was counted, or the rule may have changed.
             if now < self._exemplar_due[0] or self._cells[at["rank"]] != self._rank:
                 return
             self._exemplar_due[0] = now + _EXEMPLAR_SECONDS
@@ -269,11 +269,11 @@ class Counts:
     Parameters
     ----------
     folder
-        Where counter files lie.
+        Directory of the metric files.
     worker
-        Number of the worker; its successor with the same number goes on with the same files.
+        Number of the worker; a restarted worker with the same number continues with the same files.
     max_models
-        Most versions with a file of their own; the rest share one.
+        Maximum number of versions with a file of their own; the others share one.
     """
 
     def __init__(self, folder: Path, worker: int, *, max_models: int = 64) -> None:
@@ -286,18 +286,18 @@ class Counts:
     def model(
         self, model: str, version: str, *, classes: int, calibration_rows: int, class_names: Sequence[str] = ()
     ) -> ModelCounts:
-        """Counters of a version, which goes on where an earlier process stopped; keep them, this is not for each call.
+        """Counters of a version, continued from an earlier process; call once per version, not per request.
 
         Parameters
         ----------
         model, version
-            Name and full sha256; metrics show its first 12 digits.
+            Name and full sha256; metrics show the first 12 digits.
         classes
             Number of classes.
         calibration_rows
-            Rows from which p-values are ranked.
+            Calibration rows of the bundle.
         class_names
-            Shown in place of class numbers, if they are all different.
+            Shown instead of class numbers, if all are different.
         """
         with self._lock:
             known = self._models.get((model, version))
@@ -328,7 +328,7 @@ class Counts:
         return counts
 
     def _evict(self) -> None:
-        """Remove the oldest files of versions that are served no more, down to the limit."""
+        """Delete the oldest files of versions that are no longer served, down to the limit."""
         keep = {counts.file.path for counts in self._models.values()}
         stale = [path for path in self.folder.glob(f"model-{self.worker}-*{SUFFIX}") if path not in keep]
         excess = len(stale) + len(keep) - self.max_models
@@ -336,7 +336,7 @@ class Counts:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the files; they keep their numbers."""
+        """Unmap the files; they keep their numbers."""
         opened = [*self._models.values(), *([self._other] if self._other else [])]
         for file in (self.process.file, *(counts.file for counts in opened)):
             file.close()

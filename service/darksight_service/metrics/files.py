@@ -1,13 +1,13 @@
-"""Counter files: named rows of float64 in a memory-mapped file with one writer, which outlive it.
+"""Metric files: named sections of float64 in a memory-mapped file with one writer.
 
-What is stored is in the page cache the moment it is stored, so `kill -9` loses nothing and a restarted process goes on
-counting where it stopped; Prometheus sees no reset. A reader copies the whole file at any time: numbers are aligned
-words, each of which is old or new.
+A stored number is in the page cache at once, so `kill -9` loses nothing, and a restarted process continues to count
+where its predecessor stopped: Prometheus sees no reset. A reader may copy the file at any time: numbers are aligned
+words, so each is either old or new.
 
-    magic (8) | layout version u32 | size of the labels u32 | crc32 of the labels u32 | 0 u32 | labels (JSON) | numbers
+    magic (8) | layout version u32 | header size u32 | header crc32 u32 | 0 u32 | header (JSON) | numbers
 
-The labels name the kind of file, what it is about and every section with its length: a reader needs to know nothing in
-advance. A file that does not fit (cut off, of another layout, with numbers that no counter can have) is replaced.
+The header has the labels of the file, and name and length of each section, so a reader needs no other information. A
+file that is truncated, of another layout, or holds numbers that are not finite is replaced.
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SUFFIX", "CounterFile", "Snapshot", "UnreadableError", "list_files", "read"]
+from darksight_service.errors import MetricFileError
+
+__all__ = ["SUFFIX", "MetricFile", "Snapshot", "list_files", "read"]
 
 SUFFIX = ".counts"
 
 _MAGIC = b"\x89DkCnt\r\n"
 _LAYOUT = 1
 _HEAD = struct.Struct("<8sIIII")
-# Numbers begin at a multiple of this, so that none of them lies across two cache lines.
+# Numbers start at a multiple of this, so that none crosses a cache line.
 _ALIGN = 64
 
 Sections = Sequence[tuple[str, int]]
 
 
-class UnreadableError(Exception):
-    """A file that holds no counters."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The counters of a file at one moment.
+    """Copy of a metric file.
 
     Parameters
     ----------
     labels
-        What the file is about.
+        Kind of the file, and what it counts for.
     sections
         Numbers of each section, by name.
     """
@@ -64,55 +62,48 @@ class Snapshot:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Counter files of a folder, in order of their names; none if there is no folder."""
+    """Metric files of a directory, sorted by name; none if the directory does not exist."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def read(path: Path) -> Snapshot:
-    """Copy of the counters of a file; `UnreadableError` if there are none."""
+    """Copy a metric file; MetricFileError if it cannot be read or is damaged."""
     try:
-        labels, sections, start, content = _parse(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
-        raise UnreadableError(str(error)) from error
-    values = np.frombuffer(content, dtype="<f8", offset=start)
-    found, offset = {}, 0
-    for name, length in sections:
-        found[name] = values[offset : offset + length]
-        offset += length
-    return Snapshot(labels, found)
-
-
-def _parse(content: bytes) -> tuple[dict[str, Any], list[tuple[str, int]], int, bytes]:
-    """Labels, sections and where the numbers begin."""
+        raise MetricFileError(f"{path}: {error.strerror}") from error
     if len(content) < _HEAD.size:
-        raise UnreadableError("cut off in its header")
+        raise MetricFileError(f"{path}: the header is truncated")
     magic, layout, size, checksum, _ = _HEAD.unpack_from(content)
     text = content[_HEAD.size : _HEAD.size + size]
     if magic != _MAGIC or layout != _LAYOUT or zlib.crc32(text) != checksum:
-        raise UnreadableError("no header of this layout")
+        raise MetricFileError(f"{path}: the header is not of layout {_LAYOUT}")
     header = json.loads(text)
-    sections = [(str(name), int(length)) for name, length in header["sections"]]
-    start = _start(size)
-    if len(content) != start + 8 * sum(length for _, length in sections):
-        raise UnreadableError("of another size than its header says")
-    return header["labels"], sections, start, content
+    offset = _start(size)
+    if len(content) != offset + 8 * sum(length for _, length in header["sections"]):
+        raise MetricFileError(f"{path}: the size differs from that in the header")
+    sections = {}
+    for name, length in header["sections"]:
+        sections[name] = np.frombuffer(content, dtype="<f8", count=length, offset=offset)
+        offset += 8 * length
+    return Snapshot(header["labels"], sections)
 
 
 def _start(size: int) -> int:
     return -(-(_HEAD.size + size) // _ALIGN) * _ALIGN
 
 
-class CounterFile:
-    """The writer's side: opens the file of these labels if it is sound, or begins a new one.
+class MetricFile:
+    """The writer's side: opens an existing file with these labels and sections, or creates it.
 
     Parameters
     ----------
     path
-        The file; its folder is made if it is missing.
+        The file; its directory is created if necessary.
     labels
-        What it is about, JSON. A file with other labels is replaced.
+        Kind of the file and what it counts for, JSON values. A file with other labels is replaced.
     sections
-        Names and lengths, in order. A file with others is replaced.
+        Names and lengths, in order. A file with other sections is replaced.
     """
 
     def __init__(self, path: Path, labels: Mapping[str, Any], sections: Sections) -> None:
@@ -120,25 +111,25 @@ class CounterFile:
         text = json.dumps({"labels": dict(labels), "sections": [list(section) for section in sections]}).encode()
         start, total = _start(len(text)), sum(length for _, length in sections)
         header = _HEAD.pack(_MAGIC, _LAYOUT, len(text), zlib.crc32(text), 0) + text
-        was_there = path.exists()
-        is_sound = was_there and _is_sound(path, header, start, total)
-        self.was_replaced = was_there and not is_sound
-        """Whether counters were lost because the file was damaged or of another layout."""
+        exists = path.exists()
+        is_sound = exists and _is_sound(path, header, start, total)
+        self.was_replaced = exists and not is_sound
+        """Whether counts were lost because the file was damaged or of another layout."""
         try:
             if not is_sound:
                 _create(path, header.ljust(start, b"\0") + bytes(8 * total))
             with path.open("r+b") as file:
                 self._map = mmap.mmap(file.fileno(), 0)
             self.is_durable = True
-            """Whether there is a file at all."""
+            """Whether the numbers are in a file."""
         except OSError:
-            # A full disk must not stop the scoring: counted in memory, and seen by nobody.
+            # A full disk must not stop scoring: count in memory, invisible to Prometheus.
             self._map = mmap.mmap(-1, start + 8 * total)
             self.is_durable = False
         self.array: NDArray[np.float64] = np.frombuffer(self._map, dtype="<f8", offset=start)
         """All numbers, for batches."""
         self.cells = memoryview(self._map)[start:].cast("d")
-        """The same numbers, for one at a time: a third of numpy's price."""
+        """The same numbers, for single updates: a third of numpy's time."""
         self.offsets: dict[str, int] = {}
         offset = 0
         for name, length in sections:
@@ -146,16 +137,16 @@ class CounterFile:
             offset += length
 
     def close(self) -> None:
-        """Let go of the file; it keeps its numbers."""
+        """Unmap the file; it keeps its numbers."""
         self.cells.release()
         self.array = np.empty(0)
-        # Where someone still holds a view, the map goes with the process.
+        # While another view exists, the mapping stays until the process exits.
         with contextlib.suppress(BufferError):
             self._map.close()
 
 
 def _create(path: Path, content: bytes) -> None:
-    # Under its name only when complete: a reader never sees half of a header.
+    # Renamed when complete: a reader never sees a partial header.
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(content)

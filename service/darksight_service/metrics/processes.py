@@ -1,6 +1,6 @@
-"""What worker processes and the storage worker count, whatever the model: calls, refusals, the spool, the drain.
+"""Counters of workers and of the storage worker that do not depend on the model: calls, refusals, spool, drain.
 
-Counters go on when a process is replaced by its successor; gauges, which say what is happening now, start at 0.
+A restarted process continues the counters of its predecessor; its gauges start at 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from darksight_service.metrics.files import SUFFIX, CounterFile, Sections, UnreadableError, list_files, read
+from darksight_service.errors import MetricFileError
+from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, list_files, read
 
 __all__ = ["AUTH_FAILURES", "GRPC_CODES", "ProcessCounts", "SpoolNumbers", "StorageCounts", "clear_gauges"]
 
@@ -23,11 +24,11 @@ GRPC_CODES = (
 """Names of the gRPC status codes, by number."""
 
 AUTH_FAILURES = ("missing", "invalid", "expired", "forbidden")
-"""Kinds of refused callers: no token, an unknown one, one out of date, one without the right."""
+"""Why a caller was refused: no token, unknown token, expired token, token without the scope."""
 
 
 class SpoolNumbers(Protocol):
-    """What the spool tells about itself; counters since its start."""
+    """State of a spool; counters are since its start."""
 
     @property
     def bytes(self) -> int: ...  # noqa: D102
@@ -60,15 +61,15 @@ _PROCESS_SECTIONS: Sections = (
 
 
 class _Cells:
-    """Named numbers of a file, changed under a lock."""
+    """Named numbers of a metric file, updated under a lock."""
 
     def __init__(self, path: Path, labels: dict[str, Any], sections: Sections) -> None:
-        self.file = CounterFile(path, labels, sections)
+        self.file = MetricFile(path, labels, sections)
         self._cells, self._at, self._lock = self.file.cells, self.file.offsets, threading.Lock()
         self._seen: dict[str, float] = {}
 
     def add(self, section: str, amount: float = 1.0, *, index: int = 0) -> None:
-        """Raise a counter."""
+        """Increase a counter."""
         with self._lock:
             self._cells[self._at[section] + index] += amount
 
@@ -77,19 +78,19 @@ class _Cells:
         self._cells[self._at[section]] = value
 
     def follow(self, section: str, total: float) -> None:
-        """Raise a counter by what the `total` of its source rose since the last call; sources start at 0."""
+        """Increase a counter by the growth of `total` since the last call; `total` starts at 0."""
         with self._lock:
             self._cells[self._at[section]] += max(total - self._seen.get(section, 0.0), 0.0)
             self._seen[section] = total
 
 
 class ProcessCounts(_Cells):
-    """Counters of one worker process, whatever the model."""
+    """Counters of one worker process."""
 
     def __init__(self, folder: Path, worker: int) -> None:
         path = folder / f"process-{worker}{SUFFIX}"
         super().__init__(path, {"kind": "process", "worker": worker}, _PROCESS_SECTIONS)
-        # What is happening now ended with the process that was here before.
+        # Gauges of the previous process are out of date.
         for name in _PROCESS_GAUGES:
             self.set(name, 0.0)
         self.set("started_at", time.time())
@@ -98,31 +99,31 @@ class ProcessCounts(_Cells):
         self._in_flight, self._calls, self._codes = (self._at[name] for name in ("in_flight", "calls", "codes"))
 
     def start_call(self) -> None:
-        """A call came in."""
+        """A call started."""
         with self._lock:
             self._cells[self._in_flight] += 1.0
             self._cells[self._calls] += 1.0
 
     def end_call(self, code: int = 0) -> None:
-        """The call ended with this gRPC status code."""
+        """A call ended with this gRPC status code."""
         with self._lock:
             self._cells[self._in_flight] -= 1.0
             self._cells[self._codes + (code if 0 <= code < len(GRPC_CODES) else _UNKNOWN)] += 1.0
 
     def refuse_overload(self) -> None:
-        """A call was refused because too many were in flight."""
+        """A call was refused because of too many concurrent calls."""
         self.add("overload")
 
     def refuse_caller(self, kind: str) -> None:
-        """A call was refused because of who made it; one of `AUTH_FAILURES`."""
+        """A caller was refused; `kind` is one of `AUTH_FAILURES`."""
         self.add("auth", index=AUTH_FAILURES.index(kind))
 
     def report_outcomes(self, rows: int) -> None:
-        """So many outcomes were reported."""
+        """A number of outcomes were reported."""
         self.add("outcomes", rows)
 
     def set_spool(self, stats: SpoolNumbers, *, limit_bytes: int) -> None:
-        """State of the spool, from time to time."""
+        """Publish the state of the spool."""
         self.set("spool_bytes", stats.bytes)
         self.set("spool_limit_bytes", limit_bytes)
         self.set("spool_oldest_seconds", stats.oldest_seconds)
@@ -153,7 +154,7 @@ _LIVE_SECTIONS: Sections = (
 class StorageCounts(_Cells):
     """Counters of the storage worker, and the live accuracy that it reads from the store.
 
-    Counters, raised with `add` or `follow`: inserted, duplicates, quarantined, store_errors, pruned.
+    `add` and `follow` increase the counters inserted, duplicates, quarantined, store_errors and pruned.
     """
 
     def __init__(self, folder: Path, *, max_models: int = 64) -> None:
@@ -162,12 +163,12 @@ class StorageCounts(_Cells):
         self.set("drain_lag_seconds", 0.0)
         self.set("store_up", 0.0)
         self.add("starts")
-        self._live: dict[tuple[str, str], CounterFile] = {}
+        self._live: dict[tuple[str, str], MetricFile] = {}
         for path in self._folder.glob(f"live-*{SUFFIX}"):
             path.unlink(missing_ok=True)
 
     def set_drain(self, *, lag_seconds: float, is_store_up: bool) -> None:
-        """Age of the oldest record that is not in the store, and whether the store answered the last time."""
+        """Age of the oldest record that is not in the store yet, and whether the last store operation succeeded."""
         self.set("drain_lag_seconds", lag_seconds)
         self.set("store_up", float(is_store_up))
 
@@ -182,33 +183,33 @@ class StorageCounts(_Cells):
         rejected_correct: int,
         target_accuracy: float = 0.0,
     ) -> None:
-        """Rows with a known outcome in the storage worker's window, and the accuracy that is certified (0: none)."""
+        """Rows with a known outcome in the storage worker's window, and the certified accuracy (0 for none)."""
         file = self._live.get((model, version))
         if file is None:
             if len(self._live) >= self._max_models:
                 return
             digest = hashlib.blake2b(f"{model}\0{version}".encode(), digest_size=10).hexdigest()
             labels = {"kind": "live", "model": model, "version": version}
-            file = CounterFile(self._folder / f"live-{digest}{SUFFIX}", labels, _LIVE_SECTIONS)
+            file = MetricFile(self._folder / f"live-{digest}{SUFFIX}", labels, _LIVE_SECTIONS)
             self._live[model, version] = file
         file.array[:] = (accepted_labelled, accepted_correct, rejected_labelled, rejected_correct, target_accuracy)
 
     def close(self) -> None:
-        """Let go of the files; they keep their numbers."""
+        """Unmap the files; they keep their numbers."""
         for file in (self.file, *self._live.values()):
             file.close()
 
 
 def clear_gauges(folder: Path) -> None:
-    """Nothing is in flight and no spool is open: for the parent, before it starts perhaps fewer workers."""
+    """Set the gauges of all workers to 0, before the supervisor starts workers, perhaps fewer than before."""
     for path in list_files(folder):
         try:
             snapshot = read(path)
-        except UnreadableError:
+        except MetricFileError:
             continue
         if snapshot.labels["kind"] != "process":
             continue
-        file = CounterFile(path, snapshot.labels, [(name, len(part)) for name, part in snapshot.sections.items()])
+        file = MetricFile(path, snapshot.labels, [(name, len(part)) for name, part in snapshot.sections.items()])
         for name in set(_PROCESS_GAUGES) & set(file.offsets):
             file.cells[file.offsets[name]] = 0.0
         file.close()

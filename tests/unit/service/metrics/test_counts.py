@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from darksight_service.errors import MetricFileError
 from darksight_service.metrics import Counts, StorageCounts, clear_gauges
 from darksight_service.metrics import counts as counts_module
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, MAX_CLASSES, OTHER, SECONDS_BUCKETS
-from darksight_service.metrics.files import Snapshot, UnreadableError, list_files, read
+from darksight_service.metrics.files import Snapshot, list_files, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +163,7 @@ def test_damaged_file_is_replaced_and_counted(tmp_path: Path, damage: str) -> No
 
 @pytest.mark.parametrize("at", range(0, 400, 7))
 def test_reader_refuses_or_reads_any_file(tmp_path: Path, at: int) -> None:
-    """A flipped byte in the header or the labels gives `UnreadableError`, in the numbers another number."""
+    """A flipped byte in the header or the labels gives `MetricFileError`, in the numbers another number."""
     Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
     (path,) = tmp_path.glob("model-*")
     content = bytearray(path.read_bytes())
@@ -171,7 +172,7 @@ def test_reader_refuses_or_reads_any_file(tmp_path: Path, at: int) -> None:
 
     try:
         labels = read(path).labels
-    except UnreadableError:
+    except MetricFileError:
         return
 
     assert labels["model"] == "m"
