@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate, Reason
+from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.selective import (
     Threshold,
@@ -36,7 +36,7 @@ from darksight_core.guarantees.selective import (
     threshold_by_joint_risk,
 )
 from darksight_core.predictions import Predictions
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs

@@ -34,7 +34,7 @@ from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Decision", "Gate", "Reason", "accepted_reasons"]
+__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Gate", "accepted_reasons"]
 
 _COLUMNS = ("log_density", "log_kde", "outlier_score")
 

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
 from darksight_core.gate.certify import Rules, ScoredRows, certify
-from darksight_core.gate.gate import Reason
 from darksight_core.guarantees.selective import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.scores.confidence import msp
 from darksight_core.simplex import log_probs
 from tests.e2e.conftest import Refusal

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from darksight_service.store import Cutoffs, Store
 
-from darksight_core.gate.gate import Reason
+from darksight_core.scored import Reason
 from tests.support.gates import GateCase, gate_cases
 from tests.support.points import VERSION, make_batch
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import RULES, Gate, Reason, accepted_reasons
+from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region
+from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
 
 __all__ = ["GateCase", "gate_cases"]

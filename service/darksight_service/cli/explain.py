@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import Decision
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Decision, ScoredBatch
 from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
 from darksight_service.scoring.files.arrays import read_array
 from darksight_service.scoring.files.tables import atomic, check_place

@@ -163,7 +163,9 @@ def run_preview(args: argparse.Namespace) -> int:
             examples=args.examples,
         )
     if args.json:
-        accuracies = {name: _accuracy(getattr(found, name)) for name in RegionPreview.__slots__ if name.endswith("accuracy")}
+        accuracies = {
+            name: _accuracy(getattr(found, name)) for name in RegionPreview.__slots__ if name.endswith("accuracy")
+        }
         print_json({**_plain(asdict(found)), **accuracies, "accepted_share": found.accepted_share})
     else:
         _print_preview(found)
@@ -225,7 +227,9 @@ def run_carry_over(args: argparse.Namespace) -> int:
         print("Both versions have one map: the polygon is the same.")
     else:
         rows = found.stored_rows + found.reference_rows
-        print(f"Of {rows:,} rows inside ({found.reference_rows:,} of them reference points) it holds {found.rows_inside:,}.")
+        print(
+            f"Of {rows:,} rows inside ({found.reference_rows:,} of them reference points) it holds {found.rows_inside:,}."
+        )
         print(f"Of {found.other_rows:,} other rows it holds {found.other_rows_inside:,}.")
     print(f"polygon: {' '.join(f'{x:.6g},{y:.6g}' for x, y in found.region.polygon)}")
     print("saved as a shadow" if found.is_saved else "not saved; --save does")

@@ -16,10 +16,11 @@ from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, Decision, Reason
+from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Kind, Predictions, Store, find_files, iter_predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.scored import Decision, Reason
 from darksight_service.cli.console import print_json, require
 from darksight_service.cli.remote import add_server_options, connected
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray

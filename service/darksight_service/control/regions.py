@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.gate.gate import Reason
 from darksight_core.map.regions import MAX_REGIONS, Region, hull
+from darksight_core.scored import Reason
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import Registry, Version, find_version
 from darksight_service.control.state import Change, ModelState, SavedRegion

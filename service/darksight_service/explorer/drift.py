@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import Reason
+from darksight_core.scored import Reason
 from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources

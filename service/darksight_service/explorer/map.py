@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Reference
-from darksight_core.gate.gate import Decision, Reason
+from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError

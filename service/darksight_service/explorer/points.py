@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.gate.gate import Decision, Reason
+from darksight_core.scored import Decision, Reason
 from darksight_service.errors import RequestError
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.spans import DAY_MS, plain, read_span

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import Reason
+from darksight_core.scored import Reason
 from darksight_service.explorer.audit import Audit
 from darksight_service.explorer.learning import Lesson, rank_changes
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from darksight_core.gate.gate import Decision, Reason
+from darksight_core.scored import Decision, Reason
 from darksight_service.control.registry import ActiveModel
 from darksight_service.errors import RequestError
 from darksight_service.explorer.audit import Audit, audit, audited_accuracy

@@ -26,8 +26,8 @@ from darksight_core.drift import (
     psi_verdict,
     ville_threshold,
 )
-from darksight_core.gate.gate import Reason
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
+from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
 
 if TYPE_CHECKING:

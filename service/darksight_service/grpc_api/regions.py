@@ -9,8 +9,8 @@ import grpc
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from darksight_core.gate.gate import Decision
 from darksight_core.map.regions import MAX_CORNERS, Region
+from darksight_core.scored import Decision
 from darksight_service.control.regions import ListedRegion, Regions
 from darksight_service.control.state import Change
 from darksight_service.errors import RequestError

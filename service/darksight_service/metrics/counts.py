@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import Decision, Reason
+from darksight_core.scored import Decision, Reason
 from darksight_service.metrics.files import SUFFIX, MetricFile, Sections
 from darksight_service.metrics.processes import ProcessCounts
 

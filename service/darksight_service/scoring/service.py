@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import LOGIT_SCORES, Reason
+from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.runtime.result_block import ResultBlock
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, select
 
-from darksight_core.gate.gate import Reason
+from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.rows import FLOATS, MINUTE_MS, Rows
 from darksight_service.store.tables import BINS, OTHER_CLASSES, rollup, rollup_bin

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import Decision
+from darksight_core.scored import Decision
 from darksight_service.ingest.records import PointBatch, PointRows
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import Decision, Gate, Reason
+from darksight_core.gate.gate import Gate
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import SCHEMA, ScoredBatch
+from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
 
 __all__ = ["Columns", "bundle_columns", "lower_names"]
 

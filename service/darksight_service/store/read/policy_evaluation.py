@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, literal, or_, select
 
-from darksight_core.gate.gate import RULES, Reason, accepted_reasons
+from darksight_core.gate.gate import RULES, accepted_reasons
 from darksight_core.map.regions import Region, inside_any
+from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.partitions import first_id
 from darksight_service.store.read.region_points import within_box

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, column, func, select, values
 
-from darksight_core.gate.gate import Decision
+from darksight_core.scored import Decision
 from darksight_service.errors import RequestError
 from darksight_service.ingest.records import MAX_ROWS, prediction_id, received_ms
 from darksight_service.store.engine import reading

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import CHOICE_ROWS, Rules, ScoredRows, certify
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Decision, Gate, Reason
+from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.predictions import from_arrays
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Decision, Reason, ScoredBatch
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs

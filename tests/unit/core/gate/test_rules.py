@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from darksight_core.gate.gate import RULES, Decision, Reason
-from darksight_core.scored import ScoredBatch
+from darksight_core.gate.gate import RULES
+from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.gates import gate_cases
 
 

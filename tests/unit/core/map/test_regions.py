@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import Decision, Gate, Reason
+from darksight_core.gate.gate import Gate
 from darksight_core.map import regions
 from darksight_core.map.regions import MAX_CORNERS, Region, hull, inside_any
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import ScoredBatch
+from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 

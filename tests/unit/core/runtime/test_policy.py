@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate, Reason
+from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.map.regions import Region
 from darksight_core.runtime.compiled import loops
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import SCHEMA, ScoredBatch
+from darksight_core.scored import SCHEMA, Reason, ScoredBatch
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
 from tests.support.bundles import make_bundle

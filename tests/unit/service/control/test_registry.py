@@ -19,8 +19,8 @@ from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.scoring.service import ScoringService
 
 from darksight_core.bundle import write_bundle
-from darksight_core.gate.gate import Reason
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.scored import Reason
 from tests.support.bundles import make_bundle
 
 
