@@ -13,7 +13,7 @@ from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
 
-__all__ = ["Columns", "bundle_columns", "lower_names"]
+__all__ = ["Columns", "bundle_columns", "lower_names", "score_columns"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
