@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     """Make the page."""
     require("plotly", "report")
     from darksight_service.report import all_figures, build_page, find, write_pictures
+    from darksight_service.report.export import find_browser
     from darksight_service.report.images import read_features, read_images
-    from darksight_service.report.pictures import find_browser
 
     started = time.perf_counter()
     args.on_interrupt = f"{args.out} was not written"

@@ -34,8 +34,8 @@ from darksight_service.errors import (
     StoreUnavailableError,
     UnauthenticatedError,
 )
-from darksight_service.explorer import drift, gate, models, points, regions, review
-from darksight_service.explorer import map as map_page
+from darksight_service.explorer.api import drift, gate, models, points, regions, review
+from darksight_service.explorer.api import map as map_page
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page

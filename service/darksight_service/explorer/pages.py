@@ -9,6 +9,7 @@ from pathlib import Path
 __all__ = ["LOGIN", "PAGES", "STATIC", "Page"]
 
 STATIC = Path(__file__).with_name("static")
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class Page:
             "name": self.name,
             "links": links,
             "plots": '<link rel="preload" as="script" href="/vendor/plotly.min.js">' if self.has_plots else "",
-            "content": (STATIC / f"{self.name}.html").read_text(encoding="utf-8"),
+            "content": (_TEMPLATES / f"{self.name}.html").read_text(encoding="utf-8"),
         }
-        page = (STATIC / ("bare.html" if self is LOGIN else "shell.html")).read_text(encoding="utf-8")
+        page = (_TEMPLATES / ("bare.html" if self is LOGIN else "shell.html")).read_text(encoding="utf-8")
         for name, text in parts.items():
             page = page.replace(f"{{{{{name}}}}}", text)
         return page

@@ -9,10 +9,10 @@ pictures    the same figures as PNG and SVG files
 
 from __future__ import annotations
 
-from darksight_service.report.charts import Figure
-from darksight_service.report.figures import all_figures
+from darksight_service.report.export import write_pictures
+from darksight_service.report.figures.plotly import Figure
+from darksight_service.report.figures.scores import all_figures
 from darksight_service.report.findings import Findings, Rival, find
-from darksight_service.report.page import build_page
-from darksight_service.report.pictures import write_pictures
+from darksight_service.report.page.build import build_page
 
 __all__ = ["Figure", "Findings", "Rival", "all_figures", "build_page", "find", "write_pictures"]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from darksight_service.explorer.audit import audit, audit_numbers, audited_accuracy
+from darksight_service.explorer.analysis.audit import audit, audit_numbers, audited_accuracy
 from darksight_service.ingest.records import make_batch_id
 
 from tests.support.frames import make_frame

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from darksight_service.explorer.audit import audit
-from darksight_service.explorer.learning import Latest, Lesson, learn, rank_changes
-from darksight_service.explorer.queue import Stream, waiting
+from darksight_service.explorer.analysis.audit import audit
+from darksight_service.explorer.analysis.learning import Latest, Lesson, learn, rank_changes
+from darksight_service.explorer.analysis.review_queue import Stream, waiting
 
 from tests.support.frames import make_frame
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from darksight_service.explorer.thresholds import certificate, score_lines, stored_scores, threshold_steps
+from darksight_service.explorer.analysis.thresholds import certificate, score_lines, stored_scores, threshold_steps
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import rows_without_error

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_service.report import Findings, all_figures, build_page, find
-from darksight_service.report.charts import packed
-from darksight_service.report.figures import accuracy_figure, confusion_figure, foreign_figure, local_figure
+from darksight_service.report.figures.map import class_groups, map_figure, small_multiples
+from darksight_service.report.figures.paths import path_figure
+from darksight_service.report.figures.plotly import packed
+from darksight_service.report.figures.scores import accuracy_figure, confusion_figure, foreign_figure, local_figure
 from darksight_service.report.images import encode_png, read_features, read_images
-from darksight_service.report.map_figures import class_groups, map_figure, small_multiples
-from darksight_service.report.path_figures import path_figure
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError

@@ -8,9 +8,18 @@ import numpy as np
 
 from darksight_core.map.paths import MapPath
 from darksight_core.simplex import Floats
-from darksight_service.report.charts import HALO, LINE_COLOURS, Figure, axis, layout, packed, plain, points_trace
+from darksight_service.report.figures.map import LEGEND_CLASSES
+from darksight_service.report.figures.plotly import (
+    HALO,
+    LINE_COLOURS,
+    Figure,
+    axis,
+    layout,
+    packed,
+    plain,
+    points_trace,
+)
 from darksight_service.report.findings import Findings
-from darksight_service.report.map_figures import LEGEND_CLASSES
 from darksight_service.report.palette import map_view
 
 __all__ = ["path_figure"]

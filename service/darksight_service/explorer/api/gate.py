@@ -15,11 +15,17 @@ from darksight_service.control.changes import check_policy
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import Change, PolicyOverride
 from darksight_service.errors import RefusedError, RequestError
-from darksight_service.explorer.audit import audit
+from darksight_service.explorer.analysis.audit import audit
+from darksight_service.explorer.analysis.learning import Latest
+from darksight_service.explorer.analysis.thresholds import (
+    ScoreLine,
+    certificate,
+    score_lines,
+    stored_scores,
+    threshold_steps,
+)
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.learning import Latest
 from darksight_service.explorer.spans import DAY_MS, now_ms, plain, read_span
-from darksight_service.explorer.thresholds import ScoreLine, certificate, score_lines, stored_scores, threshold_steps
 
 if TYPE_CHECKING:
     from darksight_service.store import PointTable

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from darksight_core.scored import Reason
 from darksight_service.control.registry import ActiveModel
-from darksight_service.explorer.columns import Columns
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.spans import DAY_MS, plain, read_span
-from darksight_service.explorer.windows import (
+from darksight_service.explorer.analysis.windows import (
     LEVEL,
     PSI_BINS,
     Moved,
@@ -25,6 +22,9 @@ from darksight_service.explorer.windows import (
     over_time,
     slices,
 )
+from darksight_service.explorer.columns import Columns
+from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
+from darksight_service.explorer.spans import DAY_MS, plain, read_span
 
 if TYPE_CHECKING:
     from darksight_service.store import PointTable, Rates

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.evaluation.cases import Case
-from darksight_service.report.charts import Figure, packed
-from darksight_service.report.figures import score_label
+from darksight_service.report.figures.plotly import Figure, packed
+from darksight_service.report.figures.scores import score_label
 from darksight_service.report.findings import Findings
 from darksight_service.report.images import as_data_uri
 from darksight_service.report.plotly_js import packed_plotly
@@ -69,7 +69,7 @@ def build_page(
         Heading; by default the name of the rows' file.
     """
     title = title or f"DarkSight report: {found.source.rpartition('/')[2]}"
-    own = resources.files("darksight_service.report")
+    own = resources.files("darksight_service.report.page")
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from darksight_core.guarantees.selective import risk_curve
-from darksight_service.report.charts import LINE_COLOURS, Figure, axis, layout, packed, plain
+from darksight_service.report.figures.map import class_groups, cluster_figure, map_figure, small_multiples
+from darksight_service.report.figures.paths import path_figure
+from darksight_service.report.figures.plotly import LINE_COLOURS, Figure, axis, layout, packed, plain
 from darksight_service.report.findings import Findings, Rival
-from darksight_service.report.map_figures import class_groups, cluster_figure, map_figure, small_multiples
-from darksight_service.report.path_figures import path_figure
 
 __all__ = [
     "accuracy_figure",

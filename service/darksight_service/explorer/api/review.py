@@ -16,11 +16,11 @@ import numpy as np
 from darksight_core.scored import Decision, Reason
 from darksight_service.control.registry import ActiveModel
 from darksight_service.errors import RequestError
-from darksight_service.explorer.audit import Audit, audit, audited_accuracy
+from darksight_service.explorer.analysis.audit import Audit, audit, audited_accuracy
+from darksight_service.explorer.analysis.learning import Latest, Lesson, learn
+from darksight_service.explorer.analysis.review_queue import Place, Stream, waiting
+from darksight_service.explorer.api.gate import AUDIT_ROWS, MOST_LABELS, labelled_rows
 from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.gate import AUDIT_ROWS, MOST_LABELS, labelled_rows
-from darksight_service.explorer.learning import Latest, Lesson, learn
-from darksight_service.explorer.queue import Place, Stream, waiting
 from darksight_service.explorer.spans import DAY_MS, plain, read_span
 from darksight_service.ingest.records import OutcomeBatch, decode
 from darksight_service.scoring.service import ScoringService

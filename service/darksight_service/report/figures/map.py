@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
-from darksight_service.report.charts import GREY, HALO, Figure, axis, layout, packed, plain, points_trace
+from darksight_service.report.figures.plotly import GREY, HALO, Figure, axis, layout, packed, plain, points_trace
 from darksight_service.report.findings import Findings
 from darksight_service.report.palette import class_colours, map_view
 

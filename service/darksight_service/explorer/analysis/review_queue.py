@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.scored import Reason
-from darksight_service.explorer.audit import Audit
-from darksight_service.explorer.learning import Lesson, rank_changes
+from darksight_service.explorer.analysis.audit import Audit
+from darksight_service.explorer.analysis.learning import Lesson, rank_changes
 
 if TYPE_CHECKING:
     from darksight_service.store import PointTable

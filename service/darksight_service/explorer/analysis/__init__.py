@@ -1,0 +1,1 @@
+"""Numbers that the pages show, computed from stored points; no HTTP here."""

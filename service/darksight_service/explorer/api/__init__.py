@@ -1,0 +1,1 @@
+"""Endpoints of the explorer's pages, one module per page."""

@@ -1,0 +1,1 @@
+"""Figures of a report, as plotly.js reads them."""
