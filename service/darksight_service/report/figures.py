@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from darksight_core.guarantees.selective import risk_curve
+from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_service.report.charts import LINE_COLOURS, Figure, axis, layout, packed, plain
 from darksight_service.report.findings import Findings, Rival
 from darksight_service.report.map_figures import class_groups, cluster_figure, map_figure, small_multiples
