@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats, log_softmax
 
-__all__ = ["draw_scored_errors", "make_probs"]
+__all__ = ["draw_labelled_probs", "draw_scored_errors", "make_probs"]
 
 
 def make_probs(n: int = 400, classes: int = 5, *, seed: int = 0, sharpness: float = 6.0) -> NDArray[np.float32]:
@@ -24,3 +24,12 @@ def draw_scored_errors(rng: np.random.Generator, n: int) -> tuple[Floats, NDArra
     """Uniform scores u with P(error | u) = .3 (1 - u)²: the true selective risk above τ is .1 (1 - τ)²."""
     scores = rng.random(n)
     return scores, rng.random(n) < 0.3 * (1.0 - scores) ** 2
+
+
+def draw_labelled_probs(
+    rng: np.random.Generator, *, n: int = 2_000, spread: float = 2.0, sharpness: float = 1.0
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Probabilities (n, 4) and labels drawn from them; sharpness above 1 then makes the probabilities overconfident."""
+    log_pi = log_softmax(spread * rng.normal(size=(n, 4)))
+    labels = (np.exp(log_pi).cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    return np.exp(log_softmax(sharpness * log_pi)), labels
