@@ -1,44 +1,27 @@
-"""Is the traffic drifting? Window distances for a dashboard, and evidence that may wake someone.
+"""Drift of the traffic, and the accuracy of the classifier under it.
 
-Conformal p-values are uniform while nothing changes, whatever the classifier, so one reference serves every model. Two
-kinds of question are asked of them, and they deserve different trust.
+Conformal p-values are uniform while nothing changes, whatever the classifier, so one reference serves every model.
 
-**How far is this window from normal?** `psi` on counts of p-values, `ks_distance` and `wasserstein` on scores,
-`mmd_test` on points of the map, `occupancy_test` on predicted classes. Each error rate holds for one look; whoever
-looks every minute will be alarmed every day. Critical values shrink like 1/n, so no fixed limit suits all windows: the
-customary PSI of 0.1 is passed by 40 % of undisturbed windows of 100 rows. `psi_verdict` therefore asks for
-significance, for a practical effect and for enough rows, all three. What stays below its floor, such as twice as many
-rows in the lowest tenth of p-values (PSI 0.08), is left to the evidence below.
+    How far is this window from normal?      psi            p-values
+                                             samples        scores (KS) and points of the map (MMD)
+                                             class_shares   predicted classes
+    Has the outlier rate ever changed?       evidence       anytime-valid
+    When did it change?                      detectors      bounded rate of false alarms
+    How accurate is the classifier now?      accuracy       from labels
+                                             label_free     without labels, checked by backtest
 
-**Has the outlier rate ever left its calibrated value?** A non-negative martingale M that starts at 1 reaches 1/a with
-probability at most a, over all time and however often it is read (Ville). The trap is the null hypothesis. A threshold
-calibrated on n rows at level α with rank k = ⌊α (n + 1)⌋ has a rate π that is itself random, π ~ Beta(k, n + 1 - k);
-a test that takes π = α for granted gives 44 % false alarms over 50,000 rows where 1 % was promised (n = 2,000,
-α = 0.01). `OutlierRateTest` runs two honest tests and alarms when either does:
+The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `evidence` or
+`detectors`.
 
-    Polya     averages over π: P(next is an outlier | S of t were) = (k + S) / (n + 1 + t), against a Beta(1, 20)
-              mixture. The likelihood ratio is exact and quick for large jumps, but in a long stream it takes a small
-              excess for a property of the calibration set. It also notices a rate that falls.
-    PAC       takes π <= p0, a bound that fails for a share δ of calibration sets, and bets on rates above it. Slower,
-              but its power against a small excess keeps growing.
-
-Both read nothing but the two counts S and t, so the counts of replicas are added and give the evidence one server would
-have. `ChangeDetector` answers a third question, when did it change, with a bound on how often it cries wolf per row
-instead of ever; its values add up across replicas, too, because M minus the rows seen has mean at most 0 on each.
-
-What the guarantees do not cover: rows that are not exchangeable (retries, one user sending one row a thousand times);
-tied scores, which make p-values conservative and the rate lower than k / (n + 1); a change of bundle, which starts new
-counts; and concept drift that leaves the probabilities alone, which nothing here can see.
+Not covered: rows that are not exchangeable (retries, one user who sends one row a thousand times); tied scores, which
+make p-values conservative and the outlier rate lower than k / (n + 1); a change of bundle, which starts new counts; and
+concept drift that leaves the probabilities unchanged, which nothing here can detect.
 """
 
 from __future__ import annotations
 
-from darksight_core.drift.detectors import (
-    AdaptiveLevel,
-    ChangeDetector,
-    Detector,
-    detector_path,
-)
+from darksight_core.drift.class_shares import OccupancyTest, occupancy_test
+from darksight_core.drift.detectors import ChangeDetector, Detector, detector_path
 from darksight_core.drift.evidence import (
     Evidence,
     OutlierCounts,
@@ -50,32 +33,14 @@ from darksight_core.drift.evidence import (
     polya_log_evidence,
     ville_threshold,
 )
-from darksight_core.drift.special import (
-    chi2_quantile,
-    chi2_tail,
-)
-from darksight_core.drift.windows import (
-    Kernel,
-    OccupancyTest,
-    PsiVerdict,
-    TwoSampleTest,
-    ks_critical,
-    ks_distance,
-    mmd_test,
-    occupancy_test,
-    p_value_counts,
-    psi,
-    psi_critical,
-    psi_verdict,
-    wasserstein,
-)
+from darksight_core.drift.psi import PsiVerdict, p_value_counts, psi, psi_critical, psi_verdict
+from darksight_core.drift.samples import TwoSampleTest, ks_critical, ks_distance, mmd_test
+from darksight_core.drift.special import chi2_quantile, chi2_tail
 
 __all__ = [
-    "AdaptiveLevel",
     "ChangeDetector",
     "Detector",
     "Evidence",
-    "Kernel",
     "OccupancyTest",
     "OutlierCounts",
     "OutlierRateTest",
@@ -98,5 +63,4 @@ __all__ = [
     "psi_critical",
     "psi_verdict",
     "ville_threshold",
-    "wasserstein",
 ]

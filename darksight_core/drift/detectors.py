@@ -1,4 +1,4 @@
-"""States that follow a stream of rows: when the outlier rate changed, and a level that adapts to it."""
+"""When did the outlier rate change? Detectors that follow a stream of rows, with a bounded rate of false alarms."""
 
 from __future__ import annotations
 
@@ -8,35 +8,29 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from darksight_core.drift.evidence import bet_weights
-from darksight_core.drift.special import checked_level, finite_values
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
-__all__ = [
-    "AdaptiveLevel",
-    "ChangeDetector",
-    "Detector",
-    "detector_path",
-]
+__all__ = ["ChangeDetector", "Detector", "detector_path"]
 
 Detector: TypeAlias = Literal["sr", "cusum"]
 
-# ln of the smallest positive float: as good as M = 0 and, unlike -inf, a number that JSON and SQL can hold.
-_LN_NOTHING = -745.0
+# ln of the smallest positive float: M = 0 for all purposes and, unlike -inf, a valid number in JSON and SQL.
+_LN_ZERO = -745.0
 
 
 def detector_path(
-    flags: NDArray[np.bool_], p0: float, p1: float, *, kind: Detector = "sr", start: float = _LN_NOTHING
+    flags: NDArray[np.bool_], p0: float, p1: float, *, kind: Detector = "sr", start: float = _LN_ZERO
 ) -> Floats:
-    """ln M after each row of a detector for a change of the outlier rate from at most p0 to p1.
+    """ln M after each row, of a detector for a change of the outlier rate from at most p0 to p1.
 
         sr       M_t = (M_{t-1} + 1) L_t          cusum    M_t = max(M_{t-1}, 1) L_t
 
-    with L_t the likelihood ratio of p1 to p0. M_t - t is a supermartingale without change, so the first time that M
-    reaches c comes after c rows or more on average.
+    with L_t the likelihood ratio of p1 to p0. Without change M_t - t is a supermartingale, so M first reaches c after
+    at least c rows on average.
 
     Parameters
     ----------
@@ -59,19 +53,19 @@ def detector_path(
 
 @dataclass(frozen=True, slots=True)
 class ChangeDetector:
-    """Watches for a change of the outlier rate from at most p0 to p1, with a false alarm every c rows at most.
+    """Detects a change of the outlier rate from at most p0 to p1, with at least c rows between false alarms on average.
 
-    Use `pac_rate` for p0: the calibrated α is exceeded by half of all calibration sets. "sr" (Shiryaev-Roberts) spends
-    the whole budget of false alarms and is therefore quicker; "cusum" gives about a hundred times fewer.
+    Use `pac_rate` for p0, because half of all calibration sets exceed the calibrated α. "sr" (Shiryaev-Roberts) uses
+    the whole budget of false alarms and is therefore faster; "cusum" raises about a hundred times fewer.
 
     Parameters
     ----------
     p0
         Highest rate without change.
     p1
-        The rate to be found soonest.
+        The rate that is detected fastest.
     run_length
-        c, lower bound of the mean number of rows before a false alarm.
+        c, lower bound on the mean number of rows before a false alarm.
     kind
         "sr" or "cusum".
     rows
@@ -87,7 +81,7 @@ class ChangeDetector:
     run_length: float = 1e6
     kind: Detector = "sr"
     rows: int = 0
-    log_value: float = _LN_NOTHING
+    log_value: float = _LN_ZERO
     alarm_row: int | None = None
 
     def __post_init__(self) -> None:
@@ -112,67 +106,9 @@ class ChangeDetector:
         return replace(self, rows=self.rows + flags.size, log_value=float(path[-1]), alarm_row=alarm_row)
 
     def __add__(self, other: ChangeDetector) -> ChangeDetector:
-        # M - t is a supermartingale on each replica, hence the sum of M minus the sum of rows is one, too.
+        # M - t is a supermartingale on each replica, so the sum of M minus the sum of rows is one too.
         if (self.p0, self.p1, self.run_length, self.kind) != (other.p0, other.p1, other.run_length, other.kind):
             raise ConfigError("detectors of different rates, run length or kind cannot be added")
         rows, log_value = self.rows + other.rows, float(np.logaddexp(self.log_value, other.log_value))
         is_alarm = self.is_alarm or other.is_alarm or log_value >= math.log(self.run_length)
         return replace(self, rows=rows, log_value=log_value, alarm_row=rows if is_alarm else None)
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveLevel:
-    """Adaptive conformal level: moves α_t so that the share of flagged rows stays at its target, for any sequence.
-
-        α_1 = target,   α_{t+1} = α_t + γ (target - err_t),   err_t = 1 if p_t <= α_t
-
-    Off unless asked for, and never to be connected to an alarm: it keeps the flagged share constant *while the model
-    gets worse*, which hides drift. Alarms read raw p-values; the level itself is exported, and a level that leaves
-    [target/3, 3 target] is drift.
-
-    Parameters
-    ----------
-    target
-        Share of rows to flag.
-    step
-        γ.
-    rows
-        Rows seen.
-    flagged
-        Rows flagged among them.
-    """
-
-    target: float
-    step: float = 0.01
-    rows: int = 0
-    flagged: int = 0
-
-    def __post_init__(self) -> None:
-        checked_level(self.target)
-        if self.step <= 0.0:
-            raise ConfigError(f"step must be positive, not {self.step}")
-
-    @property
-    def level(self) -> float:
-        """α_t; at or below 0 nothing is flagged, at or above 1 everything."""
-        return self.target + self.step * (self.target * self.rows - self.flagged)
-
-    @property
-    def bound(self) -> float:
-        """(max(α_1, 1 - α_1) + γ) / (T γ): largest gap between flagged share and target after T rows, whatever came."""
-        if self.rows == 0:
-            return math.inf
-        return (max(self.target, 1.0 - self.target) + self.step) / (self.rows * self.step)
-
-    @property
-    def is_drifting(self) -> bool:
-        """Whether the level has left [target/3, 3 target]: what it hides from the flagged share, it shows here."""
-        return not self.target / 3.0 <= self.level <= 3.0 * self.target
-
-    def update(self, p_values: ArrayLike) -> AdaptiveLevel:
-        """The state after rows with these p-values, (n,) in (0, 1] and in order of arrival."""
-        rows, flagged = self.rows, self.flagged
-        for p_value in finite_values("p_values", p_values, least=0).tolist():
-            level = self.target + self.step * (self.target * rows - flagged)
-            rows, flagged = rows + 1, flagged + (p_value <= level)
-        return replace(self, rows=rows, flagged=flagged)

@@ -1,4 +1,4 @@
-"""Special functions that numpy lacks, and checks of what the statistics are given."""
+"""Special functions that numpy lacks: χ² tails and quantiles, and the logarithm of the beta function."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
-__all__ = [
-    "checked_level",
-    "chi2_quantile",
-    "chi2_tail",
-    "finite_values",
-    "ln_beta",
-]
+__all__ = ["chi2_quantile", "chi2_tail", "ln_beta"]
 
 
 @lru_cache(maxsize=256)
@@ -37,7 +30,7 @@ def chi2_quantile(q: float, dof: int) -> float:
     low, high = 0.0, float(dof)
     while is_below(high):
         high *= 2.0
-    # To the last bit: the middle of two neighbouring floats is one of them.
+    # Until the last bit: the midpoint of two neighbouring floats is one of them.
     while low < (middle := 0.5 * (low + high)) < high:
         low, high = (middle, high) if is_below(middle) else (low, middle)
     return high
@@ -60,7 +53,7 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
             term *= x / a
             total += term
         return front * total, 1.0 - front * total
-    # Lentz's continued fraction; it converges fast exactly where the series does not.
+    # Lentz's continued fraction converges fast where the series does not.
     b = x + 1.0 - a
     c, d = math.inf, 1.0 / b
     total, i, factor = d, 0, 0.0
@@ -76,12 +69,12 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
 
 
 def ln_beta(a: Floats | float, b: Floats | float) -> Floats:
-    """ln B(a, b), of the shape of its arguments."""
+    """ln B(a, b), with the shape of the arguments."""
     return _ln_gamma(a) + _ln_gamma(b) - _ln_gamma(a + b)
 
 
 def _ln_gamma(x: Floats | float) -> Floats:
-    """ln Γ(x) for x > 0, any shape: Stirling's series at x + 8, then down by Γ(x + 1) = x Γ(x). numpy has none."""
+    """ln Γ(x) for x > 0, any shape: Stirling's series at x + 8, then Γ(x) = Γ(x + 1) / x eight times."""
     x = np.asarray(x, dtype=np.float64)
     z = x + 8.0
     fall = x * (x + 1.0) * (x + 2.0) * (x + 3.0) * (x + 4.0) * (x + 5.0) * (x + 6.0) * (x + 7.0)
@@ -89,18 +82,3 @@ def _ln_gamma(x: Floats | float) -> Floats:
     tail = (1 / 12 - w * (1 / 360 - w * (1 / 1260 - w * (1 / 1680 - w * (1 / 1188 - w * 691 / 360360))))) / z
     value: Floats = (z - 0.5) * np.log(z) - z + 0.5 * math.log(2.0 * math.pi) + tail - np.log(fall)
     return value
-
-
-def finite_values(name: str, values: ArrayLike, *, least: int = 1) -> Floats:
-    """`values` as finite float64 (n,) with n >= least."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or len(array) < least or not np.isfinite(array).all():
-        raise ConfigError(f"{name} must be at least {least} finite numbers (n,), not an array of shape {array.shape}")
-    return array
-
-
-def checked_level(level: float) -> float:
-    """The level; ConfigError unless it is between 0 and 1."""
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"a level must be between 0 and 1, not {level}")
-    return level

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.baselines.kl_matching import KlMatching
+from darksight_core.evaluation.failure import FailureFigures, OodFigures, failure_figures, ood_figures
 from darksight_core.gate.certify import ScoredRows, candidates
-from darksight_core.guarantees.selective import FailureFigures, OodFigures, failure_figures, ood_figures
 from darksight_core.map.density import Kde
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.confidence import LOGIT_SCORES, row_scores

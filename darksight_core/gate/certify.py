@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
-from darksight_core.guarantees.selective import (
+from darksight_core.guarantees.thresholds import (
     Threshold,
     threshold_by_accuracy,
     threshold_by_coverage,

@@ -1,13 +1,15 @@
-"""Exact tails of the binomial and the beta distribution, which every certificate here rests on.
+"""Exact tails of the binomial and the beta distribution.
 
-Both are one function, the regularised incomplete beta I_x(a, b) = P(Beta(a, b) <= x):
+Both are given by the regularised incomplete beta function I_x(a, b) = P(Beta(a, b) <= x):
 
     P(Bin(n, p) <= k) = I_{1-p}(n - k, k + 1).
 
-I is a factor times a continued fraction. The factor x^a (1-x)^b / B(a, b) is where digits are lost: for n = 10^6 the
-three log-gammas in it are near 10^7 and cancel, which leaves nine digits. Here it is written as Stirling's main term,
-of which nothing cancels, times small corrections (Loader 2000), so fourteen digits remain at any n. The smaller of the
-two tails is the one that is computed, in logarithms, so that a tail of 10^-5000 is a number like any other.
+I is a factor times a continued fraction. The factor x^a (1-x)^b / B(a, b) loses digits if it is computed from
+log-gammas: for n = 10^6 the three of them are near 10^7 and cancel, which leaves nine digits. Here it is Stirling's
+main term, in which nothing cancels, times small corrections (Loader 2000); fourteen digits remain at any n. The smaller
+of the two tails is computed, in logarithms, so a tail of 10^-5000 does not underflow.
+
+scipy has these functions, but the service does not install it.
 
 All functions broadcast their arguments and return an array of the common shape.
 """
@@ -32,7 +34,7 @@ __all__ = [
     "upper_bound",
 ]
 
-# The fraction takes about 3 √(a + b) terms at worst, so this serves beyond n = 10^9.
+# The fraction needs at most about 3 √(a + b) terms, so this is enough beyond n = 10^9.
 _MAX_TERMS = 200_000
 _NEWTON_STEPS = 60
 
@@ -92,8 +94,8 @@ def binomial_cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, *, log: bool = False)
 def beta_quantile(q: ArrayLike, a: ArrayLike, b: ArrayLike) -> Floats:
     """The x with I_x(a, b) = q, to full precision relative to min(x, 1 - x).
 
-    Newton's method on log I as a function of t = log(x / (1 - x)). That function is concave for all a and b, so from
-    its first step on Newton approaches the root from one side and needs no bracket.
+    Newton's method on log I as a function of t = log(x / (1 - x)). The function is concave for all a and b, so after
+    the first step the iterates approach the root from one side and need no bracket.
 
     Parameters
     ----------
@@ -113,7 +115,7 @@ def beta_quantile(q: ArrayLike, a: ArrayLike, b: ArrayLike) -> Floats:
         x, y = _logistic(t), _logistic(-t)
         log_tail = _log_tails(x, y, a, b)[0]
         step = (log_tail - log_goal) * np.exp(log_tail - _log_factor(x, y, a, b))
-        # The first step may be far too long where a < 1; the ends are where x leaves the range of floats.
+        # The first step may be far too long for a < 1; beyond these bounds x leaves the range of floats.
         t = np.clip(t - step, -700.0, 700.0)
         # Convergence is quadratic: after a step this short the next would be below rounding.
         if (at_end | (np.abs(step) <= 1e-9 * np.maximum(np.abs(t), 1.0))).all():
@@ -123,14 +125,14 @@ def beta_quantile(q: ArrayLike, a: ArrayLike, b: ArrayLike) -> Floats:
 
 
 def upper_bound(errors: ArrayLike, trials: ArrayLike, delta: ArrayLike) -> Floats:
-    """Clopper-Pearson: the error rate p is below this with confidence 1 - delta, exactly, after `errors` in `trials`.
+    """Clopper-Pearson bound: after `errors` in `trials` the error rate p is below it with confidence 1 - delta.
 
     U(k, m, δ) is the p with P(Bin(m, p) <= k) = δ; U(0, m, δ) = 1 - δ^(1/m) and U(m, m, δ) = 1.
 
     Parameters
     ----------
     errors, trials
-        Whole numbers, 0 <= errors <= trials. No trial gives the bound 1.
+        Whole numbers, 0 <= errors <= trials. Without trials the bound is 1.
     delta
         Probability that the bound is wrong, between 0 and 1.
 
@@ -143,28 +145,28 @@ def upper_bound(errors: ArrayLike, trials: ArrayLike, delta: ArrayLike) -> Float
 
 
 def lower_bound(errors: ArrayLike, trials: ArrayLike, delta: ArrayLike) -> Floats:
-    """Clopper-Pearson: the error rate is above this with confidence 1 - delta; parameters as in `upper_bound`."""
+    """Clopper-Pearson bound: the error rate is above it with confidence 1 - delta; parameters as in `upper_bound`."""
     k, m, delta = _checked_counts(errors, trials, delta)
     some = k > 0
     return np.where(some, beta_quantile(delta, np.where(some, k, 1.0), m - k + 1.0), 0.0)
 
 
 def rows_without_error(rate: float, delta: float) -> int:
-    """Fewest rows that, all without error, prove an error rate of at most `rate`: ⌈ln δ / ln(1 - rate)⌉.
+    """Fewest rows that, all without error, certify an error rate of at most `rate`: ⌈ln δ / ln(1 - rate)⌉.
 
-    No method that is valid for every distribution needs fewer, so this is the least that a certificate costs.
+    No method that is valid for every distribution needs fewer.
 
     >>> rows_without_error(0.01, 0.05)
     299
     """
     if not (0.0 < rate < 1.0 and 0.0 < delta < 1.0):
-        raise ConfigError(f"rate and delta must be between 0 and 1, not {rate} and {delta}")
-    # The small subtraction keeps a quotient that is whole in theory from being rounded up.
+        raise ConfigError(f"rate is {rate} and delta {delta}; both must be between 0 and 1")
+    # The subtraction keeps a quotient that is a whole number, up to rounding, from being rounded up.
     return max(1, math.ceil(math.log(delta) / math.log1p(-rate) - 1e-9))
 
 
 def _log_tails(x: Floats, y: Floats, a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """log I_x(a, b) and log(1 - I_x(a, b)) for y = 1 - x, which a caller may know to more digits than 1 - x has."""
+    """log I_x(a, b) and log(1 - I_x(a, b)) for y = 1 - x, which a caller may know more precisely than 1 - x."""
     # On this side of the mean the fraction converges quickly.
     direct = x * (a + b + 2.0) < a + 1.0
     x, y, a, b = np.where(direct, x, y), np.where(direct, y, x), np.where(direct, a, b), np.where(direct, b, a)
@@ -186,7 +188,7 @@ def _deviance(u: Floats, m: Floats) -> Floats:
     """u log(u / m) + m - u without cancellation, inf at m = 0."""
     ratio, excess = m / u, (m - u) / u
     with np.errstate(divide="ignore"):
-        # log1p has the digits near m = u, the plain logarithm those near m = 0.
+        # log1p is accurate near m = u, the plain logarithm near m = 0.
         value: Floats = u * (excess - np.where(ratio < 0.5, np.log(ratio), np.log1p(np.maximum(excess, -0.6))))
     return value
 
@@ -194,7 +196,7 @@ def _deviance(u: Floats, m: Floats) -> Floats:
 def _stirling(z: Floats) -> Floats:
     """log Γ(z + 1) - (z + 1/2) log z + z - log(2π)/2 for z > 0, the error of Stirling's formula."""
     total = np.zeros_like(z)
-    # The series is exact from 16 on; each of these steps goes from z to z + 1.
+    # The series is accurate from 16 on; each step goes from z to z + 1.
     for _ in range(16):
         small = z < 16.0
         if not small.any():
@@ -207,7 +209,7 @@ def _stirling(z: Floats) -> Floats:
 
 
 def _fraction(x: Floats, a: Floats, b: Floats) -> Floats:
-    """The continued fraction of I_x(a, b), by Lentz's method; entries leave the loop when they have converged."""
+    """The continued fraction of I_x(a, b), by Lentz's method; converged entries leave the loop."""
     shape = x.shape
     x, a, b = x.ravel(), a.ravel(), b.ravel()
     value = np.empty_like(x)

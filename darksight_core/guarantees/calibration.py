@@ -16,7 +16,7 @@ from darksight_core.simplex import Floats
 __all__ = ["OUTLIER_SCORES", "Calibration"]
 
 OUTLIER_SCORES = ("outlier_score", "log_density", "log_kde")
-"""Scores that a p-value can be made from, the default first."""
+"""Scores that p-values can be made from, the default first."""
 
 # Rows on one plateau have equal scores except for rounding, which differs between numpy, numba and versions of this
 # code and must not change their rank. No p-value gets smaller by it, so the false-alarm rate still holds.
@@ -25,7 +25,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """Scores of rows that no other step has seen, which give a new score its rank.
+    """Scores of calibration rows, among which new scores are ranked.
 
     p_value = (1 + #{calibration score <= score}) / (n + 1)
 
@@ -34,10 +34,10 @@ class Calibration:
     scores
         Scores of the n calibration rows under each name in `OUTLIER_SCORES`, (n,); sorted here.
     outlier_score
-        Which of them p-values are made from.
+        The score that p-values are made from.
 
-    Scores that differ by less than 1e-9, of one or of themselves, count as equal. `ranked` are the chosen scores, lower
-    by that much, (n,).
+    Scores that differ by less than 1e-9, absolute or relative, count as equal: `ranked` are the sorted scores of the
+    chosen kind, lowered by that much, (n,).
 
     >>> scores = np.array([2.0, 1.0])
     >>> Calibration(dict.fromkeys(OUTLIER_SCORES, scores)).p_value(np.array([0.0, 2.0]))
@@ -51,10 +51,12 @@ class Calibration:
     def __post_init__(self) -> None:
         scores = {name: np.sort(np.array(score, dtype=np.float64)) for name, score in self.scores.items()}
         if set(scores) != set(OUTLIER_SCORES) or self.outlier_score not in OUTLIER_SCORES:
-            raise ConfigError(f"calibration needs {', '.join(OUTLIER_SCORES)}, and one of them as outlier score")
+            raise ConfigError(
+                f"calibration needs the scores {', '.join(OUTLIER_SCORES)}, and one of them as outlier score"
+            )
         shapes = {score.shape for score in scores.values()}
         if len(shapes) != 1 or len(shapes.pop()) != 1 or not all(np.isfinite(score).all() for score in scores.values()):
-            raise ConfigError("calibration scores must be finite, one of each kind for every row")
+            raise ConfigError("calibration scores must be finite, with one of each kind for every row")
         for score in scores.values():
             score.flags.writeable = False
         chosen = scores[self.outlier_score]
@@ -75,12 +77,12 @@ class Calibration:
         return dict(self.scores)
 
     def settings(self) -> dict[str, Any]:
-        """All that is not an array, as JSON knows it."""
+        """Everything that is not an array, as JSON values."""
         return {"outlier_score": self.outlier_score}
 
     @classmethod
     def empty(cls) -> Calibration:
-        """A calibration of no row, with which every p-value is 1."""
+        """A calibration without rows, for which every p-value is 1."""
         return cls({name: np.empty(0) for name in OUTLIER_SCORES})
 
     @classmethod
@@ -89,4 +91,4 @@ class Calibration:
         try:
             return cls({name: tensors[name] for name in OUTLIER_SCORES}, settings["outlier_score"])
         except KeyError as missing:
-            raise ConfigError(f"the calibration lacks {missing}") from None
+            raise ConfigError(f"the calibration has no {missing}") from None

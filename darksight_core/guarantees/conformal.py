@@ -1,23 +1,24 @@
-"""Conformal p-values: how unusual a score is, as a probability that holds whatever the score is.
+"""Conformal p-values: how unusual a score is, as a probability that is valid for any score.
 
-Scores are higher for more normal rows. A new row that is exchangeable with the n calibration rows takes each place
-among n + 1 equally often, so
+Scores are higher for more usual rows. A new row that is exchangeable with the n calibration rows has each rank among
+n + 1 with equal probability, so
 
-    p = (1 + #{calibration score <= score}) / (n + 1)        has   P(p <= α) <= α,
+    p = (1 + #{calibration score <= score}) / (n + 1)        satisfies   P(p <= α) <= α,
 
-with equality to ⌊α (n + 1)⌋ / (n + 1) when no scores tie. A poor score costs power, never validity, on one condition:
-it is a *fixed* function, made without the calibration rows. Everything here follows from that sentence.
+with equality to ⌊α (n + 1)⌋ / (n + 1) if no scores tie. A poor score costs power, never validity, provided that it is a
+*fixed* function, made without the calibration rows.
 
-    cutoff                how many alarms: α on average, or at most α with confidence 1 - δ
-    smoothed_p_values     exactly uniform even with ties, for drift statistics
-    ClassCalibration      the same promise within each predicted class
-    benjamini_hochberg    which rows of a window to report, with a bounded share of false ones
+    cutoff                 false-alarm rate α on average, or at most α with confidence 1 - δ
+    smoothed_p_values      exactly uniform even with ties, for drift statistics
+    benjamini_hochberg     which rows of a window to report, with a bounded share of false reports
 
-The minimum of two p-values is no p-value: at α = 1% it raises up to twice the false alarms. Ranking that minimum among
-the calibration rows that made the p-values is no remedy. A calibration row is one of its own references and a new row
-is not, and the lowest ranks all occur twice, so alarms are lost: a fifth of them for 999 rows, all of them for 99.
-Instead each score is mapped to its rank among *other* rows, such as those of the fit: `scores.outlier`. What is made of
-these ranks is then one fixed score, and its conformal p-value is exact.
+`class_conditional` gives the same guarantee within each predicted class.
+
+The minimum of two p-values is not a p-value: at α = 1% it can double the false alarms. Ranking that minimum among the
+calibration rows that made the p-values does not help: a calibration row is one of its own references and a new row is
+not, so alarms are lost (a fifth of them for 999 rows, all of them for 99). Instead each score is mapped to its rank
+among *other* rows, such as the fit rows (`scores.outlier.RankTransform`). A sum of these ranks is one fixed score, and
+its conformal p-value is exact.
 """
 
 from __future__ import annotations
@@ -25,54 +26,46 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import binomial_cdf, rows_without_error
 from darksight_core.simplex import Floats
 
-__all__ = [
-    "ClassCalibration",
-    "Cutoff",
-    "benjamini_hochberg",
-    "cutoff",
-    "p_values",
-    "smoothed_p_values",
-    "uniforms",
-]
+__all__ = ["Cutoff", "benjamini_hochberg", "cutoff", "least_rows", "p_values", "smoothed_p_values", "uniforms"]
 
-# A product such as 0.07 * 100 comes out a rounding error below the whole number it is.
+# A product such as 0.07 * 100 may come out a rounding error below the whole number that it is.
 _ROUNDING = 1e-9
 
 
 def p_values(scores: Floats, calibration_sorted: Floats) -> Floats:
     """(1 + #{calibration score <= score}) / (n + 1), (m,), in O(log n) each; NaN for NaN.
 
-    Equal scores count as less, so ties only make p larger and alarms rarer.
+    Equal scores count as lower, so ties make p larger and alarms rarer.
 
     Parameters
     ----------
     scores
         (m,).
     calibration_sorted
-        Scores of the calibration rows, ascending, (n,). Their order is not checked, as that would take O(n).
+        Scores of the calibration rows, ascending, (n,). The order is not checked, because that costs O(n).
 
     >>> p_values(np.array([0.0, 2.0]), np.array([1.0, 2.0]))
     array([0.33333333, 1.        ])
     """
     rank = np.searchsorted(calibration_sorted, scores, side="right")
-    # NaN sorts last: without this a row that could not be scored would look perfectly normal.
+    # NaN sorts last: without this a row that could not be scored would look usual.
     return np.where(np.isnan(scores), np.nan, (1.0 + rank) / (1.0 + len(calibration_sorted)))
 
 
 def smoothed_p_values(scores: Floats, calibration_sorted: Floats, uniforms: Floats) -> Floats:
     """(#{calibration score < score} + U (1 + #{calibration score = score})) / (n + 1), exactly uniform, (m,).
 
-    Without ties it is p - (1 - U) / (n + 1). Statistics that count p-values in bins need it: a plateau of the score is
-    one value of `p_values`, which no bin boundary divides.
+    Without ties it is p - (1 - U) / (n + 1). Statistics that count p-values in bins need it, because rows with tied
+    scores all have the same value of `p_values` and fall into one bin.
 
     Parameters
     ----------
@@ -87,7 +80,7 @@ def smoothed_p_values(scores: Floats, calibration_sorted: Floats, uniforms: Floa
 
 
 def uniforms(record_ids: Iterable[str | bytes]) -> Floats:
-    """A number in (0, 1) for each id, as good as uniform and the same on every machine and in every run, (m,).
+    """A pseudo-random uniform number in (0, 1) for each id, the same on every machine and in every run, (m,).
 
     >>> uniforms(["a", "b", "a"]).round(3)
     array([0.063, 0.028, 0.063])
@@ -96,26 +89,26 @@ def uniforms(record_ids: Iterable[str | bytes]) -> Floats:
     for record_id in record_ids:
         name = record_id.encode() if isinstance(record_id, str) else record_id
         words.append(int.from_bytes(hashlib.blake2b(name, digest_size=8, person=b"darksight.p").digest(), "little"))
-    # 52 bits and a half step are the finest grid on which neither 0 nor 1 is reached by rounding.
+    # The finest grid on which rounding reaches neither 0 nor 1 has 52 bits and an offset of half a step.
     return (np.array([word >> 12 for word in words], dtype=np.float64) + 0.5) / 2.0**52
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Outlier iff p <= `p_value`.
+    """A row is an outlier if p <= `p_value`.
 
     Parameters
     ----------
     rank
-        k: rows below the k-th smallest calibration score are outliers. 0 if none can ever be called one.
+        k: rows that score below the k-th smallest calibration score are outliers; 0 if no row can be one.
     n
         Calibration rows.
     alpha
-        False-alarm rate that was asked for.
+        Requested false-alarm rate.
     delta
-        Probability that the true rate is above alpha; None if alpha is kept on average over calibration sets.
+        Probability that the true rate is above alpha; None if alpha holds on average over calibration sets.
     rows_needed
-        Fewest calibration rows with which there are alarms at all.
+        Fewest calibration rows with which any row can be an outlier.
     """
 
     rank: int
@@ -131,21 +124,22 @@ class Cutoff:
 
     @property
     def feasible(self) -> bool:
-        """Whether there are rows enough for any alarm."""
+        """Whether there are enough calibration rows for any outlier."""
         return self.rank > 0
 
     def flags(self, p_values: Floats) -> NDArray[np.bool_]:
-        """Which rows are outliers, by `p_values` of n calibration rows, (m,)."""
+        """Which rows are outliers, (m,), from their p-values (m,)."""
         return np.asarray(p_values) <= self.p_value
 
 
 def cutoff(n: int, alpha: float, delta: float | None = None) -> Cutoff:
-    """Where to call a row an outlier so that at most a share alpha of normal rows is.
+    """The cutoff at which at most a share alpha of usual rows are outliers.
 
-    *On average* (no delta) k = ⌊α (n + 1)⌋, as many alarms as validity allows. One calibration set is what a service
-    has, though, and given that set the rate is a draw from Beta(k, n + 1 - k): half of all sets are above the mean.
-    *With delta* k is the largest with P(Beta(k, n + 1 - k) > α) = P(Bin(n, α) < k) <= δ, so that the rate of this very
-    set is at most α with confidence 1 - δ.
+    *On average* (no delta): k = ⌊α (n + 1)⌋, the most alarms that are valid. But a service has one calibration set, and
+    given that set the rate is a draw from Beta(k, n + 1 - k): half of all sets are above the mean.
+
+    *With delta*: k is the largest with P(Beta(k, n + 1 - k) > α) = P(Bin(n, α) < k) <= δ, so the rate of this set is at
+    most α with confidence 1 - δ.
 
     Parameters
     ----------
@@ -160,13 +154,15 @@ def cutoff(n: int, alpha: float, delta: float | None = None) -> Cutoff:
     (10, 5)
     """
     if n < 0 or not 0.0 < alpha < 1.0 or (delta is not None and not 0.0 < delta < 1.0):
-        raise ConfigError(f"{n} rows, alpha {alpha} and delta {delta}: the last two must be between 0 and 1")
+        raise ConfigError(
+            f"n is {n}, alpha {alpha} and delta {delta}; n must be 0 or more, alpha and delta between 0 and 1"
+        )
     if delta is None:
-        # The product may round to the wrong side of a whole number, and p-values are compared, not products.
+        # The product may round to the wrong side of a whole number, so the p-values themselves are compared.
         rank = math.floor(alpha * (n + 1))
         rank += (rank + 1) / (n + 1) <= alpha
         rank -= rank / (n + 1) > alpha
-        return Cutoff(rank, n, alpha, None, _least_rows(alpha))
+        return Cutoff(rank, n, alpha, None, least_rows(alpha))
     low, high = 0, n + 1
     while low + 1 < high:
         middle = (low + high) // 2
@@ -174,80 +170,17 @@ def cutoff(n: int, alpha: float, delta: float | None = None) -> Cutoff:
     return Cutoff(low, n, alpha, delta, rows_without_error(alpha, delta))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassCalibration:
-    """Calibration scores by predicted class, for p-values that are valid within each class (Mondrian).
-
-    A class whose rows are all a little unusual then raises no more alarms than another. A class with fewer rows than
-    an alarm at alpha takes is ranked among all rows instead, and its p-values are marked: they promise nothing about
-    that class by itself, only that all marked rows together raise false alarms for at most a share alpha of traffic.
-
-    Parameters
-    ----------
-    scores
-        Of all calibration rows, those of class 0 first, ascending within a class, (n,).
-    starts
-        Where each class begins, and the end, (K + 1,).
-    min_rows
-        Fewest rows for a class of its own.
-    """
-
-    scores: Floats
-    starts: NDArray[np.int64]
-    min_rows: int
-    _all_sorted: Floats = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_all_sorted", np.sort(self.scores))
-
-    @classmethod
-    def of(cls, scores: ArrayLike, classes: ArrayLike, n_classes: int, alpha: float) -> ClassCalibration:
-        """Calibration from scores (n,) and predicted classes (n,) in 0..n_classes-1, for alarms at alpha."""
-        scores = np.asarray(scores, dtype=np.float64)
-        classes = _checked_classes(classes, scores.shape, n_classes)
-        if scores.ndim != 1 or np.isnan(scores).any() or not 0.0 < alpha < 1.0:
-            raise ConfigError("class calibration needs scores in one dimension, none NaN, and alpha between 0 and 1")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(classes, minlength=n_classes))])
-        return cls(scores[np.lexsort((scores, classes))], starts.astype(np.int64), _least_rows(alpha))
-
-    @property
-    def is_pooled(self) -> NDArray[np.bool_]:
-        """Which classes have too few rows of their own, (K,)."""
-        return np.diff(self.starts) < self.min_rows
-
-    def p_values(self, scores: Floats, classes: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-        """p-value of each row, and whether it is one among all rows for lack of rows of its class, (m,) each.
-
-        Parameters
-        ----------
-        scores
-            (m,).
-        classes
-            Predicted classes in 0..K-1, (m,).
-        """
-        scores = np.asarray(scores, dtype=np.float64)
-        classes = _checked_classes(classes, scores.shape, len(self.starts) - 1)
-        pooled = self.is_pooled[classes]
-        found = np.empty(len(scores))
-        if pooled.any():
-            found[pooled] = p_values(scores[pooled], self._all_sorted)
-        for label in np.unique(classes[~pooled]):
-            rows = classes == label
-            found[rows] = p_values(scores[rows], self.scores[self.starts[label] : self.starts[label + 1]])
-        return found, pooled
-
-
 def benjamini_hochberg(p_values: Floats, level: float) -> NDArray[np.bool_]:
-    """Which rows of a window to report as outliers, such that at most a share `level` of the reports is false, (m,).
+    """Which rows of a window to report as outliers, so that at most a share `level` of the reports is false, (m,).
 
-    Reports the i smallest p-values, for the largest i with p_(i) <= level i / m. Conformal p-values of one calibration
-    set depend on each other, but positively, which is all the procedure needs (Bates et al. 2023). The share is bounded
-    on average over windows.
+    Reports the i smallest p-values, for the largest i with p_(i) <= level i / m. Conformal p-values that share a
+    calibration set are positively dependent, which is sufficient (Bates et al. 2023). The share is bounded on average
+    over windows.
 
     Parameters
     ----------
     p_values
-        (m,); NaN is never reported and not counted.
+        (m,); NaN is neither reported nor counted.
     level
         Between 0 and 1.
     """
@@ -260,14 +193,6 @@ def benjamini_hochberg(p_values: Floats, level: float) -> NDArray[np.bool_]:
     return reported
 
 
-def _least_rows(alpha: float) -> int:
+def least_rows(alpha: float) -> int:
     """Fewest calibration rows whose smallest p-value, 1 / (n + 1), is at most alpha."""
     return math.ceil(1.0 / alpha - _ROUNDING) - 1
-
-
-def _checked_classes(classes: ArrayLike, shape: tuple[int, ...], n_classes: int) -> NDArray[np.int64]:
-    labels = np.asarray(classes)
-    whole = labels.dtype.kind in "iu" or not labels.size
-    if labels.shape != shape or not whole or (labels < 0).any() or (labels >= n_classes).any():
-        raise ConfigError(f"classes must be whole numbers from 0 to {n_classes - 1}, one for each score")
-    return labels.astype(np.int64)

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from darksight_core.bundle import read_bundle
+from darksight_core.evaluation.failure import ood_figures
 from darksight_core.fit import FitConfig
 from darksight_core.fit.network.distil import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.gate.certify import ScoredRows, candidates
 from darksight_core.gate.gate import Gate
-from darksight_core.guarantees.selective import ood_figures
 from darksight_core.predictions import Predictions, from_arrays, read_predictions
 from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
 from darksight_core.gate.certify import Rules, ScoredRows, certify
-from darksight_core.guarantees.selective import risk_curve
+from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scored import Reason, ScoredBatch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.simplex import log_softmax
+from darksight_core.simplex import Floats, log_softmax
 
-__all__ = ["make_probs"]
+__all__ = ["draw_labelled_probs", "draw_scored_errors", "make_probs"]
 
 
 def make_probs(n: int = 400, classes: int = 5, *, seed: int = 0, sharpness: float = 6.0) -> NDArray[np.float32]:
@@ -18,3 +18,18 @@ def make_probs(n: int = 400, classes: int = 5, *, seed: int = 0, sharpness: floa
     logits[np.arange(n), label] += sharpness * rng.beta(2.0, 1.0, size=n)
     logits[np.arange(n), (label + 1) % classes] += 0.5 * sharpness * rng.beta(1.0, 2.0, size=n)
     return np.exp(log_softmax(logits)).astype(np.float32)
+
+
+def draw_scored_errors(rng: np.random.Generator, n: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Uniform scores u with P(error | u) = .3 (1 - u)²: the true selective risk above τ is .1 (1 - τ)²."""
+    scores = rng.random(n)
+    return scores, rng.random(n) < 0.3 * (1.0 - scores) ** 2
+
+
+def draw_labelled_probs(
+    rng: np.random.Generator, *, n: int = 2_000, spread: float = 2.0, sharpness: float = 1.0
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Probabilities (n, 4) and labels drawn from them; sharpness above 1 then makes the probabilities overconfident."""
+    log_pi = log_softmax(spread * rng.normal(size=(n, 4)))
+    labels = (np.exp(log_pi).cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    return np.exp(log_softmax(sharpness * log_pi)), labels

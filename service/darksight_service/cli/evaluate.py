@@ -12,9 +12,9 @@ import numpy as np
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.evaluation.compare import Comparison, compare
+from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.gate.certify import ScoredRows
-from darksight_core.guarantees.selective import FailureFigures, OodFigures
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.split import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer

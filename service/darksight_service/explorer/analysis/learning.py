@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.guarantees.selective import FailureFigures, failure_figures
+from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.scores.choice import choose_score
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import MIN_ROWS, Learned

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.guarantees.selective import FailureFigures, RiskCurve, Threshold, failure_figures, risk_curve
-from darksight_core.guarantees.selective import threshold_by_accuracy as certified_threshold
+from darksight_core.guarantees.risk_curve import RiskCurve, risk_curve
+from darksight_core.guarantees.thresholds import Threshold
+from darksight_core.guarantees.thresholds import threshold_by_accuracy as certified_threshold
 from darksight_core.scores.choice import choose_score
 from darksight_core.scores.confidence import row_scores
 from darksight_core.scores.learned import MIN_ROWS, Learned

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from darksight_core.guarantees.selective import risk_curve
+from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_service.report.figures.map import class_groups, cluster_figure, map_figure, small_multiples
 from darksight_service.report.figures.paths import path_figure
 from darksight_service.report.figures.plotly import LINE_COLOURS, Figure, axis, layout, packed, plain

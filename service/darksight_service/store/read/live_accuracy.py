@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.figures import Record
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.guarantees.selective import FailureFigures, failure_figures, risk_curve
+from darksight_core.guarantees.risk_curve import risk_curve
 
 if TYPE_CHECKING:
     from darksight_service.store import PointTable

@@ -1,4 +1,4 @@
-"""Conformal p-values and cutoffs against what they promise."""
+"""Conformal p-values and cutoffs against what they guarantee."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scipy import stats
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import beta_sf
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.guarantees.conformal import (
-    ClassCalibration,
     benjamini_hochberg,
     cutoff,
     p_values,

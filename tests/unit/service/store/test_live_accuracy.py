@@ -5,7 +5,7 @@ import pytest
 from darksight_service.store import PointTable
 from darksight_service.store.read.live_accuracy import COVERAGES, Share, live_accuracy
 
-from darksight_core.guarantees.selective import failure_figures
+from darksight_core.evaluation.failure import failure_figures
 from tests.support.frames import make_frame
 
 

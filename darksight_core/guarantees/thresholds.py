@@ -1,0 +1,300 @@
+"""Thresholds on a reject score with a guarantee for new rows, and how many labels they need.
+
+A row is accepted if its score is above the threshold. Choosing the loosest threshold whose *measured* risk meets a
+target misses that target about every other time, because it picks the luckiest of all thresholds. Guaranteed are:
+
+    threshold_by_coverage     E[coverage] >= c                       needs no labels
+    threshold_by_accuracy     P(selective accuracy >= a) >= 1 - δ    Learn-then-Test
+    threshold_by_joint_risk   E[share accepted and wrong] <= α       conformal risk control
+
+All of them assume rows that are independent draws from future traffic and were not used to make the score. With too few
+labels the result is an infeasible `Threshold`: it accepts nothing and says how many labels would be needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from darksight_core.errors import ConfigError
+from darksight_core.figures import Record
+from darksight_core.guarantees.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
+from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores
+from darksight_core.simplex import Floats
+
+__all__ = ["Threshold", "threshold_by_accuracy", "threshold_by_coverage", "threshold_by_joint_risk"]
+
+Kind: TypeAlias = Literal["coverage", "accuracy", "joint_risk"]
+
+# More tests only add chances to stop early: 100 steps of 1% coverage are fine enough.
+_MAX_LEVELS = 100
+# A count times a rate such as 0.1 may come out a rounding error below the whole number that it is.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold(Record):
+    """A threshold and its guarantee.
+
+    Parameters
+    ----------
+    value
+        Accept if score > value; inf, which accepts nothing, if infeasible.
+    kind
+        What is guaranteed.
+    promised
+        The requested coverage, selective accuracy or joint risk.
+    delta
+        Probability that the guarantee fails; None if it holds on average.
+    n
+        Calibration rows.
+    errors_accepted
+        Wrong rows among the accepted calibration rows; None without labels.
+    coverage
+        Share of calibration rows accepted.
+    feasible
+        Whether these rows support the guarantee.
+    labels_needed
+        If infeasible, an estimate of the number of labels needed, at the error rates seen here; None if more labels
+        would not help, because the error rate is above the target at every threshold.
+    detail
+        Further numbers, which depend on the kind.
+    """
+
+    rule: ClassVar[str] = "accept iff score > value"
+
+    value: float
+    kind: Kind
+    promised: float
+    delta: float | None
+    n: int
+    errors_accepted: int | None
+    coverage: float
+    feasible: bool
+    labels_needed: int | None
+    detail: dict[str, float | int | str]
+
+
+def threshold_by_coverage(scores: ArrayLike, coverage: float) -> Threshold:
+    """The strictest threshold that accepts at least a share `coverage` of future rows on average, without labels.
+
+    With k = ⌊(1 - c)(n + 1)⌋ it rejects scores below the k-th smallest of the n scores. The rank of a new row among
+    n + 1 is uniform, so a new row is rejected with probability k / (n + 1) <= 1 - c, exactly; ties only lower it. Given
+    the calibration rows, the coverage is a draw from Beta(n + 1 - k, k).
+
+    Parameters
+    ----------
+    scores
+        Scores of the calibration rows, (n,).
+    coverage
+        c, above 0 and up to 1.
+
+    >>> threshold_by_coverage(np.arange(1.0, 100.0), 0.9).detail["expected_coverage"]
+    0.9
+    """
+    confidence, _ = check_scores(scores)
+    if not 0.0 < coverage <= 1.0:
+        raise ConfigError(f"coverage is {coverage}; it must be above 0 and up to 1")
+    n = len(confidence)
+    k = math.floor((1.0 - coverage) * (n + 1) + _ROUNDING)
+    value, low = -math.inf, 1.0
+    if k > 0:
+        # Rows that tie with the k-th score must be accepted; otherwise a plateau of scores could reject all rows.
+        value = float(np.nextafter(np.partition(confidence, k - 1)[k - 1], -np.inf))
+        low = float(beta_quantile(0.05, n + 1 - k, k))
+    return Threshold(
+        value=value,
+        kind="coverage",
+        promised=coverage,
+        delta=None,
+        n=n,
+        errors_accepted=None,
+        coverage=float((confidence > value).mean()),
+        feasible=True,
+        labels_needed=None,
+        detail={"expected_coverage": 1.0 - k / (n + 1), "coverage_low_5_percent": low},
+    )
+
+
+def threshold_by_accuracy(
+    scores: ArrayLike,
+    errors: ArrayLike,
+    accuracy: float,
+    *,
+    delta: float = 0.05,
+    reference: ArrayLike | None = None,
+) -> Threshold:
+    """The loosest threshold certified to have a selective accuracy of `accuracy`, with confidence 1 - delta.
+
+    Learn-then-Test with fixed-sequence testing (Angelopoulos et al. 2021). A sequence of thresholds, from strict to
+    loose, is fixed without looking at labels. At each, the hypothesis "the selective risk is above r = 1 - accuracy" is
+    tested with
+
+        p = P(Bin(m, r) <= k),   k errors among m accepted rows,
+
+    and testing stops before the first p > δ. The result is too loose only if the first threshold with too high a risk
+    passes its test, which has probability at most δ. No correction for the number of tests is needed.
+
+    The thresholds accept m rows each, where m is the smallest number that certifies c = 0, 1, 2, ... errors, and
+    finally all rows. Thresholds between them would allow no further error but could stop the sequence.
+
+    *With `reference`*, scores of other rows, the thresholds are quantiles of these scores. They are fixed in advance, k
+    given m is binomial, and the guarantee holds for every distribution.
+
+    *Without it* the thresholds are ranks of the rows themselves. Given the score at a rank, the m rows above it are
+    independent draws, so each p is valid on its own. But which threshold is the first with too high a risk then depends
+    on the scores. The guarantee still holds exactly if the score is continuous and, once the selective risk has passed
+    r, rows at lower scores err at a rate of at least r: rows between the true threshold and the tested one then err at
+    a higher rate, so k is stochastically no smaller than Bin(m, r). For a score without this property, pass
+    `reference`.
+
+    Parameters
+    ----------
+    scores, errors
+        Calibration rows, as in `risk_curve`, (n,).
+    accuracy
+        Between 0 and 1.
+    delta
+        Between 0 and 1.
+    reference
+        Scores of other rows from the same traffic, (m,); their labels are not needed.
+    """
+    confidence, wrong = check_scores(scores, errors)
+    risk = _allowed_risk(accuracy, delta)
+    levels = np.array(_levels(len(wrong), risk, delta), dtype=np.int64)
+    ranked = RankedRows.of(confidence, wrong)
+    accepted, cumulated = ranked.accepted()
+    if reference is None:
+        last_accepted = np.unique(np.searchsorted(accepted, levels))
+        thresholds = ranked.thresholds()[last_accepted]
+    else:
+        thresholds = _quantiles(check_scores(reference)[0], levels, len(wrong))
+        # Index of the last accepted distinct score; -1 if none is accepted.
+        last_accepted = np.searchsorted(-ranked.values, -thresholds) - 1
+    m = np.where(last_accepted < 0, 0, accepted[last_accepted])
+    k = np.where(last_accepted < 0, 0, cumulated[last_accepted])
+    is_certified = binomial_cdf(k, m, risk) <= delta
+    passed = len(is_certified) if is_certified.all() else int(np.argmin(is_certified))
+    detail: dict[str, float | int | str] = {
+        "tests_passed": passed,
+        "tests": len(is_certified),
+        "grid": "ranks" if reference is None else "reference",
+        "labels_without_error": rows_without_error(risk, delta),
+    }
+    if passed == 0:
+        return _infeasible("accuracy", accuracy, delta, ranked, _labels_needed(ranked, risk, delta), detail)
+    last = passed - 1
+    detail["upper_bound_on_risk"] = float(upper_bound(k[last], m[last], delta))
+    return _feasible("accuracy", accuracy, delta, ranked, float(thresholds[last]), detail)
+
+
+def threshold_by_joint_risk(scores: ArrayLike, errors: ArrayLike, alpha: float) -> Threshold:
+    """The loosest threshold under which at most a share `alpha` of all future rows is accepted and wrong, on average.
+
+    Conformal risk control (Angelopoulos et al. 2022) of the loss 1{accepted and wrong}. The loss never rises with the
+    threshold, so the loosest threshold with (errors accepted + 1) / (n + 1) <= α has an expected loss of at most α for
+    exchangeable rows. Selective risk is a ratio and not monotone, so it cannot be controlled in this way.
+
+    Parameters
+    ----------
+    scores, errors
+        Calibration rows, as in `risk_curve`, (n,).
+    alpha
+        Between 0 and 1, and at least 1 / (n + 1) to be feasible.
+    """
+    confidence, wrong = check_scores(scores, errors)
+    if not 0.0 < alpha < 1.0:
+        raise ConfigError(f"alpha is {alpha}; it must be between 0 and 1")
+    ranked = RankedRows.of(confidence, wrong)
+    allowed = math.floor(alpha * (len(wrong) + 1) + _ROUNDING) - 1
+    detail: dict[str, float | int | str] = {"errors_allowed": max(allowed, 0)}
+    if allowed < 0:
+        return _infeasible("joint_risk", alpha, None, ranked, math.ceil(1.0 / alpha - _ROUNDING) - 1, detail)
+    at_errors = np.sort(confidence[wrong])[::-1]
+    value = float(at_errors[allowed]) if allowed < len(at_errors) else -math.inf
+    return _feasible("joint_risk", alpha, None, ranked, value, detail)
+
+
+@lru_cache(maxsize=64)
+def _levels(n: int, risk: float, delta: float) -> tuple[int, ...]:
+    """Numbers of accepted rows to test at, ascending: the smallest that certify 0, 1, 2, ... errors, and n."""
+    if n < rows_without_error(risk, delta):
+        return ()
+    low, high = 0, n
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if binomial_cdf(middle, n, risk) <= delta else (low, middle)
+    errors = np.unique(np.linspace(0, low, _MAX_LEVELS).round())
+    short, enough = errors, np.full(len(errors), float(n))
+    while (short + 1 < enough).any():
+        middle = np.floor((short + enough) / 2.0)
+        certified = binomial_cdf(errors, middle, risk) <= delta
+        short, enough = np.where(certified, short, middle), np.where(certified, middle, enough)
+    # With rows to spare the first test allows one or two errors, because a single error among the most confident rows
+    # would stop the sequence at once. In simulations the infeasible share fell from 8% to 4% for two of three targets.
+    start = min(2, max(0, int(np.searchsorted(enough, n / 5, side="right")) - 1))
+    return tuple(int(level) for level in np.unique(np.append(enough[start:], n)))
+
+
+def _quantiles(reference: Floats, levels: Counts, n: int) -> Floats:
+    """Thresholds that accept about `levels` of n rows, from the scores of other rows, strict to loose."""
+    # The number accepted is random, so request three standard deviations more than needed.
+    share = np.minimum((levels + 3.0 * np.sqrt(levels)) / n, 1.0)
+    ranked = np.append(np.sort(reference)[::-1], -np.inf)
+    return np.unique(ranked[np.round(share * len(reference)).astype(np.int64)])[::-1]
+
+
+def _labels_needed(ranked: RankedRows, risk: float, delta: float) -> int | None:
+    """Labels that probably suffice: ln(1/δ) / KL(ρ, r) accepted rows, at the best measured risk ρ; None if none do.
+
+    By Chernoff's bound the test passes at about this number of rows if the risk is the measured one.
+    """
+    accepted, wrong = ranked.accepted()
+    n = len(ranked.wrong)
+    rho = wrong / accepted
+    below = rho < risk
+    if not below.any():
+        return None
+    rho, share = rho[below], accepted[below] / n
+    divergence = (1.0 - rho) * np.log((1.0 - rho) / (1.0 - risk))
+    divergence += np.where(rho > 0.0, rho * np.log(np.maximum(rho, 1e-300) / risk), 0.0)
+    rows = -math.log(delta) / divergence
+    return max(n + 1, math.ceil(float((rows / share).min()) - _ROUNDING))
+
+
+def _feasible(
+    kind: Kind,
+    promised: float,
+    delta: float | None,
+    ranked: RankedRows,
+    value: float,
+    detail: dict[str, float | int | str],
+) -> Threshold:
+    accepted, wrong = ranked.accepted()
+    last = int(np.searchsorted(-ranked.values, -value)) - 1
+    k, m = (int(wrong[last]), int(accepted[last])) if last >= 0 else (0, 0)
+    n = len(ranked.wrong)
+    return Threshold(value, kind, promised, delta, n, k, m / n, True, None, detail)
+
+
+def _infeasible(
+    kind: Kind,
+    promised: float,
+    delta: float | None,
+    ranked: RankedRows,
+    labels_needed: int | None,
+    detail: dict[str, float | int | str],
+) -> Threshold:
+    return Threshold(math.inf, kind, promised, delta, len(ranked.wrong), 0, 0.0, False, labels_needed, detail)
+
+
+def _allowed_risk(accuracy: float, delta: float) -> float:
+    """1 - accuracy; ConfigError if accuracy or delta is out of range."""
+    if not (0.0 < accuracy < 1.0 and 0.0 < delta < 1.0):
+        raise ConfigError(f"accuracy is {accuracy} and delta {delta}; both must be between 0 and 1")
+    return 1.0 - accuracy
