@@ -1,8 +1,8 @@
-"""Client of the DarkSight service, for threads (`Client`) and for asyncio (`AsyncClient`).
+"""Clients of the DarkSight service: `Client` for threads, `AsyncClient` for asyncio.
 
 with Client("localhost:8081") as client:
-    scored = client.score("digits", probs)          columns for a batch
-    client.gate("digits", row).accepted             one row
+    scored = client.score("digits", probs)          # a batch, as columns
+    client.gate("digits", row).accepted             # one row
     client.report("digits", scored.prediction_ids, labels)
 """
 

@@ -1,68 +1,40 @@
-"""The client for asyncio: the calls of `Client`, to be awaited.
-
-A stream works as in `streams`, with a task where that has a thread.
-"""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
 from numpy.typing import ArrayLike
 
-from darksight_client import admin
-from darksight_client import regions as region_calls
-from darksight_client.calls import Calls, points_request
-from darksight_client.connection import Connection
-from darksight_client.errors import DarkSightClientError, ServerError, Unavailable, error_of_rpc
-from darksight_client.replicas import CallSteps, Send
-from darksight_client.requests import Part
-from darksight_client.results import Point, Scored
-from darksight_client.streams import STREAM, read_answer, stream_part
+from darksight_client import rpcs
+from darksight_client.aio_streams import AsyncStreamRequests, async_results
+from darksight_client.errors import DarkSightClientError, Unavailable, error_of_rpc
+from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
+from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
+from darksight_client.requests import Time, as_one_row, as_timestamp, outcome_requests, points_request, score_parts
+from darksight_client.results import Decision, Gated, Point, Reason, Scored
+from darksight_client.retries import Send, Steps
+from darksight_client.rpcs import Rpc, score_steps
+from darksight_client.streams import SCORE_STREAM, stream_part
+from darksight_client.stubs.darksight.v1 import admin_pb2
+from darksight_client.transport import Transport
 
 __all__ = ["AsyncClient"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _run(
-    steps: Callable[Concatenate[Calls, P], CallSteps[T]],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A method of the client from the steps of a call."""
-
-    @functools.wraps(steps)
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(steps(self._calls, *args, **kwargs))
-
-    return method
-
-
-def _pages(request: Callable[P, Any]) -> Callable[Concatenate[AsyncClient, P], AsyncIterator[Point]]:
-    """A method of the client that goes through pages, from what makes the request for the first."""
-
-    @functools.wraps(request)
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Point]:
-        message, token = request(*args, **kwargs), ""
-        while True:
-            points, token = await self._run(self._calls.page(message, token))
-            for point in points:
-                yield point
-            if not token:
-                return
-
-    return method
-
-
-class AsyncClient(Connection):
-    """`Client` for asyncio; belongs to the event loop it is first used in. Parameters: see `Connection`.
+class AsyncClient(Transport):
+    """`Client` for asyncio, with the same parameters. It belongs to the event loop that it is first used in.
 
     Examples
     --------
@@ -71,32 +43,57 @@ class AsyncClient(Connection):
     ...         return (await client.score("digits", probs)).accepted
     """
 
-    _api: ClassVar[Any] = grpc.aio
+    _grpc: ClassVar[Any] = grpc.aio
 
-    score = _run(Calls.score)
-    gate = _run(Calls.gate)
-    report = _run(Calls.report)
-    points = _pages(points_request)
-    health = _run(Calls.health)
+    async def score(
+        self,
+        model: str,
+        probs: ArrayLike,
+        *,
+        version: str = "",
+        logits: bool = False,
+        prediction_ids: Sequence[str] | None = None,
+        event_time: Time | None = None,
+        partial_ok: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> Scored:
+        """See `Client.score`."""
+        parts = score_parts(
+            model,
+            probs,
+            max_message_bytes=self._max_message_bytes,
+            version=version,
+            logits=logits,
+            prediction_ids=prediction_ids,
+            event_time=event_time,
+            partial_ok=partial_ok,
+        )
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        return await self._run(score_steps(self._replicas, parts, seconds))
 
-    models = _run(admin.models)
-    model = _run(admin.model)
-    deploy = _run(admin.deploy)
-    activate = _run(admin.activate)
-    roll_back = _run(admin.roll_back)
-    shadow = _run(admin.shadow)
-    policy = _run(admin.policy)
-    set_policy = _run(admin.set_policy)
-    dry_run_policy = _run(admin.dry_run_policy)
-
-    regions = _run(region_calls.regions)
-    region_history = _run(region_calls.region_history)
-    preview_region = _run(region_calls.preview_region)
-    save_region = _run(region_calls.save_region)
-    enforce_region = _run(region_calls.enforce_region)
-    shadow_region = _run(region_calls.shadow_region)
-    remove_region = _run(region_calls.remove_region)
-    carry_over_region = _run(region_calls.carry_over_region)
+    async def gate(
+        self,
+        model: str,
+        row: ArrayLike,
+        *,
+        version: str = "",
+        logits: bool = False,
+        prediction_id: str | None = None,
+        event_time: Time | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Gated:
+        """See `Client.gate`."""
+        scored = await self.score(
+            model,
+            as_one_row(row),
+            version=version,
+            logits=logits,
+            prediction_ids=None if prediction_id is None else [prediction_id],
+            event_time=event_time,
+            partial_ok=True,
+            timeout_seconds=timeout_seconds,
+        )
+        return scored[0]
 
     async def stream(
         self,
@@ -109,43 +106,203 @@ class AsyncClient(Connection):
         max_in_flight: int = 16,
         timeout_seconds: float | None = None,
     ) -> AsyncIterator[Scored]:
-        """Score many batches on one call, as `Client.stream`; batches may come from an asynchronous iterable too."""
+        """See `Client.stream`; batches may also come from an asynchronous iterable."""
         options = {"version": version, "logits": logits, "partial_ok": partial_ok}
-        limit = self._calls.max_message_bytes
-        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        outbox = _Outbox(lambda batch: stream_part(model, batch, limit, options), max_in_flight)
-        filler = asyncio.create_task(outbox.fill(batches))
-        failures, call, replicas = 0, None, self._calls.replicas
+        options |= {"max_message_bytes": self._max_message_bytes}
+        requests = AsyncStreamRequests(lambda batch: stream_part(model, batch, **options), max_in_flight)
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+        def open_call(replica: int, serialized: AsyncIterator[bytes]) -> Any:
+            return self._open_stream(replica, serialized, deadline)
+
+        filler = asyncio.create_task(requests.fill(batches))
         try:
-            while True:
-                replica = replicas.order()[0]
-                rest = None if end is None else end - time.monotonic()
-                method = self._channel(replica).stream_stream(STREAM, None, None)
-                call = method(outbox.requests(), timeout=rest, metadata=self._token.metadata())
-                try:
-                    async for reply in call:
-                        scored = read_answer(reply, outbox.oldest())
-                        await outbox.answered()
-                        failures = 0
-                        yield scored
-                    if outbox.is_done():
-                        return
-                    raise Unavailable("the server ended the stream early.")
-                except (grpc.RpcError, Unavailable) as error:
-                    failure = error if isinstance(error, DarkSightClientError) else error_of_rpc(error)
-                    failures += 1
-                    if not isinstance(failure, Unavailable) or failures > replicas.retries:
-                        raise failure from None
-                    replicas.failed(replica)
-                    await asyncio.sleep(replicas.pause_after(failures))
+            async for scored in async_results(requests, self._replicas, open_call):
+                yield scored
         finally:
             filler.cancel()
-            if call is not None:
-                call.cancel()
+
+    async def report(
+        self, model: str, prediction_ids: Sequence[str], labels: Sequence[Any], observed_at: Time | None = None
+    ) -> int:
+        """See `Client.report`."""
+        requests = outcome_requests(model, prediction_ids, labels, observed_at)
+        return sum([await self._call(rpcs.REPORT_OUTCOMES, request) for request in requests])
+
+    async def points(
+        self,
+        model: str,
+        *,
+        version: str = "",
+        since: Time | None = None,
+        until: Time | None = None,
+        decisions: Sequence[Decision] = (),
+        reasons: Sequence[Reason] = (),
+        predicted: Sequence[int] = (),
+        is_shadow: bool = False,
+        page_size: int = 500,
+    ) -> AsyncIterator[Point]:
+        """See `Client.points`."""
+        request = points_request(model, version, since, until, decisions, reasons, predicted, is_shadow, page_size)
+        while True:
+            points, request.page_token = await self._call(rpcs.LIST_POINTS, request)
+            for point in points:
+                yield point
+            if not request.page_token:
+                return
+
+    async def health(self, model: str = "") -> bool:
+        """See `Client.health`."""
+        return await self._call(rpcs.CHECK_HEALTH, health_pb2.HealthCheckRequest(service=model))
+
+    async def models(self) -> tuple[Model, ...]:
+        """See `Client.models`."""
+        return await self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest())
+
+    async def model(self, name: str) -> Model:
+        """See `Client.model`."""
+        return await self._call(rpcs.GET_MODEL, admin_pb2.GetModelRequest(model=name))
+
+    async def deploy(self, model: str, path: str, *, activate: bool = False, author: str = "") -> Model:
+        """See `Client.deploy`."""
+        request = admin_pb2.DeployBundleRequest(model=model, path=path, activate=activate, author=author)
+        return await self._call(rpcs.DEPLOY_BUNDLE, request)
+
+    async def activate(self, model: str, version: str, *, author: str = "") -> Model:
+        """See `Client.activate`."""
+        request = admin_pb2.ActivateVersionRequest(model=model, version=version, author=author)
+        return await self._call(rpcs.ACTIVATE_VERSION, request)
+
+    async def roll_back(self, model: str, *, author: str = "") -> Model:
+        """See `Client.roll_back`."""
+        return await self._call(rpcs.ROLL_BACK, admin_pb2.RollBackRequest(model=model, author=author))
+
+    async def shadow(self, model: str, version: str, *, author: str = "") -> Model:
+        """See `Client.shadow`."""
+        request = admin_pb2.SetShadowRequest(model=model, version=version, author=author)
+        return await self._call(rpcs.SET_SHADOW, request)
+
+    async def policy(self, model: str) -> PolicyState:
+        """See `Client.policy`."""
+        return await self._call(rpcs.GET_POLICY, admin_pb2.GetPolicyRequest(model=model))
+
+    async def set_policy(self, model: str, policy: Policy, *, author: str = "", comment: str = "") -> EffectivePolicy:
+        """See `Client.set_policy`."""
+        request = admin_pb2.SetPolicyRequest(model=model, policy=policy_message(policy), author=author, comment=comment)
+        return await self._call(rpcs.SET_POLICY, request)
+
+    async def dry_run_policy(
+        self, model: str, policy: Policy, *, since: Time | None = None, until: Time | None = None
+    ) -> DryRun:
+        """See `Client.dry_run_policy`."""
+        request = admin_pb2.DryRunPolicyRequest(
+            model=model, policy=policy_message(policy), since=as_timestamp(since), until=as_timestamp(until)
+        )
+        return await self._call(rpcs.DRY_RUN_POLICY, request)
+
+    async def regions(self, model: str, *, version: str = "") -> tuple[Region, ...]:
+        """See `Client.regions`."""
+        return await self._call(rpcs.LIST_REGIONS, admin_pb2.ListRegionsRequest(model=model, version=version))
+
+    async def region_history(self, model: str) -> tuple[RegionChange, ...]:
+        """See `Client.region_history`."""
+        return await self._call(
+            rpcs.LIST_REGION_CHANGES, admin_pb2.ListRegionsRequest(model=model, include_history=True)
+        )
+
+    async def preview_region(
+        self,
+        model: str,
+        *,
+        version: str = "",
+        name: str = "",
+        polygon: Sequence[Sequence[float]] = (),
+        since: Time | None = None,
+        until: Time | None = None,
+        examples: int = 10,
+    ) -> RegionPreview:
+        """See `Client.preview_region`."""
+        request = admin_pb2.PreviewRegionRequest(
+            model=model,
+            version=version,
+            name=name,
+            polygon=as_corners(polygon),
+            since=as_timestamp(since),
+            until=as_timestamp(until),
+            examples=examples,
+        )
+        return await self._call(rpcs.PREVIEW_REGION, request)
+
+    async def save_region(
+        self,
+        model: str,
+        name: str,
+        polygon: Sequence[Sequence[float]],
+        *,
+        version: str = "",
+        expires_at: Time | None = None,
+        author: str = "",
+        comment: str = "",
+    ) -> Region:
+        """See `Client.save_region`."""
+        request = admin_pb2.SaveRegionRequest(
+            model=model,
+            version=version,
+            name=name,
+            polygon=as_corners(polygon),
+            expires_at=as_timestamp(expires_at),
+            author=author,
+            comment=comment,
+        )
+        return await self._call(rpcs.SAVE_REGION, request)
+
+    async def enforce_region(
+        self, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
+    ) -> Region:
+        """See `Client.enforce_region`."""
+        return await self._set_region_mode(model, name, admin_pb2.REGION_MODE_ENFORCE, version, author, comment)
+
+    async def shadow_region(
+        self, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
+    ) -> Region:
+        """See `Client.shadow_region`."""
+        return await self._set_region_mode(model, name, admin_pb2.REGION_MODE_SHADOW, version, author, comment)
+
+    async def _set_region_mode(
+        self, model: str, name: str, mode: admin_pb2.RegionMode, version: str, author: str, comment: str
+    ) -> Region:
+        request = admin_pb2.SetRegionModeRequest(
+            model=model, version=version, name=name, mode=mode, author=author, comment=comment
+        )
+        return await self._call(rpcs.SET_REGION_MODE, request)
+
+    async def remove_region(
+        self, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
+    ) -> Region:
+        """See `Client.remove_region`."""
+        request = admin_pb2.RemoveRegionRequest(model=model, version=version, name=name, author=author, comment=comment)
+        return await self._call(rpcs.REMOVE_REGION, request)
+
+    async def carry_over_region(
+        self,
+        model: str,
+        name: str,
+        version: str,
+        *,
+        to_version: str = "",
+        save: bool = False,
+        author: str = "",
+        comment: str = "",
+    ) -> CarriedRegion:
+        """See `Client.carry_over_region`."""
+        request = admin_pb2.CarryOverRegionRequest(
+            model=model, name=name, version=version, to_version=to_version, save=save, author=author, comment=comment
+        )
+        return await self._call(rpcs.CARRY_OVER_REGION if save else rpcs.PROPOSE_REGION, request)
 
     async def close(self) -> None:
-        """End all connections; calls that are under way raise `Cancelled`."""
-        for channel in self._close():
+        """Close all connections. Calls in flight raise `Cancelled`."""
+        for channel in self._close_addresses():
             await channel.close()
 
     async def __aenter__(self) -> Self:
@@ -156,102 +313,68 @@ class AsyncClient(Connection):
     ) -> None:
         await self.close()
 
-    async def _run(self, steps: CallSteps[T]) -> T:
-        """Do what the steps of a call say."""
+    async def _call(self, rpc: Rpc[T], request: Message) -> T:
+        """Send a request with retries and read its response."""
+        data = request.SerializeToString()
+        call = self._replicas.call(rpc.path, data, self._timeout_seconds, is_idempotent=rpc.is_idempotent)
+        return rpc.read(await self._run(call))
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Execute the steps of a call."""
         try:
             step = next(steps)
             while True:
                 if not isinstance(step, Send):
                     await asyncio.sleep(step.seconds)
-                    step = steps.send(b"")
+                    step = next(steps)
                     continue
-                method = self._method(step.replica, step.method)
                 try:
-                    answer = await method(step.data, timeout=step.timeout_seconds, metadata=self._token.metadata())
-                except grpc.RpcError as error:
-                    step = steps.throw(error_of_rpc(error))
+                    response = await self._send(step)
+                except DarkSightClientError as error:
+                    step = steps.throw(error)
                 else:
-                    step = steps.send(answer)
+                    step = steps.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
 
-
-class _Outbox:
-    """Requests that are not answered yet.
-
-    Parameters
-    ----------
-    make
-        Makes a request from a batch.
-    limit
-        How many there may be at a time.
-    """
-
-    def __init__(self, make: Callable[[ArrayLike], Part], limit: int) -> None:
-        self._make = make
-        self._limit = limit
-        self._parts: deque[Part] = deque()
-        self._first = 0
-        self._turn = 0
-        self._is_over = False
-        self._error: Exception | None = None
-        self._changed = asyncio.Condition()
-
-    async def fill(self, batches: Iterable[ArrayLike] | AsyncIterable[ArrayLike]) -> None:
-        """Take batches, as fast as they are answered."""
+    async def _send(self, step: Send) -> bytes:
+        connections = self._connections(step.replica)
+        connection, error = connections.acquire(), None
         try:
-            if isinstance(batches, AsyncIterable):
-                async for batch in batches:
-                    await self._add(self._make(batch))
-            else:
-                for batch in batches:
-                    await self._add(self._make(batch))
-        except Exception as error:
-            self._error = error  # raised where the answers are read, after those before it
-        async with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+            method = connection.method(step.path)
+            call = method(step.data, timeout=step.timeout_seconds, metadata=self._token.metadata())
+            response = await call
+            connections.learn(connection, await call.trailing_metadata())
+            return bytes(response)
+        except grpc.RpcError as failure:
+            error = error_of_rpc(failure)
+            raise error from None
+        finally:
+            unused = connections.release(connection, has_failed=isinstance(error, Unavailable))
+            if unused is not None:
+                await unused.close()
 
-    async def _add(self, part: Part) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self._parts) < self._limit)
-            self._parts.append(part)
-            self._changed.notify_all()
-
-    async def requests(self) -> AsyncIterator[bytes]:
-        """All of them and then those that come, until there are no more or a newer call asks."""
-        self._turn += 1
-        turn, number = self._turn, self._first
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(functools.partial(self._has_news, turn, number))
-                if turn != self._turn or number >= self._first + len(self._parts):
-                    return
-                part = self._parts[number - self._first]
-            number += 1
-            yield part.request.SerializeToString()
-
-    def _has_news(self, turn: int, number: int) -> bool:
-        return self._is_over or turn != self._turn or number < self._first + len(self._parts)
-
-    def oldest(self) -> Part:
-        """The one whose answer comes next."""
-        if not self._parts:
-            raise ServerError("the server sent more answers than there were requests.")
-        return self._parts[0]
-
-    async def answered(self) -> None:
-        """Forget the oldest."""
-        async with self._changed:
-            self._parts.popleft()
-            self._first += 1
-            self._changed.notify_all()
-
-    def is_done(self) -> bool:
-        """Whether all is answered; raises what the source of the batches raised."""
-        if self._parts or not self._is_over:
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
+    @asynccontextmanager
+    async def _open_stream(
+        self, replica: int, requests: AsyncIterator[bytes], deadline: float | None
+    ) -> AsyncIterator[Any]:
+        """A ScoreStream call; iterating over it returns serialized responses."""
+        connections = self._connections(replica)
+        connection, error = connections.acquire(), None
+        call: Any = None
+        try:
+            method = connection.channel.stream_stream(SCORE_STREAM, None, None)
+            rest = None if deadline is None else deadline - time.monotonic()
+            call = method(requests, timeout=rest, metadata=self._token.metadata())
+            connections.learn(connection, await call.initial_metadata())
+            yield call
+        except grpc.RpcError as failure:
+            error = error_of_rpc(failure)
+            raise error from None
+        finally:
+            if call is not None:
+                call.cancel()
+            unused = connections.release(connection, has_failed=isinstance(error, Unavailable))
+            if unused is not None:
+                await unused.close()

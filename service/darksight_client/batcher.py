@@ -1,12 +1,12 @@
-"""One-row calls of many threads, sent together.
+"""Batching of one-row calls from many threads.
 
-A web server asks about one prediction per request, in many threads at a time. One Score with 256 rows costs the server
-a fraction of 256 with one. A `Batcher` gathers rows until there are enough or the oldest has waited long enough; while
-calls are under way the next rows gather, so that batches grow with the load by themselves.
+A web server scores one prediction per request, in many threads at a time. One Score call with 256 rows costs the server
+a fraction of 256 calls with one row. A `Batcher` collects rows until a batch is full or the oldest row has waited long
+enough. While calls are in flight the next rows collect, so that batches grow with the load.
 
-The fate of a row does not depend on its company: rows with another number of values, with or without a name, go in a
-call of their own; a bad row gets the reason INVALID; and if a call is refused all the same, its rows are sent one by
-one.
+The result of a row does not depend on the other rows. Rows of different lengths, and rows with and without an id, are
+sent in separate calls. An invalid row gets the reason INVALID. If a call is rejected as invalid, its rows are sent one
+by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_client.client import Client
 from darksight_client.errors import DarkSightClientError, InvalidRequest
-from darksight_client.requests import as_rows
+from darksight_client.requests import as_one_row
 from darksight_client.results import Gated
 
 __all__ = ["Batcher"]
@@ -34,29 +34,29 @@ __all__ = ["Batcher"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A row whose caller waits."""
+    """A row whose caller waits for the result."""
 
     row: NDArray[np.float32]
     prediction_id: str | None
     arrived: float
-    answer: Future[Gated] = field(default_factory=Future)
+    result: Future[Gated] = field(default_factory=Future)
 
 
 class Batcher:
-    """Gathers rows for one model; may be shared by all threads of a program.
+    """Collects rows for one model and scores them in batches. Thread-safe.
 
     Parameters
     ----------
     client
-        What sends them; stays open when the batcher is closed.
+        Client that sends the calls; it is not closed with the batcher.
     model
         Name of the watched classifier.
     max_rows
-        Rows of a call at most.
+        Maximum rows of a call.
     max_wait_seconds
-        How long a row waits for others.
+        Maximum time that a row waits for others.
     calls
-        How many calls may be under way at a time, each in a thread of its own.
+        Maximum number of calls in flight; each has its own thread.
     logits
         Whether rows are logits.
 
@@ -82,7 +82,7 @@ class Batcher:
         self._max_wait_seconds = max_wait_seconds
         self._logits = logits
         self._rows: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._gathering = threading.Lock()
+        self._collecting = threading.Lock()
         self._closing = threading.Lock()
         self._is_closed = False
         self._threads = [
@@ -92,23 +92,20 @@ class Batcher:
             thread.start()
 
     def gate(self, row: ArrayLike, *, prediction_id: str | None = None) -> Gated:
-        """`Client.gate`, together with the rows of other threads; waits for the answer."""
+        """Score one prediction, as `Client.gate` does, and wait for the result."""
         return self.submit(row, prediction_id=prediction_id).result()
 
     def submit(self, row: ArrayLike, *, prediction_id: str | None = None) -> Future[Gated]:
-        """The same without waiting."""
-        rows = as_rows(row)
-        if len(rows) != 1:
-            raise InvalidRequest(f"{len(rows)} rows; a batcher takes one at a time.")
-        waiting = _Waiting(rows[0], prediction_id, time.monotonic())
+        """Score one prediction without waiting."""
+        waiting = _Waiting(as_one_row(row)[0], prediction_id, time.monotonic())
         with self._closing:
             if self._is_closed:
                 raise DarkSightClientError("the batcher is closed.")
             self._rows.put(waiting)
-        return waiting.answer
+        return waiting.result
 
     def close(self) -> None:
-        """Answer what waits, then end."""
+        """Score the waiting rows, then stop."""
         with self._closing:
             if not self._is_closed:
                 self._is_closed = True
@@ -126,19 +123,19 @@ class Batcher:
 
     def _work(self) -> None:
         while True:
-            with self._gathering:
-                rows, is_last = self._gather()
+            with self._collecting:
+                rows, is_last = self._collect()
             for group in _groups(rows):
                 self._send(group)
             if is_last:
                 return
 
-    def _gather(self) -> tuple[list[_Waiting], bool]:
+    def _collect(self) -> tuple[list[_Waiting], bool]:
         """Rows for a call, and whether they are the last ones."""
         rows: list[_Waiting] = []
         while len(rows) < self._max_rows:
             try:
-                # What waited while calls were under way is due already: it takes along what is there and goes.
+                # A row that waited while calls were in flight is due at once, with the rows that are already queued.
                 rest = rows[0].arrived + self._max_wait_seconds - time.monotonic() if rows else None
                 waiting = self._rows.get(timeout=None if rest is None else max(rest, 0.0))
             except queue.Empty:
@@ -150,7 +147,7 @@ class Batcher:
         return rows, False
 
     def _send(self, group: list[_Waiting]) -> None:
-        """Get the answers for rows of one kind."""
+        """Score rows that can go in one call."""
         names = [waiting.prediction_id for waiting in group if waiting.prediction_id is not None]
         try:
             scored = self._client.score(
@@ -162,16 +159,16 @@ class Batcher:
             )
         except InvalidRequest as error:
             if len(group) == 1:
-                group[0].answer.set_exception(error)
+                group[0].result.set_exception(error)
             for waiting in group if len(group) > 1 else ():
                 self._send([waiting])
         except BaseException as error:
-            # Raising changes an exception, so each thread gets one of its own.
+            # Raising an exception modifies it, so each thread gets its own copy.
             for waiting in group:
-                waiting.answer.set_exception(copy.copy(error))
+                waiting.result.set_exception(copy.copy(error))
         else:
             for waiting, gated in zip(group, scored, strict=True):
-                waiting.answer.set_result(gated)
+                waiting.result.set_result(gated)
 
 
 def _groups(rows: Iterable[_Waiting]) -> Iterable[list[_Waiting]]:

@@ -1,21 +1,21 @@
-"""What can go wrong in a call, as one tree, and how a gRPC status becomes a member of it.
+"""Errors of the client, and the mapping from gRPC statuses.
 
     DarkSightClientError
-    ├── InvalidRequest       the request cannot be answered as it stands; `row` and `field` say where
-    │   └── MessageTooLarge  it has more bytes than the server or the client allows
+    ├── InvalidRequest       the request is invalid; `row` and `field` say where
+    │   └── MessageTooLarge  the request or response exceeds the message limit
     ├── UnknownModel         no such model, version or file
-    ├── Conflict             the server's state does not allow it: nothing to roll back to, a defective bundle, …
-    ├── Unauthenticated      no token, or one that the server does not know
-    ├── PermissionDenied     a token without the scope
-    ├── Overloaded           the server has too much to do; `retry_after_seconds`
-    ├── DeadlineExceeded     no answer in time (also a TimeoutError)
+    ├── Conflict             the state of the server does not allow the change
+    ├── Unauthenticated      the token is missing, unknown or expired
+    ├── PermissionDenied     the token lacks the scope
+    ├── Overloaded           the server has too many calls; see `retry_after_seconds`
+    ├── DeadlineExceeded     no response in time (also a TimeoutError)
     ├── Unavailable          no server could be reached (also a ConnectionError)
-    ├── Cancelled            the caller or the server gave up the call
-    ├── Unsupported          the server is older than this call
-    └── ServerError          a fault of the server's; `request_id` finds it in its log
+    ├── Cancelled            the call was cancelled
+    ├── Unsupported          the server does not implement the method
+    └── ServerError          an internal error of the server; `request_id` is in its log
 
-Each has a `code` that programs may rely on, the name of the gRPC `status`, and a message that says what to do. They can
-be pickled and copied, as calls are often made in other processes.
+Each error has a stable `code`, the name of the gRPC `status` and a message that says what to do. Errors can be pickled
+and copied.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _ROW = re.compile(r"\[(\d+)\]")
 
 
 class DarkSightClientError(Exception):
-    """Root of the tree; raised as a subclass.
+    """Root of the error tree.
 
     Parameters
     ----------
     message
-        For people.
+        What is wrong and what to do.
     status
-        Name of the gRPC status; empty if the client itself refused.
+        Name of the gRPC status; empty if the error was raised by the client.
     row
-        First row to blame, counted in the batch as the caller gave it; None if no row is.
+        Index of the first invalid row in the caller's batch; None if no row is invalid.
     field
-        What to blame in the request, such as "rows[3].values[2]".
+        The invalid field of the request, such as "rows[3].values[2]".
     retry_after_seconds
-        When the server expects to have time again; None if it did not say.
+        When to retry, if the server said so.
     request_id
-        Under which the server logged the call.
+        Id of the call in the server's log.
     """
 
     code: ClassVar[str] = "client"
@@ -93,84 +93,84 @@ class DarkSightClientError(Exception):
 
 
 class InvalidRequest(DarkSightClientError, ValueError):
-    """The request cannot be answered as it stands."""
+    """The request is invalid."""
 
     code = "invalid_request"
 
 
 class MessageTooLarge(InvalidRequest):
-    """The request or its answer has more bytes than allowed."""
+    """The request or response exceeds the message limit."""
 
     code = "message_too_large"
-    hint = "Give the client the server's limit as max_message_bytes: it then sends a batch in parts."
+    hint = "Set max_message_bytes of the client to the limit of the server; batches are then split."
 
 
 class UnknownModel(DarkSightClientError, LookupError):
     """No such model, version or file."""
 
     code = "unknown_model"
-    hint = "Client.models() lists what the server has."
+    hint = "Client.models() lists the models and versions."
 
 
 class Conflict(DarkSightClientError):
-    """The state of the server does not allow it."""
+    """The state of the server does not allow the change."""
 
     code = "conflict"
 
 
 class Unauthenticated(DarkSightClientError):
-    """No token, or one that the server does not know."""
+    """The token is missing, unknown or expired."""
 
     code = "unauthenticated"
     hint = "Give the client a valid token or token_file."
 
 
 class PermissionDenied(DarkSightClientError):
-    """The token has no scope for this call."""
+    """The token lacks the scope of this method."""
 
     code = "permission_denied"
-    hint = "Use a token with the scope that the call needs: score, report, read or admin."
+    hint = "Use a token with the required scope: score, report, read or admin."
 
 
 class Overloaded(DarkSightClientError):
-    """The server has too much to do; it did not begin with the call."""
+    """The server has too many calls and rejected this one."""
 
     code = "overloaded"
-    hint = "Send less at a time, or later; retry_after_seconds says when, if the server did."
+    hint = "Retry after retry_after_seconds, or send fewer calls at a time."
 
 
 class DeadlineExceeded(DarkSightClientError, TimeoutError):
-    """No answer in time."""
+    """No response in time."""
 
     code = "deadline_exceeded"
-    hint = "Allow more timeout_seconds, or send smaller batches."
+    hint = "Increase timeout_seconds, or send smaller batches."
 
 
 class Unavailable(DarkSightClientError, ConnectionError):
     """No server could be reached, after all retries."""
 
     code = "unavailable"
-    hint = "Is the server running at that address, and do both sides agree on TLS?"
+    hint = "Check the address, and that client and server both use TLS or both do not."
 
 
 class Cancelled(DarkSightClientError):
-    """The caller or the server gave up the call."""
+    """The call was cancelled."""
 
     code = "cancelled"
 
 
 class Unsupported(DarkSightClientError):
-    """The server does not know the call."""
+    """The server does not implement the method."""
 
     code = "unsupported"
-    hint = "The server is older than this client, or another program."
+    hint = "The server is older than this client, or is not a DarkSight server."
 
 
 class ServerError(DarkSightClientError):
-    """A fault of the server's."""
+    """An internal error of the server."""
 
     code = "server_error"
-    hint = "The log of the server says more."
+    hint = "See the log of the server."
 
 
 _BY_STATUS: dict[grpc.StatusCode, type[DarkSightClientError]] = {
@@ -193,10 +193,10 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def error_of_status(number: int, text: str, **facts: Any) -> DarkSightClientError:
-    """Member of the tree for a google.rpc.Code."""
+    """The error for a google.rpc.Code."""
     status = _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
     kind = _BY_STATUS.get(status, ServerError)
-    # gRPC itself refuses a big message, with this text and without details.
+    # gRPC itself rejects a large message, with this text and without details.
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
         kind = MessageTooLarge
     message = text or status.name
@@ -206,20 +206,20 @@ def error_of_status(number: int, text: str, **facts: Any) -> DarkSightClientErro
 
 
 def error_of_rpc(error: Any) -> DarkSightClientError:
-    """Member of the tree for a failed call, of grpc or grpc.aio, with what the error details say."""
+    """The error for a failed call of grpc or grpc.aio."""
     code, text = error.code(), error.details() or ""
     if code is grpc.StatusCode.CANCELLED and text in ("", code.name):
-        # What gRPC's server answers, without a text, to calls that arrive while it stops: nobody looked at them.
+        # A gRPC server that is stopping rejects new calls with this status and no text. They were not processed.
         code, text = grpc.StatusCode.UNAVAILABLE, "the server is stopping"
     elif code is grpc.StatusCode.INTERNAL and text == "Internal error from Core":
-        # What grpc.aio puts in place of the server's status if it was just sending when a stream ended (grpc/grpc
-        # issue 36066). The status is lost; if it was not the end of the server, the next attempt will meet it again.
+        # grpc.aio replaces the status of the server if a request was being sent when the stream ended (grpc/grpc issue
+        # 36066). If the status was another error, the next attempt gets it again.
         code, text = grpc.StatusCode.UNAVAILABLE, "the stream ended while a request was sent"
     return error_of_status(code.value[0], text, **_facts(error.trailing_metadata() or ()))
 
 
 def _facts(metadata: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Row, field, delay and id from the google.rpc.Status that travels with an error."""
+    """Row, field, retry delay and request id from the google.rpc.Status in the trailing metadata."""
     facts: dict[str, Any] = {}
     try:
         data = next((value for key, value in metadata if key == _DETAILS_KEY), b"")
@@ -237,11 +237,11 @@ def _facts(metadata: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             elif packed.Unpack(info):
                 facts["request_id"] = info.request_id
     except DecodeError:
-        pass  # Details are an extra: without them the status still says what happened.
+        pass  # the status is valid without details
     return facts
 
 
 def row_of(field: str) -> int | None:
-    """Row that a field such as "rows[3].values[2]" or "prediction_ids[3]" is in."""
+    """The row in the name of a field such as "rows[3].values[2]" or "prediction_ids[3]"."""
     match = _ROW.search(field)
     return int(match.group(1)) if match else None

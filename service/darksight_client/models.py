@@ -1,4 +1,4 @@
-"""Models, their versions and the policy of the gate, as an operator sees them."""
+"""Models, their versions and gate policies, as the service returns them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from darksight_client.results import read_time
+from darksight_client.results import read_optional, read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [
@@ -28,22 +28,22 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A bundle that the server has for a model.
+    """A bundle deployed for a model.
 
     Parameters
     ----------
     version
-        Its sha256.
+        sha256 of the bundle.
     path
-        Of the file, in the server's bundle directory.
+        Path of the file, relative to the bundle directory.
     class_names
-        K names.
+        Names of the K classes.
     calibration_rows
-        Rows behind its p-values.
+        Number of calibration rows.
     outlier_score
-        The score that they rank.
+        Name of the score that p-values rank.
     deployed_at
-        Since when the server has it.
+        When it was deployed.
     """
 
     version: str
@@ -56,20 +56,20 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A watched classifier; versions that do not exist are empty texts.
+    """A watched classifier. A version that does not exist is an empty string.
 
     Parameters
     ----------
     name
-        As calls name it.
+        Name of the classifier.
     active_version
-        What scores.
+        The version that scores.
     previous_version
-        What `roll_back` would make active.
+        The version that `roll_back` would activate.
     shadow_version
-        What scores too, without acting.
+        The version that also scores, without effect on decisions.
     versions
-        All of them.
+        All deployed versions.
     """
 
     name: str
@@ -81,16 +81,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the gate decides; None leaves what the bundle says.
+    """Parameters of the gate; None keeps the value from the bundle.
 
     Parameters
     ----------
     alpha
-        False-alarm rate at which a row is an outlier; 0 for no such rule.
+        False-alarm rate of the outlier rule; 0 disables the rule.
     threshold
-        Accept iff the reject score is above; -inf accepts all.
+        Rows are accepted if their reject score is above it; -inf accepts all rows.
     fail_open
-        Whether a row that could not be scored is accepted.
+        Whether rows that cannot be scored are accepted.
     """
 
     alpha: float | None = None
@@ -100,7 +100,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What is in force for the active version, and whether the certificate of its bundle still covers it."""
+    """The policy in force for the active version, and whether the certificate of the bundle covers it."""
 
     policy: Policy
     is_certified: bool
@@ -108,7 +108,7 @@ class EffectivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """A policy that was set."""
+    """An entry of the audit trail."""
 
     changed_at: datetime | None
     author: str
@@ -123,15 +123,15 @@ class PolicyState:
     Parameters
     ----------
     policy
-        What overrides the bundle.
+        The values that override the bundle.
     effective
-        What is in force for the active version.
+        The policy in force for the active version.
     reject_score
-        The score that the threshold cuts.
+        Name of the score that the threshold applies to; empty if the gate has none.
     is_certified
-        Whether the certificate of the bundle still covers what is in force.
+        Whether the certificate of the bundle covers the policy in force.
     history
-        All changes.
+        Changes of the policy, newest first.
     """
 
     policy: Policy
@@ -143,7 +143,7 @@ class PolicyState:
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """Stored points by what a policy decides on them; labelled are those whose right class is known."""
+    """Number of stored points by decision. A point is labelled if its true class is known."""
 
     points: int
     accepted: int
@@ -160,7 +160,7 @@ class DecisionCounts:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What was decided, and what another policy would have decided."""
+    """The decisions that were made, and those of another policy on the same points."""
 
     before: DecisionCounts
     after: DecisionCounts
@@ -184,8 +184,7 @@ def read_model(message: Any) -> Model:
 
 def read_policy(message: Any) -> Policy:
     """A Policy from its message."""
-    names = ("alpha", "threshold", "fail_open")
-    return Policy(**{name: getattr(message, name) for name in names if message.HasField(name)})
+    return Policy(**{name: read_optional(message, name) for name in Policy.__slots__})
 
 
 def policy_message(policy: Policy) -> Any:

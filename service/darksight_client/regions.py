@@ -1,7 +1,4 @@
-"""The calls of an analyst: parts of a map where the gate refuses; generators of steps as in `calls`.
-
-As in `admin`, changes are not repeated when the connection fails.
-"""
+"""Regions of a map, as the service returns them."""
 
 from __future__ import annotations
 
@@ -10,13 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from google.protobuf.message import Message
-
-from darksight_client.calls import Calls
 from darksight_client.errors import InvalidRequest
-from darksight_client.replicas import CallSteps
-from darksight_client.requests import Time, as_timestamp
-from darksight_client.results import read_time
+from darksight_client.results import read_optional, read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [
@@ -26,17 +18,12 @@ __all__ = [
     "RegionChange",
     "RegionExample",
     "RegionPreview",
-    "carry_over_region",
-    "enforce_region",
-    "preview_region",
-    "region_history",
-    "regions",
-    "remove_region",
-    "save_region",
-    "shadow_region",
+    "as_corners",
+    "read_carried_region",
+    "read_region",
+    "read_region_change",
+    "read_region_preview",
 ]
-
-_ADMIN = "/darksight.v1.AdminService/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +33,21 @@ class Region:
     Parameters
     ----------
     name
-        Different from that of every other region of the version.
+        Unique within the version.
     version
         sha256 of the bundle.
     polygon
         Corners (x, y).
     is_enforced
-        Whether the gate refuses inside; else it is a shadow and changes no decision.
+        Whether the gate rejects rows inside. Otherwise the region is in shadow mode and changes no decision.
     author, comment
         Who saved it, and why.
     saved_at
-        When; None for a region that came with its bundle.
+        When it was saved; None for a region from the bundle.
     expires_at
-        When it ends by itself; None for never.
+        When it expires; None for never.
     is_from_bundle
-        Whether it came with its bundle, which then alone changes it.
+        Whether it is part of the bundle and cannot be changed.
     """
 
     name: str
@@ -103,7 +90,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class RegionExample:
-    """A stored point inside a region; `label` is None if the right class is not known."""
+    """A stored point inside a region; `label` is None if the true class is not known."""
 
     prediction_id: str
     x: float
@@ -117,25 +104,26 @@ class RegionExample:
 
 @dataclass(frozen=True, slots=True)
 class RegionPreview:
-    """What a region would reject.
+    """The points that a region would reject.
 
     Parameters
     ----------
     reference_points, reference_inside, reference_accuracy
-        Points that the map was fitted on, those inside, and how often the classifier was right about them.
+        Number of reference points in the bundle, number of those inside, and the accuracy on those inside.
     examined, since
-        The newest stored points that were looked at, and when the oldest of them was received.
+        Number of stored points examined, and when the oldest of them was received.
     accepted
-        Those of them that were accepted.
+        Number of examined points that were accepted.
     inside, inside_accepted, inside_rejected
-        Those inside; of these, accepted ones, which would be rejected, and such as a region refused.
+        Number of examined points inside; of these, the accepted ones, which would be rejected, and those that a region
+        already rejected.
     accuracy, accepted_accuracy
-        How often the classifier was right about those inside, and about those of them that were accepted. Too low if
-        the region was drawn around known mistakes.
+        Accuracy on the points inside, and on the accepted ones. Both are biased if the region was drawn around known
+        errors.
     new_accuracy
-        About those received after the region was saved, by which it was not drawn.
+        Accuracy on the points inside received after the region was saved, which is not biased.
     examples
-        Some of those inside.
+        Some of the points inside.
     """
 
     reference_points: int
@@ -154,213 +142,50 @@ class RegionPreview:
 
     @property
     def accepted_share(self) -> float | None:
-        """The part of accepted traffic that would be rejected; None if none was accepted."""
+        """The share of accepted points that would be rejected; None if no point was accepted."""
         return self.inside_accepted / self.accepted if self.accepted else None
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedRegion:
-    """A region on the map of another version.
+    """A region proposed for the map of another version.
 
     Parameters
     ----------
     region
-        The proposal, or what was saved.
-    is_saved
-        Which of the two.
+        The proposed or saved region.
     is_same_map
-        Whether both versions have one map, so that no row had to be placed.
+        Whether both versions have the same map, so that the polygon is unchanged.
     stored_rows, reference_rows
-        Rows inside the old polygon that were placed on the new map.
+        Number of rows inside the old polygon that were placed on the new map.
     rows_inside
-        Those of them that the new polygon holds.
+        Number of those rows inside the new polygon.
     other_rows, other_rows_inside
-        Rows from outside that were placed too, and those of them that the new polygon takes in.
+        Number of rows outside the old polygon that were placed on the new map, and of those inside the new polygon.
+    is_saved
+        Whether the region was saved.
     """
 
     region: Region
-    is_saved: bool
     is_same_map: bool
     stored_rows: int
     reference_rows: int
     rows_inside: int
     other_rows: int
     other_rows_inside: int
+    is_saved: bool
 
 
-def regions(calls: Calls, model: str, *, version: str = "") -> CallSteps[tuple[Region, ...]]:
-    """Regions of a model that have not ended; with a version, those on its map."""
-    request = admin_pb2.ListRegionsRequest(model=model, version=version)
-    answer = yield from calls.unary(_ADMIN + "ListRegions", request, admin_pb2.ListRegionsResponse)
-    return tuple(_region(each) for each in answer.regions)
-
-
-def region_history(calls: Calls, model: str) -> CallSteps[tuple[RegionChange, ...]]:
-    """The latest changes of a model's regions, the latest first."""
-    request = admin_pb2.ListRegionsRequest(model=model, include_history=True)
-    answer = yield from calls.unary(_ADMIN + "ListRegions", request, admin_pb2.ListRegionsResponse)
-    return tuple(
-        RegionChange(read_time(each, "changed_at"), each.version, each.name, each.action, each.author, each.comment)
-        for each in answer.history
-    )
-
-
-def preview_region(
-    calls: Calls,
-    model: str,
-    *,
-    version: str = "",
-    name: str = "",
-    polygon: Sequence[Sequence[float]] = (),
-    since: Time | None = None,
-    until: Time | None = None,
-    examples: int = 10,
-) -> CallSteps[RegionPreview]:
-    """What a saved region, or a polygon, would reject.
-
-    Parameters
-    ----------
-    model, version
-        Whose map; default: that of the active version.
-    name, polygon
-        A saved region, or corners (x, y).
-    since, until
-        Look at stored points received at or after, and before.
-    examples
-        Points to show, up to 100.
-    """
-    request = admin_pb2.PreviewRegionRequest(
-        model=model,
-        version=version,
-        name=name,
-        polygon=_corners(polygon),
-        since=as_timestamp(since),
-        until=as_timestamp(until),
-        examples=examples,
-    )
-    answer = yield from calls.unary(_ADMIN + "PreviewRegion", request, admin_pb2.PreviewRegionResponse)
-    found: dict[str, Any] = {name: getattr(answer, name) for name in RegionPreview.__slots__}
-    found |= {name: _accuracy(value) for name, value in found.items() if name.endswith("accuracy")}
-    found |= {"since": read_time(answer, "since"), "examples": tuple(map(_example, answer.examples))}
-    return RegionPreview(**found)
-
-
-def save_region(
-    calls: Calls,
-    model: str,
-    name: str,
-    polygon: Sequence[Sequence[float]],
-    *,
-    version: str = "",
-    expires_at: Time | None = None,
-    author: str = "",
-    comment: str = "",
-) -> CallSteps[Region]:
-    """Add a region to the map of a version, by default the active one, as a shadow that changes no decision.
-
-    Parameters
-    ----------
-    model, version
-        Whose map.
-    name
-        By which it is known.
-    polygon
-        Corners (x, y).
-    expires_at
-        When it ends by itself; default: never.
-    author, comment
-        For the audit trail.
-    """
-    request = admin_pb2.SaveRegionRequest(
-        model=model,
-        version=version,
-        name=name,
-        polygon=_corners(polygon),
-        expires_at=as_timestamp(expires_at),
-        author=author,
-        comment=comment,
-    )
-    return (yield from _changed(calls, "SaveRegion", request, admin_pb2.SaveRegionResponse))
-
-
-def enforce_region(
-    calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> CallSteps[Region]:
-    """Let the gate refuse inside a region."""
-    return (yield from _set_mode(calls, model, name, admin_pb2.REGION_MODE_ENFORCE, version, author, comment))
-
-
-def shadow_region(
-    calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> CallSteps[Region]:
-    """Let a region change no decision any more."""
-    return (yield from _set_mode(calls, model, name, admin_pb2.REGION_MODE_SHADOW, version, author, comment))
-
-
-def remove_region(
-    calls: Calls, model: str, name: str, *, version: str = "", author: str = "", comment: str = ""
-) -> CallSteps[Region]:
-    """End a region; returns what it was."""
-    request = admin_pb2.RemoveRegionRequest(model=model, version=version, name=name, author=author, comment=comment)
-    return (yield from _changed(calls, "RemoveRegion", request, admin_pb2.RemoveRegionResponse))
-
-
-def carry_over_region(
-    calls: Calls,
-    model: str,
-    name: str,
-    version: str,
-    *,
-    to_version: str = "",
-    save: bool = False,
-    author: str = "",
-    comment: str = "",
-) -> CallSteps[CarriedRegion]:
-    """Propose a region for the map of another version, around the rows that are inside it on its own.
-
-    Parameters
-    ----------
-    model, name, version
-        Of the region.
-    to_version
-        Where it is to be; default: the active one.
-    save
-        Whether to save what was found, as a shadow.
-    author, comment
-        For the audit trail.
-    """
-    request = admin_pb2.CarryOverRegionRequest(
-        model=model, name=name, version=version, to_version=to_version, save=save, author=author, comment=comment
-    )
-    answer = yield from calls.unary(
-        _ADMIN + "CarryOverRegion", request, admin_pb2.CarryOverRegionResponse, is_repeatable=not save
-    )
-    counts = {name: getattr(answer, name) for name in CarriedRegion.__slots__ if name != "region"}
-    return CarriedRegion(region=_region(answer.region), **counts)
-
-
-def _set_mode(
-    calls: Calls, model: str, name: str, mode: Any, version: str, author: str, comment: str
-) -> CallSteps[Region]:
-    request = admin_pb2.SetRegionModeRequest(
-        model=model, version=version, name=name, mode=mode, author=author, comment=comment
-    )
-    return (yield from _changed(calls, "SetRegionMode", request, admin_pb2.SetRegionModeResponse))
-
-
-def _changed(calls: Calls, method: str, request: Message, answer: Any) -> CallSteps[Region]:
-    reply = yield from calls.unary(_ADMIN + method, request, answer, is_repeatable=False)
-    return _region(reply.region)
-
-
-def _corners(polygon: Sequence[Sequence[float]]) -> list[admin_pb2.Corner]:
+def as_corners(polygon: Sequence[Sequence[float]]) -> list[admin_pb2.Corner]:
+    """The message for a polygon."""
     try:
         return [admin_pb2.Corner(x=float(x), y=float(y)) for x, y in polygon]
     except (TypeError, ValueError):
         raise InvalidRequest("a polygon is a list of corners (x, y).") from None
 
 
-def _region(message: Any) -> Region:
+def read_region(message: Any) -> Region:
+    """A Region from its message."""
     return Region(
         name=message.name,
         version=message.version,
@@ -374,6 +199,26 @@ def _region(message: Any) -> Region:
     )
 
 
+def read_region_change(message: Any) -> RegionChange:
+    """A RegionChange from its message."""
+    changed_at = read_time(message, "changed_at")
+    return RegionChange(changed_at, message.version, message.name, message.action, message.author, message.comment)
+
+
+def read_region_preview(message: Any) -> RegionPreview:
+    """A RegionPreview from a PreviewRegionResponse."""
+    fields: dict[str, Any] = {name: getattr(message, name) for name in RegionPreview.__slots__}
+    fields |= {name: _accuracy(value) for name, value in fields.items() if name.endswith("accuracy")}
+    fields |= {"since": read_time(message, "since"), "examples": tuple(map(_example, message.examples))}
+    return RegionPreview(**fields)
+
+
+def read_carried_region(message: Any) -> CarriedRegion:
+    """A CarriedRegion from a CarryOverRegionResponse."""
+    fields = {name: getattr(message, name) for name in CarriedRegion.__slots__}
+    return CarriedRegion(**fields | {"region": read_region(message.region)})
+
+
 def _accuracy(message: Any) -> Accuracy:
     return Accuracy(message.rows, message.correct, message.low, message.high)
 
@@ -383,8 +228,8 @@ def _example(message: Any) -> RegionExample:
         prediction_id=message.prediction_id,
         x=message.x,
         y=message.y,
-        predicted=message.predicted if message.HasField("predicted") else None,
-        label=message.label if message.HasField("label") else None,
+        predicted=read_optional(message, "predicted"),
+        label=read_optional(message, "label"),
         is_accepted=message.is_accepted,
         probabilities=tuple(message.probabilities),
         received_at=read_time(message, "received_at"),

@@ -1,6 +1,7 @@
-"""What the caller gives, as messages: checked, as float32 tensors, in parts that fit the message limit.
+"""Requests from the caller's arrays, ids and times.
 
-Values are not checked here: the server does, and says which row is wrong.
+Probabilities become float32 tensors. Large batches are split into parts that fit the message limit. The server checks
+the values and names the invalid row.
 """
 
 from __future__ import annotations
@@ -19,35 +20,47 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_client.errors import InvalidRequest
+from darksight_client.results import Decision, Reason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 
-__all__ = ["MAX_ROWS", "Part", "Time", "as_rows", "as_timestamp", "make_batch_id", "outcome_requests", "score_parts"]
+__all__ = [
+    "MAX_ROWS",
+    "Part",
+    "Time",
+    "as_one_row",
+    "as_rows",
+    "as_timestamp",
+    "make_batch_id",
+    "outcome_requests",
+    "points_request",
+    "score_parts",
+]
 
 Time: TypeAlias = datetime | float
 """A datetime with a time zone, or seconds since 1970."""
 
 MAX_ROWS = 1 << 20
-"""Rows of one call: the id of a batch leaves 20 bits for them."""
+"""Maximum rows of one call: the batch id leaves 20 bits for the row number."""
 
-# Bytes of a row in the answer: two enums and five doubles.
-_ANSWER_BYTES = 42
-# Everything in a request or an answer that is not rows: names of model and version, ids, lengths.
+# Bytes of a row in the response: two enums and five doubles.
+_RESPONSE_BYTES = 42
+# Bytes of a request or response that are not rows: names of model and version, ids, lengths.
 _OTHER_BYTES = 2048
 _OUTCOMES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The request for some rows of a batch.
+    """The request for consecutive rows of a batch.
 
     Parameters
     ----------
     request
-        A ScoreRequest.
+        A ScoreRequest or ScoreStreamRequest.
     start
-        Place of its first row in the batch.
+        Index of its first row in the batch.
     rows
-        How many it has.
+        Number of rows.
     names
         Their prediction ids, or none.
     """
@@ -59,7 +72,7 @@ class Part:
 
 
 def make_batch_id() -> bytes:
-    """A UUIDv7 whose last 20 bits are zero: the server adds the number of the row."""
+    """A UUIDv7 whose last 20 bits are zero; the server adds the row number."""
     head = time.time_ns() // 1_000_000 << 80 | 7 << 76 | 0b10 << 62
     random = int.from_bytes(os.urandom(7))
     number = head | (random >> 42 & 0xFFF) << 64 | (random & 0x3FF_FFFF_FFFF) << 20
@@ -67,24 +80,32 @@ def make_batch_id() -> bytes:
 
 
 def as_rows(values: ArrayLike) -> NDArray[np.float32]:
-    """Little-endian float32 (n, K) from whatever numpy can read; one row (K,) is a batch of one."""
+    """Little-endian float32 (n, K) from any array; one row (K,) is a batch of one."""
     try:
         array = np.asarray(values)
     except ValueError:
-        raise InvalidRequest("rows of different lengths; give an array (n, K).") from None
+        raise InvalidRequest("the rows have different lengths; give an array (n, K).") from None
     if array.dtype.kind not in "fiu" and array.size:
-        raise InvalidRequest(f"values of type {array.dtype}; give numbers.")
+        raise InvalidRequest(f"the values have type {array.dtype}; give numbers.")
     if array.ndim not in (1, 2):
-        raise InvalidRequest(f"an array of shape {array.shape}; give (n, K), or (K,) for one row.")
+        raise InvalidRequest(f"the array has shape {array.shape}; give (n, K), or (K,) for one row.")
     if array.ndim == 1:
         array = array.reshape(1, -1) if array.size else array.reshape(0, 0)
-    # What is too large becomes infinite, and the server refuses that by row.
+    # Values too large for float32 become infinite, which the server rejects by row.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, "<f4")
 
 
+def as_one_row(values: ArrayLike) -> NDArray[np.float32]:
+    """Little-endian float32 (1, K)."""
+    rows = as_rows(values)
+    if len(rows) != 1:
+        raise InvalidRequest(f"{len(rows)} rows given; give one row (K,).")
+    return rows
+
+
 def as_timestamp(moment: Time | None) -> Timestamp | None:
-    """A Timestamp."""
+    """The message for a time."""
     if moment is None:
         return None
     stamp = Timestamp()
@@ -110,31 +131,23 @@ def score_parts(
     event_time: Time | None = None,
     partial_ok: bool = False,
 ) -> list[Part]:
-    """Requests for a batch, each with an id of its own and small enough, as is its answer.
+    """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version
-        What scores.
+    model, version, logits, prediction_ids, event_time, partial_ok
+        See `Client.score`.
     values
         Probabilities or logits, (n, K) or (K,).
     max_message_bytes
-        Size of a message that the server and the client take.
-    logits
-        Which of the two.
-    prediction_ids
-        n names, or None.
-    event_time
-        When the predictions were made.
-    partial_ok
-        Whether a bad row is answered as such instead of failing the call.
+        Maximum message size.
     """
     rows = as_rows(values)
     names = () if prediction_ids is None else tuple(prediction_ids)
     if prediction_ids is not None and len(names) != len(rows):
-        raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one for each.")
+        raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one per row.")
     name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
-    row_bytes = max(rows.shape[1] * 4 + name_bytes, _ANSWER_BYTES)
+    row_bytes = max(rows.shape[1] * 4 + name_bytes, _RESPONSE_BYTES)
     step = min(max((max_message_bytes - _OTHER_BYTES) // row_bytes, 1), MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
@@ -157,12 +170,13 @@ def score_parts(
 
 
 def _check_unique(names: tuple[str, ...]) -> None:
-    """Refuses a name that is there twice: the server would only see it within a part."""
+    """Raise if a name occurs twice; the server can only check it within a part."""
     first = {name: row for row, name in reversed(list(enumerate(names)))}
     for row, name in enumerate(names):
         if first[name] != row:
             field = f"prediction_ids[{row}]"
-            raise InvalidRequest(f"{field} is {name!r}, as is prediction_ids[{first[name]}].", row=row, field=field)
+            text = f"{field} and prediction_ids[{first[name]}] are both {name!r}; ids must be unique."
+            raise InvalidRequest(text, row=row, field=field)
 
 
 def outcome_requests(
@@ -170,7 +184,7 @@ def outcome_requests(
 ) -> Iterator[Any]:
     """ReportOutcomesRequests of at most 10,000 outcomes each."""
     if len(prediction_ids) != len(labels):
-        raise InvalidRequest(f"{len(labels)} labels for {len(prediction_ids)} prediction_ids; give one for each.")
+        raise InvalidRequest(f"{len(labels)} labels for {len(prediction_ids)} prediction_ids; give one per id.")
     stamp = as_timestamp(observed_at)
     outcomes = [_outcome(row, str(name), labels[row], stamp) for row, name in enumerate(prediction_ids)]
     for start in range(0, len(outcomes), _OUTCOMES):
@@ -178,11 +192,36 @@ def outcome_requests(
 
 
 def _outcome(row: int, name: str, label: Any, stamp: Timestamp | None) -> Any:
-    """One outcome, with the label by name or by number."""
+    """One outcome, with the class by name or by number."""
     if isinstance(label, str):
         return monitor_pb2.Outcome(prediction_id=name, label_name=label, observed_at=stamp)
     try:
         return monitor_pb2.Outcome(prediction_id=name, label=operator.index(label), observed_at=stamp)
     except (TypeError, ValueError):
-        text = f"labels[{row}] is {label!r}; give the number of a class, or its name."
+        text = f"labels[{row}] is {label!r}; give the number or the name of a class."
         raise InvalidRequest(text, row=row, field=f"labels[{row}]") from None
+
+
+def points_request(
+    model: str,
+    version: str,
+    since: Time | None,
+    until: Time | None,
+    decisions: Sequence[Decision],
+    reasons: Sequence[Reason],
+    predicted: Sequence[int],
+    is_shadow: bool,
+    page_size: int,
+) -> Any:
+    """The ListPointsRequest for the first page; see `Client.points`."""
+    return monitor_pb2.ListPointsRequest(
+        model=model,
+        version=version,
+        since=as_timestamp(since),
+        until=as_timestamp(until),
+        decisions=[monitor_pb2.Decision.Name(decision) for decision in decisions],
+        reasons=[monitor_pb2.Reason.Name(reason) for reason in reasons],
+        predicted=predicted,
+        is_shadow=is_shadow,
+        page_size=page_size,
+    )

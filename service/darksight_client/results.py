@@ -1,6 +1,6 @@
-"""What the service says about predictions: columns for a batch, a record for a row.
+"""Scored predictions and stored points, as the service returns them.
 
-Columns are numpy arrays, read-only, in the order of the batch that was sent.
+Columns are read-only numpy arrays in the order of the batch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "Reason",
     "Scored",
     "joined",
+    "read_optional",
     "read_point",
     "read_scored",
     "read_time",
@@ -32,7 +33,7 @@ __all__ = [
 
 
 class Decision(IntEnum):
-    """Whether the prediction may be acted on."""
+    """Whether a prediction may be acted on."""
 
     UNSPECIFIED = 0
     ACCEPT = 1
@@ -44,7 +45,7 @@ class Decision(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why; a reason that only a newer server knows is UNSPECIFIED."""
+    """Why a decision was made. A reason that this client does not know is UNSPECIFIED."""
 
     UNSPECIFIED = 0
     NONE = 1
@@ -61,14 +62,14 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One call, as the server stored it.
+    """Rows that were scored and stored by one call.
 
     Parameters
     ----------
     id
         UUIDv7.
     rows
-        How many it has.
+        Number of rows.
     """
 
     id: uuid.UUID
@@ -77,26 +78,26 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """What the service says about one prediction.
+    """One scored prediction.
 
     Parameters
     ----------
     accepted
         Whether it may be acted on.
     decision, reason
-        The same with its reason.
+        The decision and its reason.
     p_value
-        Conformal rank of the outlier score; small is unusual.
+        Conformal p-value of the outlier score; small values are unusual.
     log_density, log_kde
-        log P(y; θ) and the log of the density of the reference points.
+        log P(y; θ) and the log of the kernel density estimate.
     point
-        Place on the map.
+        Map point.
     prediction_id
-        By which `report` finds the prediction again.
+        Id of the prediction, for `report`.
     version
-        Bundle that scored it, its sha256.
+        sha256 of the bundle that scored it.
     recorded
-        Whether the point was on the server's disk before it answered.
+        Whether the point was on the server's disk before the response was sent.
     """
 
     accepted: bool
@@ -113,26 +114,26 @@ class Gated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """What the service says about n predictions, as columns.
+    """n scored predictions, as columns.
 
     Parameters
     ----------
     model, version
-        The watched classifier, and the bundle that scored all rows, its sha256.
+        Name of the watched classifier, and sha256 of the bundle that scored all rows.
     batches
-        Calls that the rows went in; more than one if they were too many for a message.
+        The calls that scored the rows; more than one if the rows did not fit in one message.
     decision, reason
         `Decision` and `Reason` of each row, (n,) int8.
     p_value
-        Conformal rank of the outlier score, (n,); small is unusual.
+        Conformal p-values of the outlier scores, (n,); small values are unusual.
     log_density, log_kde
-        log P(y; θ) and the log of the density of the reference points, (n,).
+        log P(y; θ) and the log of the kernel density estimate, (n,).
     points
-        Places on the map, (n, 2).
+        Map points, (n, 2).
     recorded
-        Whether all points were on the server's disk before it answered.
+        Whether all points were on the server's disk before the response was sent.
     names
-        The caller's ids of the predictions, n or none.
+        Prediction ids given by the caller, n or none.
     """
 
     model: str
@@ -182,7 +183,7 @@ class Scored:
 
     @property
     def prediction_ids(self) -> tuple[str, ...]:
-        """The caller's ids, or those that the server gives to rows without: "<batch id>-<row>"."""
+        """Ids of the predictions: those given by the caller, or "<batch id>-<row>"."""
         if self.names:
             return self.names
         return tuple(f"{text}-{row}" for text, rows in self._calls() for row in range(rows))
@@ -202,7 +203,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A stored point, as ListPoints gives it; see monitor.proto."""
+    """A stored point; the fields are described in monitor.proto."""
 
     id: str
     prediction_id: str
@@ -224,7 +225,7 @@ class Point:
 
 
 def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Scored:
-    """Result from what `columns` read."""
+    """A Scored from a ScoreResponse and its columns."""
     if len(message.batch_id) != 16:
         raise ValueError(f"a batch id of {len(message.batch_id)} bytes")
     batch = Batch(uuid.UUID(bytes=message.batch_id), len(columns["decision"]))
@@ -232,7 +233,7 @@ def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Score
 
 
 def joined(parts: Sequence[Scored]) -> Scored:
-    """One result from those of the parts of a batch, all of one version."""
+    """One Scored from those of the parts of a batch."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
@@ -248,8 +249,13 @@ def joined(parts: Sequence[Scored]) -> Scored:
     )
 
 
+def read_optional(message: Any, field: str) -> Any:
+    """The value of an optional field, or None if it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
 def read_time(message: Any, field: str) -> datetime | None:
-    """A Timestamp, or None if it is not set."""
+    """The time in a field, or None if it is not set."""
     value: datetime | None = getattr(message, field).ToDatetime(UTC) if message.HasField(field) else None
     return value
 
@@ -270,8 +276,8 @@ def read_point(message: Any) -> Point:
         p_value=message.p_value,
         decision=Decision(message.decision),
         reason=Reason(message.reason),
-        predicted=message.predicted if message.HasField("predicted") else None,
+        predicted=read_optional(message, "predicted"),
         top_probability=message.top_probability,
-        label=message.label if message.HasField("label") else None,
+        label=read_optional(message, "label"),
         probabilities=tuple(message.probabilities),
     )

@@ -1,8 +1,10 @@
-"""ScoreStream for threads: many batches on one call, answers in order, a bounded number under way.
+"""ScoreStream: many batches on one call, results in order, a bounded number of batches in flight.
 
-Batches are taken from the caller's iterable in a thread of their own, so that an answer can be had before the next
-batch exists. What is not answered yet is kept: if the server goes away the call is opened again at the next one and
-these batches are sent once more, with the ids they had, so that they are stored once.
+Batches are taken from the caller's iterable in a thread of their own, so that a result can be returned before the next
+batch exists. Batches without a response are kept. If the connection breaks, the call is reopened and they are sent
+again with the same batch ids, so that the server stores them once.
+
+`StreamRequests` and `results` are for threads; `darksight_client.aio_streams` has their counterparts for asyncio.
 """
 
 from __future__ import annotations
@@ -11,72 +13,63 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
-import grpc
 from numpy.typing import ArrayLike
 
 from darksight_client.columns import read_stream_response
-from darksight_client.errors import (
-    DarkSightClientError,
-    MessageTooLarge,
-    ServerError,
-    Unavailable,
-    error_of_rpc,
-    error_of_status,
-    row_of,
-)
-from darksight_client.replicas import Replicas
+from darksight_client.errors import MessageTooLarge, ServerError, Unavailable, error_of_status, row_of
 from darksight_client.requests import Part, score_parts
 from darksight_client.results import Scored, read_scored
+from darksight_client.retries import Replicas
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 
-__all__ = ["STREAM", "Outbox", "answers", "read_answer", "stream_part"]
+__all__ = ["SCORE_STREAM", "StreamRequests", "read_result", "results", "stream_part"]
 
-STREAM = "/darksight.v1.MonitorService/ScoreStream"
+SCORE_STREAM = "/darksight.v1.MonitorService/ScoreStream"
 
 
-def stream_part(model: str, batch: ArrayLike, max_message_bytes: int, options: dict[str, Any]) -> Part:
-    """The request for a batch, which must fit a message: who streams decides how large batches are."""
-    parts = score_parts(model, batch, max_message_bytes=max_message_bytes, **options)
+def stream_part(model: str, batch: ArrayLike, **options: Any) -> Part:
+    """The ScoreStreamRequest for a batch, which must fit in one message. The options are those of `score_parts`."""
+    parts = score_parts(model, batch, **options)
     if len(parts) > 1:
         rows = sum(part.rows for part in parts)
         raise MessageTooLarge(
-            f"a batch of {rows:,} rows does not fit a message; stream at most {parts[0].rows:,} rows."
+            f"a batch of {rows:,} rows does not fit in one message; stream at most {parts[0].rows:,} rows per batch."
         )
     part = parts[0]
-    request = monitor_pb2.ScoreStreamRequest(request=part.request)
-    return Part(request, part.start, part.rows, part.names)
+    return Part(monitor_pb2.ScoreStreamRequest(request=part.request), part.start, part.rows, part.names)
 
 
-def read_answer(reply: bytes, part: Part) -> Scored:
-    """The result in an answer, or its error as an exception."""
+def read_result(response: bytes, part: Part) -> Scored:
+    """The result in a ScoreStreamResponse; raises its error."""
     try:
-        message, columns = read_stream_response(reply, part.rows)
+        message, columns = read_stream_response(response, part.rows)
         if columns is not None:
             return read_scored(message, columns, part.names)
     except ValueError as error:
-        raise ServerError(f"the server answered with {error}; is it a DarkSight server?") from None
+        raise ServerError(f"the server responded with {error}; is it a DarkSight server?") from None
     row = message.row if message.HasField("row") else row_of(message.field)
     raise error_of_status(message.code, message.message, row=row, field=message.field)
 
 
-class Outbox:
-    """Requests that are not answered yet.
+class StreamRequests:
+    """Requests of a stream that have no response yet. Thread-safe.
 
     Parameters
     ----------
     parts
-        Where they come from; used by one thread, which is started here.
+        Source of the requests, consumed by a thread that is started here.
     limit
-        How many there may be at a time.
+        Maximum number of requests in flight.
     """
 
     def __init__(self, parts: Iterable[Part], limit: int) -> None:
-        self._parts: deque[Part] = deque()
-        self._first = 0
-        self._turn = 0
-        self._is_over = False
+        self._pending: deque[Part] = deque()
+        self._completed = 0
+        self._calls = 0
+        self._is_exhausted = False
         self._is_stopped = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -86,108 +79,102 @@ class Outbox:
         try:
             for part in parts:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._parts) < limit or self._is_stopped)
+                    self._changed.wait_for(lambda: len(self._pending) < limit or self._is_stopped)
                     if self._is_stopped:
                         return
-                    self._parts.append(part)
+                    self._pending.append(part)
                     self._changed.notify_all()
         except BaseException as error:
-            self._error = error  # raised where the answers are read, after those before it
+            self._error = error  # raised by is_done, after the results before it
         finally:
             with self._changed:
-                self._is_over = True
+                self._is_exhausted = True
                 self._changed.notify_all()
 
-    def requests(self) -> Iterator[bytes]:
-        """All of them and then those that come, until there are no more or a newer call asks."""
+    def serialized(self) -> Iterator[bytes]:
+        """Requests of a new call: the pending ones, then new ones. Ends when a newer call begins."""
         with self._changed:
-            self._turn += 1
-            turn, number = self._turn, self._first
+            self._calls += 1
+            call, number = self._calls, self._completed
             self._changed.notify_all()
         while True:
             with self._changed:
-                self._changed.wait_for(functools.partial(self._has_news, turn, number))
-                if self._is_stopped or turn != self._turn or number >= self._first + len(self._parts):
+                self._changed.wait_for(functools.partial(self._is_ready, call, number))
+                if self._is_stopped or call != self._calls or number >= self._completed + len(self._pending):
                     return
-                part = self._parts[number - self._first]
+                part = self._pending[number - self._completed]
                 number += 1
             yield part.request.SerializeToString()
 
-    def _has_news(self, turn: int, number: int) -> bool:
-        is_ended = self._is_over or self._is_stopped or turn != self._turn
-        return is_ended or number < self._first + len(self._parts)
+    def _is_ready(self, call: int, number: int) -> bool:
+        is_ended = self._is_exhausted or self._is_stopped or call != self._calls
+        return is_ended or number < self._completed + len(self._pending)
 
     def oldest(self) -> Part:
-        """The one whose answer comes next."""
+        """The request that the next response belongs to."""
         with self._changed:
-            if not self._parts:
-                raise ServerError("the server sent more answers than there were requests.")
-            return self._parts[0]
+            if not self._pending:
+                raise ServerError("the server sent more responses than there were requests.")
+            return self._pending[0]
 
-    def answered(self) -> None:
-        """Forgets the oldest."""
+    def complete(self) -> None:
+        """Remove the oldest request."""
         with self._changed:
-            self._parts.popleft()
-            self._first += 1
+            self._pending.popleft()
+            self._completed += 1
             self._changed.notify_all()
 
     def is_done(self) -> bool:
-        """Whether all is answered; raises what the source of the requests raised."""
+        """Whether all requests have a response; raises the error of the source."""
         with self._changed:
-            if self._parts or not self._is_over:
+            if self._pending or not self._is_exhausted:
                 return False
         if self._error is not None:
             raise self._error
         return True
 
     def stop(self) -> None:
-        """Ends thread and requests."""
+        """End the thread and all calls."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
 
-def answers(
-    outbox: Outbox,
+def results(
+    requests: StreamRequests,
     replicas: Replicas,
-    open_call: Callable[[int, Iterator[bytes]], Any],
+    open_call: Callable[[int, Iterator[bytes]], AbstractContextManager[Iterable[bytes]]],
     sleep: Callable[[float], None],
 ) -> Iterator[Scored]:
-    """Results in order, over as many calls as it takes.
+    """Results in order, reopening the call when the connection breaks.
 
     Parameters
     ----------
-    outbox
-        What is to be answered.
+    requests
+        The requests.
     replicas
-        Who may answer.
+        Which replica to use, and when to retry.
     open_call
-        Opens a call at a replica; iterating over it gives serialised answers.
+        Opens a call at a replica; its responses are serialized.
     sleep
         Waits.
     """
-    failures, call = 0, None
+    failures = 0
     try:
         while True:
             replica = replicas.order()[0]
-            call = open_call(replica, outbox.requests())
             try:
-                for reply in call:
-                    scored = read_answer(reply, outbox.oldest())
-                    outbox.answered()
-                    failures = 0
-                    yield scored
-                if outbox.is_done():
+                with open_call(replica, requests.serialized()) as responses:
+                    for response in responses:
+                        scored = read_result(response, requests.oldest())
+                        requests.complete()
+                        failures = 0
+                        yield scored
+                if requests.is_done():
                     return
                 raise Unavailable("the server ended the stream early.")
-            except (grpc.RpcError, Unavailable) as error:
-                failure = error if isinstance(error, DarkSightClientError) else error_of_rpc(error)
+            except Unavailable as error:
                 failures += 1
-                if not isinstance(failure, Unavailable) or failures > replicas.retries:
-                    raise failure from None
-                replicas.failed(replica)
-                sleep(replicas.pause_after(failures))
+                sleep(replicas.after_stream_failure(replica, failures, error))
     finally:
-        outbox.stop()
-        if call is not None:
-            call.cancel()
+        requests.stop()

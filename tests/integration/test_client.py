@@ -747,7 +747,7 @@ def test_rows_of_a_batcher_do_not_harm_each_other(client: Client) -> None:
         with pytest.raises(InvalidRequest, match="3 classes"):
             odd.result()
         assert [each.result().prediction_id for each in named] == ["a", "b", "a"]
-        with pytest.raises(InvalidRequest, match="one at a time"):
+        with pytest.raises(InvalidRequest, match="give one row"):
             batcher.submit([[0.5, 0.5], [0.5, 0.5]])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from darksight_client.errors import DarkSightClientError, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from darksight_client.replicas import CallSteps, Replicas, Send, Wait
+from darksight_client.retries import Replicas, Send, Steps, Wait
 
 Server = Callable[[Send], bytes]
 
@@ -25,7 +25,7 @@ class World:
         replicas.uniform = lambda low, high: high
         return replicas
 
-    def run(self, steps: CallSteps[bytes]) -> bytes:
+    def run(self, steps: Steps[bytes]) -> bytes:
         """Do what the steps say."""
         try:
             step = next(steps)
@@ -169,7 +169,7 @@ def test_what_may_not_happen_twice_is_sent_once() -> None:
     world = World([dead, works])
 
     with pytest.raises(Unavailable):
-        world.run(world.replicas().call("/m", b"", 5.0, is_repeatable=False))
+        world.run(world.replicas().call("/m", b"", 5.0, is_idempotent=False))
 
     assert len(world.sent) == 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from darksight_client import Client, DarkSightClientError
-from darksight_client.connection import Token
+from darksight_client.credentials import Token
 
 
 def test_a_token_travels_as_bearer() -> None:
@@ -51,8 +51,8 @@ def test_a_token_file_that_was_never_there_is_an_error(tmp_path: Path) -> None:
     [
         ([], {}, "no address"),
         ("", {}, "no address"),
-        ("a:1", {"token": "x", "token_file": "y"}, "both"),
-        ("a:1", {"tls_cert": "c"}, "belong together"),
+        ("a:1", {"token": "x", "token_file": "y"}, "mutually exclusive"),
+        ("a:1", {"tls_cert": "c"}, "given together"),
         ("a:1", {"tls_ca": "/nowhere/ca.pem"}, "cannot read"),
         ("a:1", {"compression": "zip"}, "compression"),
     ],

@@ -1,0 +1,100 @@
+"""Addresses, channels and options of a client: the part that `Client` and `AsyncClient` share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import grpc
+
+from darksight_client.connections import Connections
+from darksight_client.credentials import Token, tls_credentials
+from darksight_client.errors import DarkSightClientError
+from darksight_client.retries import Replicas
+
+__all__ = ["Transport"]
+
+_COMPRESSIONS = {
+    None: grpc.Compression.NoCompression,
+    "gzip": grpc.Compression.Gzip,
+    "deflate": grpc.Compression.Deflate,
+}
+
+# For a name with several IP addresses, such as that of a headless Kubernetes service.
+_ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+
+class Transport:
+    """Connections to one or more servers. The parameters are those of `Client`."""
+
+    _grpc: ClassVar[Any]  # the module grpc or grpc.aio
+
+    def __init__(
+        self,
+        target: str | Iterable[str],
+        *,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        tls_ca: str | Path | bool | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        server_name: str | None = None,
+        timeout_seconds: float = 5.0,
+        retries: int = 8,
+        compression: str | None = None,
+        max_message_bytes: int = 4 << 20,
+        max_connections: int = 64,
+    ) -> None:
+        targets = (target,) if isinstance(target, str) else tuple(target)
+        if not targets or not all(targets):
+            raise DarkSightClientError("no address given; give one such as 'localhost:8081', or a list of addresses.")
+        if token is not None and token_file is not None:
+            raise DarkSightClientError("token and token_file are mutually exclusive.")
+        if compression not in _COMPRESSIONS:
+            raise DarkSightClientError(f"unknown compression {compression!r}; give 'gzip', 'deflate' or None.")
+        arguments = {"options": _options(max_message_bytes, server_name), "compression": _COMPRESSIONS[compression]}
+        credentials = tls_credentials(tls_ca, tls_cert, tls_key)
+        if credentials is None:
+            open_channel = partial(self._grpc.insecure_channel, **arguments)
+        else:
+            open_channel = partial(self._grpc.secure_channel, credentials=credentials, **arguments)
+        self._token = Token(token or "", None if token_file is None else Path(token_file))
+        self._timeout_seconds = timeout_seconds
+        self._max_message_bytes = max_message_bytes
+        self._replicas = Replicas(len(targets), retries)
+        self._addresses = [Connections(partial(open_channel, each), max_connections) for each in targets]
+
+    def _connections(self, replica: int) -> Connections:
+        if not self._addresses:
+            raise DarkSightClientError("the client is closed.")
+        return self._addresses[replica]
+
+    def _close_addresses(self) -> list[Any]:
+        """All channels, which the caller must close."""
+        addresses, self._addresses = self._addresses, []
+        return [channel for connections in addresses for channel in connections.close()]
+
+
+def _options(max_message_bytes: int, server_name: str | None) -> list[tuple[str, Any]]:
+    """Channel options."""
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_send_message_length", max_message_bytes),
+        # A Score response is kept below the limit like its request. A page of stored points can be larger.
+        ("grpc.max_receive_message_length", 16 * max_message_bytes),
+        ("grpc.service_config", _ROUND_ROBIN),
+        # Without it, gRPC uses one connection for all channels to the same address.
+        ("grpc.use_local_subchannel_pool", 1),
+        # Reconnect to a restarted server within two seconds; by default it can take two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 2000),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # Detect a broken connection while a call waits.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+    if server_name:
+        options += [("grpc.ssl_target_name_override", server_name), ("grpc.default_authority", server_name)]
+    return options
