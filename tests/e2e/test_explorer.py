@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from darksight_client import Client, Reason
-from darksight_service.grpc_api.auth import make_token
+from darksight_service.control.tokens import make_token
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import CLASSES, ROWS, Explored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import shutil
 import socket
@@ -365,17 +366,6 @@ def test_replicas_share_the_calls() -> None:
             client.gate("digits", [0.5, 0.5])
 
     assert len(first.requests) == len(second.requests) == 5
-
-
-def test_an_address_given_twice_gets_two_connections(address: str, fake: Fake) -> None:
-    """So that they can end at different workers of one server."""
-    peers = []
-    fake.before = lambda request, context: peers.append(context.peer())
-    with Client([address, address]) as client:
-        for _ in range(4):
-            client.gate("digits", [0.5, 0.5])
-
-    assert peers[0] == peers[2] != peers[1] == peers[3]
 
 
 def test_a_dead_replica_costs_no_call(address: str, fake: Fake) -> None:
@@ -832,10 +822,20 @@ def test_asynchronous_streams() -> None:
     assert first.requests[20].batch_id in {request.batch_id for request in second.requests}
 
 
-def test_both_clients_have_the_same_calls() -> None:
-    """Nothing is forgotten in one of them."""
+def test_both_clients_have_the_same_methods_with_real_signatures() -> None:
+    """Names, parameters and defaults; help() and editors show them with the type of the result."""
 
-    def public(kind: type) -> set[str]:
-        return {name for name in dir(kind) if not name.startswith("_")}
+    def signatures(kind: type) -> dict[str, inspect.Signature]:
+        methods = inspect.getmembers(kind, inspect.isfunction)
+        return {name: inspect.signature(method) for name, method in methods if not name.startswith("_")}
 
-    assert public(Client) == public(AsyncClient)
+    sync, aio = signatures(Client), signatures(AsyncClient)
+
+    assert sync.keys() == aio.keys()
+    for name in sync.keys() - {"close", "stream"}:
+        assert sync[name].parameters == aio[name].parameters, name
+        results = str(sync[name].return_annotation), str(aio[name].return_annotation).removeprefix("Async")
+        assert results[0] == results[1], name
+    assert all("Steps" not in str(each) and each.return_annotation != "Any" for each in sync.values())
+    assert sync["score"].return_annotation == "Scored"
+    assert "Whether `probs` are logits" in (Client.score.__doc__ or "")

@@ -12,7 +12,7 @@ import pytest
 from darksight_client import Client, PermissionDenied, Policy, Unauthenticated, Unavailable
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
-from darksight_service.grpc_api.auth import SCOPES, make_token
+from darksight_service.control.tokens import SCOPES, make_token
 
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
@@ -142,7 +142,7 @@ def test_the_client_says_what_is_wrong_with_its_token(
         client.score("digits", make_probs(1, K))
     with Client(guarded.grpc_target, token_file=str(tmp_path / "secret"), timeout_seconds=60.0) as client:
         assert client.score("digits", make_probs(1, K)).recorded
-        with pytest.raises(PermissionDenied, match="no scope 'admin'"):
+        with pytest.raises(PermissionDenied, match="lacks the scope 'admin'"):
             client.set_policy("digits", Policy(alpha=0.5))
     assert "darksight_auth_failures_total" in guarded.get("/metrics")[1]
 

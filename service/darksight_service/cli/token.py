@@ -33,8 +33,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make a token."""
+    from darksight_service.control.tokens import TokenFile, make_token
     from darksight_service.errors import SettingsError
-    from darksight_service.grpc_api.auth import TokenFile, make_token
 
     secret, token = make_token(args.name, args.scopes.split(","), args.expires)
     if args.file.exists():

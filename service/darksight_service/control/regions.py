@@ -25,13 +25,15 @@ from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import Registry, Version, find_version
 from darksight_service.control.state import Change, ModelState, SavedRegion
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
-from darksight_service.grpc_api.timestamps import LATEST_MS
 from darksight_service.store.read.live_accuracy import Share
 
 if TYPE_CHECKING:
     from darksight_service.store import Store, StoredPoint
 
-__all__ = ["MAX_LOOKED_AT", "CarryOver", "ListedRegion", "Preview", "Regions"]
+__all__ = ["LATEST_MS", "MAX_LOOKED_AT", "CarryOver", "ListedRegion", "Preview", "Regions"]
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: later times are invalid in protobuf and in the database."""
 
 MAX_LOOKED_AT = 50_000
 """Newest stored points that a preview looks at."""

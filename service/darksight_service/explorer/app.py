@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from darksight_core import __version__
 from darksight_core.errors import BundleError, ConfigError, DarkSightError, PredictionsError
+from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import (
     ForbiddenError,
     NotFoundError,
@@ -40,7 +41,6 @@ from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
-from darksight_service.grpc_api.auth import TokenFile
 from darksight_service.report.plotly_js import packed_plotly
 
 __all__ = ["STATUSES", "make_app"]

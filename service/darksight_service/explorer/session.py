@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from darksight_service.control.tokens import SCOPES, TokenFile
 from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError
-from darksight_service.grpc_api.auth import SCOPES, TokenFile
 
 __all__ = ["CSRF_HEADER", "Guard", "Session"]
 

@@ -1,12 +1,13 @@
-"""The wire: gRPC in, calls of the monitor, gRPC out.
+"""The gRPC interface.
 
-scoring     Score, ScoreStream, ReportOutcomes, ListPoints
-admin       models, versions and policies
+scoring     MonitorService: Score, ScoreStream, ReportOutcomes, ListPoints
+admin       AdminService: models, versions and policies
+regions     AdminService: regions
 inference   the Open Inference Protocol, for clients of Triton and KServe
-status      what each error becomes on the wire
-auth        who may call what
-pools       the threads of a worker, and which calls need none
-server      the gRPC server: limits, TLS, health, and the one table of all methods
+status      gRPC statuses of errors
+methods     the table of all methods
+pools       the threads of a worker
+server      the gRPC server: limits, tokens, TLS and health
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""AdminService on the wire."""
+"""Handlers of AdminService, except those for regions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from darksight_service.scoring.service import ScoringService
 __all__ = ["Admin"]
 
 _DAY_MS = 86_400_000
-_HISTORY = 100
+_MAX_HISTORY = 100
 
 
 class Admin:
-    """Handlers of AdminService.
+    """Handlers of AdminService. Each method handles the RPC of its name.
 
     Parameters
     ----------
     control
-        Which makes the changes.
+        Makes the changes.
     monitor
-        For who answers now.
+        Knows the active models.
 
     Attributes
     ----------
     regions
-        Handlers of its calls about regions.
+        Handlers for regions.
     """
 
     def __init__(self, control: Control, monitor: ScoringService) -> None:
@@ -97,7 +97,7 @@ class Admin:
                     policy=_policy(PolicyOverride.from_dict(change.payload)),
                     comment=change.comment,
                 )
-                for change in self._control.history(request.model)[:_HISTORY]
+                for change in self._control.history(request.model)[:_MAX_HISTORY]
             ],
         )
         return response.SerializeToString()
@@ -140,7 +140,7 @@ class Admin:
             try:
                 bundle = self._control.facts(name, version)
             except DarkSightError:
-                # Its file is gone or damaged: it can still be listed, and activating it says what is wrong.
+                # The file is missing or damaged. The version is still listed; activating it reports the error.
                 yield found
                 continue
             found.class_names.extend(bundle.class_names)

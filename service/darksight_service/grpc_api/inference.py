@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from darksight_core import __version__
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_service.control.registry import ActiveModel
+from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, RequestError
-from darksight_service.grpc_api.auth import OPEN
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.ingest.records import MAX_ROWS

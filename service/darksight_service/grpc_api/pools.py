@@ -1,16 +1,17 @@
-"""Threads of a worker: few, counted, and separate where one kind of call could hold up another.
+"""Threads of a worker: few, bounded, and separate where one kind of call could block another.
 
-A worker has one core and Python one lock, so more threads do not make it faster; they only let calls wait in the
-middle. Calls wait in a queue of bounded length instead, and what finds it full is refused at once.
+A worker has one core, and the interpreter lock allows one thread at a time, so more threads would not increase
+throughput. Calls wait in a queue of bounded length instead; a call that finds the queue full is rejected at once.
 
-    calls     unary calls, when their message is there and they are not alone
-    streams   each open stream holds a thread for as long as it lives
-    bulk      one thread of low priority for large calls and batches of streams, so that single rows overtake them
-    refusals  answers "overloaded" past the queue of calls
+    calls     unary calls
+    streams   one thread for each open stream
+    bulk      one thread of low priority for large calls and batches, so that small calls overtake them
+    refusals  rejects calls without waiting in the queue of calls
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -22,60 +23,114 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+import grpc
 from grpc import _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and without types
 
-__all__ = ["BulkPool", "CallPool", "CountingPool"]
+__all__ = ["BulkPool", "CallPool", "StreamPool", "supports_early_read"]
 
 T = TypeVar("T")
-Calls: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
+Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
-# From here on a call is large: 200 rows of ten classes, which take about half a millisecond.
+# A call of at least this size is large: 200 rows of ten classes, about half a millisecond.
 _BULK_BYTES = 1 << 13
-# Lower than everything else in the process by a factor of 0.8^10, about a tenth of the processor.
+# The bulk thread gets about a tenth of the core while other threads are busy (0.8^10).
 _NICE = 10
-# How long calls may go on that were cancelled at the end, before the worker closes its books without them.
-_LAST_SECONDS = 2.0
+# Time for calls to end after they were cancelled at shutdown.
+_SHUTDOWN_SECONDS = 2.0
 
-# Nobody promises that these parts of gRPC stay: without them calls go the way that it made for them.
-_PARTS = ("_receive_message", "_RECEIVE_MESSAGE_TOKEN", "_is_rpc_state_active", "_unary_response_in_pool")
-_IS_KNOWN = all(hasattr(_server, name) for name in _PARTS)
+# Private functions of gRPC that `CallPool` relies on, and their parameters.
+_SIGNATURES = {
+    "_receive_message": ("state", "call", "request_deserializer"),
+    "_is_rpc_state_active": ("state",),
+    "_unary_response_in_pool": (
+        "rpc_event",
+        "state",
+        "behavior",
+        "argument_thunk",
+        "request_deserializer",
+        "response_serializer",
+    ),
+}
 
 _log = logging.getLogger("darksight.rpc")
 
 
+def supports_early_read() -> bool:
+    """Whether the private parts of the installed gRPC are those that `CallPool` relies on.
+
+    Checks their signatures and, with a pool that only records, how gRPC hands a call over.
+    """
+    submitted: list[Any] = []
+
+    class Recorder:
+        def submit(self, *args: Any) -> None:
+            submitted.extend(args)
+
+    def behaviour(request: object, context: object) -> None:
+        pass
+
+    event = object()
+    try:
+        for name, parameters in _SIGNATURES.items():
+            if tuple(inspect.signature(getattr(_server, name)).parameters) != parameters:
+                return False
+        state: Any = _server._RPCState()  # type: ignore[no-untyped-call]
+        handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
+        _server._handle_unary_unary(event, state, handler, Recorder())  # type: ignore[arg-type]
+        run, respond, *rest = submitted
+        thunk = rest.pop(3)
+        cygrpc.ReceiveMessageOperation(0)
+        is_same_call = (run, respond, *rest) == (
+            state.context.run,
+            _server._unary_response_in_pool,
+            event,
+            state,
+            behaviour,
+            None,
+            None,
+        )
+        is_same_state = (state.request, state.due, state.callbacks) == (None, set(), [])
+        has_token = isinstance(_server._RECEIVE_MESSAGE_TOKEN, str)
+        return is_same_call and is_same_state and has_token and thunk.__name__ == "unary_request"
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return False
+
+
 class CallPool(futures.Executor):
-    """Threads for many short calls of one message, whose queue knows whether it is full.
+    """Threads for short unary calls, with a bounded queue.
 
-    gRPC hands a call over when its headers are there. The thread that takes it asks for the message and waits, so that
-    each call changes threads twice more, and a few callers that send no message hold all threads. Here the message is
-    asked for at once, and the call queues for a thread when it is there: that takes a quarter off the time of a call.
+    gRPC hands a call over when its headers have arrived. The thread that takes it then waits for the message, so each
+    call switches threads twice more, and a few callers that send no message block all threads. This pool asks gRPC for
+    the message first and queues the call when the message has arrived, which saves a quarter of the time of a call.
+    That uses private parts of gRPC; if `supports_early_read` is false, calls are handled in the ordinary way.
 
-    A call that comes alone and is short, as the attribute `is_short` of its handler says of the message, is answered in
-    the thread that read it, without any change. When there are others they share threads: many calls one by one through
-    all of gRPC and all of ours take longer than some steps of each for several of them. A call that `scores`, as that
-    attribute of its handler says, goes straight to the bulk thread if its message is large, and holds up no other; what
-    waits for a database must not wait there.
+    Handlers may have two attributes. A call that is the only one in flight runs in the thread that read it if
+    `is_short(message)` is true. A large call whose handler `scores` goes to the bulk thread; a handler that waits for
+    the database must not.
 
     Parameters
     ----------
     threads
-        How many there are.
+        Number of threads.
     limit
-        Beyond how many calls in hand, waiting included, `is_full`.
+        Maximum number of calls, waiting or running.
     name
-        Of the threads.
+        Prefix of the names of the threads.
     bulk
-        Where large calls go.
+        The pool for large calls.
     """
 
     def __init__(self, threads: int, limit: int, name: str, bulk: BulkPool) -> None:
         self.limit = limit
         self._bulk = bulk
-        self._room = max(limit - threads, 1)
-        # Both counted in the one thread that reads for gRPC: calls without an answer, and those without their message.
-        self._open = self._awaited = 0
-        self._queue: Calls = SimpleQueue()
+        self._max_waiting = max(limit - threads, 1)
+        self._reads_early = supports_early_read()
+        if not self._reads_early:
+            _log.warning("grpc_internals_changed", extra={"grpc": grpc.__version__})
+        # Both are changed only by the thread that polls for gRPC: calls without a response, calls without a message.
+        self._in_flight = self._unread = 0
+        self._queue: Queue = SimpleQueue()
         self._threads = [
             threading.Thread(target=_work, args=(self._queue,), name=f"{name}_{number}", daemon=True)
             for number in range(threads)
@@ -85,74 +140,84 @@ class CallPool(futures.Executor):
 
     @property
     def is_full(self) -> bool:
-        """Whether the next call is one too many."""
-        return self._queue.qsize() + self._bulk.queue.qsize() + self._awaited >= self._room
+        """Whether the next call must be rejected."""
+        return self._queue.qsize() + self._bulk.queue.qsize() + self._unread >= self._max_waiting
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC needs no future, which takes 10 us
-        """Run a call of gRPC's when its message is there; anything else in a thread as soon as may be."""
-        if _IS_KNOWN and len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request":
-            self._take_when_read(fn, *args)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC ignores the future, which takes 10 us
+        """Run a unary call when its message has arrived, and anything else as soon as a thread is free."""
+        if self._reads_early and len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request":
+            self._read_then_run(fn, *args)
         else:
             self._queue.put(partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads when the queue is empty; a call that hears nothing is not waited for."""
+        """End the threads when the queue is empty. Calls that ignore their cancellation are abandoned."""
         for _ in self._threads:
             self._queue.put(None)
-        # The bulk thread goes on: a stream that has not heard of the end yet may wait for it.
+        # The bulk thread keeps running: a stream that has not noticed the shutdown may still wait for it.
         is_bulk_done = threading.Event()
         self._bulk.queue.put(is_bulk_done.set)
         if not wait:
             return
-        end = time.monotonic() + _LAST_SECONDS
+        end = time.monotonic() + _SHUTDOWN_SECONDS
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
         is_bulk_done.wait(max(end - time.monotonic(), 0.0))
 
-    def _take_when_read(
-        self, fn: Callable[..., Any], run: Any, event: Any, state: Any, behaviour: Any, ask: Any, read: Any, write: Any
+    def _read_then_run(
+        self,
+        run: Callable[..., Any],
+        respond: Any,
+        event: Any,
+        state: Any,
+        behaviour: Any,
+        read_request: Any,
+        deserialize: Any,
+        serialize: Any,
     ) -> None:
-        """What `grpc._server` does with a call of one message, in another order."""
-        note = _server._receive_message(state, event.call, read)
-        is_short = getattr(behaviour, "is_short", None) if self._open == 0 else None
-        is_bulk = getattr(behaviour, "scores", False)
+        """What `grpc._server` does with a unary call, but the message is read before a thread is taken.
+
+        The caller holds `state.condition`.
+        """
+        receive = _server._receive_message(state, event.call, deserialize)
+        is_short = getattr(behaviour, "is_short", None) if self._in_flight == 0 else None
+        scores = getattr(behaviour, "scores", False)
 
         def request() -> Any:
-            # Nobody may wait for an answer any more.
             return state.request if _server._is_rpc_state_active(state) else None
 
-        def received(message: Any) -> Any:
-            self._awaited -= 1
-            ended = note(message)
+        def on_received(received: Any) -> Any:
+            self._unread -= 1
+            ended = receive(received)
             if ended[0] is None:
-                # If none came gRPC says so to the caller, when it has asked for itself.
-                found = state.request is not None
-                call = partial(fn, run, event, state, behaviour, request if found else ask, read, write)
-                if found and is_short is not None and is_short(state.request):
+                has_message = state.request is not None
+                # Without a message gRPC's own thunk ends the call with the right status.
+                thunk = request if has_message else read_request
+                call = partial(run, respond, event, state, behaviour, thunk, deserialize, serialize)
+                if has_message and is_short is not None and is_short(state.request):
                     _run(call)
-                elif found and is_bulk and len(state.request) >= _BULK_BYTES:
+                elif has_message and scores and len(state.request) >= _BULK_BYTES:
                     self._bulk.queue.put(call)
                 else:
                     self._queue.put(call)
             return ended
 
-        self._awaited += 1
-        # A stream of answers, as a watched health, may be open for days.
-        if run is _server._unary_response_in_pool:
-            self._open += 1
-            state.callbacks.append(self._close)
-        # Its lock is held by whom we are called.
-        event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), received)
+        self._unread += 1
+        # Not for a stream of responses, such as a health watch, which can be open for days.
+        if respond is _server._unary_response_in_pool:
+            self._in_flight += 1
+            state.callbacks.append(self._end_call)
+        event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), on_received)
         state.due.add(_server._RECEIVE_MESSAGE_TOKEN)
 
-    def _close(self) -> None:
-        self._open -= 1
+    def _end_call(self) -> None:
+        self._in_flight -= 1
 
 
-def _work(queue: Calls) -> None:
+def _work(queue: Queue) -> None:
     while (call := queue.get()) is not None:
         _run(call)
-        # With it goes its message, which may be large, while this thread waits for the next.
+        # Release its message, which may be large, while this thread waits for the next call.
         del call
 
 
@@ -163,76 +228,65 @@ def _run(call: Callable[[], object]) -> None:
         _log.exception("call_lost")
 
 
-class CountingPool(futures.ThreadPoolExecutor):
-    """A pool for few long calls that knows how many it has in hand.
+class StreamPool(futures.ThreadPoolExecutor):
+    """One thread for each open stream.
 
     Parameters
     ----------
-    threads
-        How many there are.
     limit
-        Beyond how many calls in hand `is_full`.
+        Maximum number of open streams.
     name
-        Of the threads.
+        Prefix of the names of the threads.
     """
 
-    def __init__(self, threads: int, limit: int, name: str) -> None:
-        super().__init__(threads, thread_name_prefix=name)
+    def __init__(self, limit: int, name: str) -> None:
+        super().__init__(limit, thread_name_prefix=name)
         self.limit = limit
-        self.in_hand = 0
-        self._count = threading.Lock()
+        self._open = 0
+        self._lock = threading.Lock()
 
     @property
     def is_full(self) -> bool:
-        """Whether the next call is one too many."""
-        return self.in_hand >= self.limit
+        """Whether the next stream must be rejected."""
+        return self._open >= self.limit
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
-        """Run a call in a thread, as any executor does."""
-        with self._count:
-            self.in_hand += 1
-        try:
-            return super().submit(self._run, fn, args, kwargs)
-        except BaseException:
-            self._done()
-            raise
+        """Run a stream in a thread."""
+        future = super().submit(fn, *args, **kwargs)
+        self._count(1)
+        future.add_done_callback(lambda _: self._count(-1))
+        return future
 
-    def _run(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        try:
-            return fn(*args, **kwargs)
-        finally:
-            self._done()
-
-    def _done(self) -> None:
-        with self._count:
-            self.in_hand -= 1
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._open += change
 
 
 class BulkPool:
-    """One thread that the system runs when no other of the worker wants to, and the `queue` of what waits for it."""
+    """One thread of low priority, and the `queue` of what waits for it."""
 
     def __init__(self) -> None:
-        self.queue: Calls = SimpleQueue()
+        self.queue: Queue = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="bulk", daemon=True)
         self._thread.start()
 
-    def run(self, size: int, judge: Callable[[], T]) -> T:
-        """Score so many bytes: a large batch there, a small one here, which is over before threads would change."""
+    def run(self, size: int, score: Callable[[], T]) -> T:
+        """Score a batch of `size` bytes: a large one in the bulk thread, a small one in this thread."""
         if size < _BULK_BYTES or threading.current_thread() is self._thread:
-            return judge()
-        answer: futures.Future[T] = futures.Future()
+            return score()
+        result: futures.Future[T] = futures.Future()
 
-        def give() -> None:
+        def run() -> None:
             try:
-                answer.set_result(judge())
+                result.set_result(score())
             except Exception as error:
-                answer.set_exception(error)
+                result.set_exception(error)
 
-        self.queue.put(give)
-        return answer.result()
+        self.queue.put(run)
+        return result.result()
 
     def _work(self) -> None:
-        # Where that is forbidden large calls take their turn as others do.
+        # If the priority may not be lowered, large calls compete with the others.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         _work(self.queue)

@@ -1,4 +1,4 @@
-"""The calls of AdminService about regions, on the wire."""
+"""Handlers of AdminService for regions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SHADOW, _ENFORCE = admin_pb2.REGION_MODE_SHADOW, admin_pb2.REGION_MODE_ENFORCE
 
 
 class RegionCalls:
-    """Handlers of the calls about regions.
+    """Handlers for regions. Each method handles the RPC of its name.
 
     Parameters
     ----------
     regions
-        Which does what they ask for.
+        Makes the changes.
     """
 
     def __init__(self, regions: Regions) -> None:
@@ -140,8 +140,8 @@ class RegionCalls:
 
 def _corners(corners: Sequence[admin_pb2.Corner]) -> list[tuple[float, float]]:
     if len(corners) > MAX_CORNERS + 1:
-        # Before each becomes an object of ours.
-        raise RequestError(f"polygon: {len(corners):,} corners are more than {MAX_CORNERS:,}", field="polygon")
+        # Checked before the corners are converted.
+        raise RequestError(f"polygon: has {len(corners):,} corners; the limit is {MAX_CORNERS:,}", field="polygon")
     return [(corner.x, corner.y) for corner in corners]
 
 

@@ -36,12 +36,12 @@ def _code(error: Exception) -> grpc.StatusCode:
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
-    """The status of an error, short and with its details."""
+    """The status of an error and its google.rpc.Status with details."""
     code = _code(error)
     if code is grpc.StatusCode.INTERNAL:
         request = uuid.uuid4().hex
         _log.error("call_failed", exc_info=error, extra={"request": request})
-        text = f"the server failed on request {request}; its log has more under this number"
+        text = f"internal error; see the server log for request {request}"
         return code, _status(code, text, error_details_pb2.RequestInfo(request_id=request))
     assert isinstance(error, DarkSightError)
     return code, _status(code, error.message, *_details(error))
@@ -52,7 +52,7 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     code, status = status_of(error)
     trailers = [(_DETAILS, status.SerializeToString())]
     if isinstance(error, OverloadedError):
-        # The hint that gRPC's own retries understand.
+        # gRPC's own retries read this key.
         trailers.append(("grpc-retry-pushback-ms", str(int(1000 * _retry_seconds(error))).encode()))
     context.set_trailing_metadata(tuple(trailers))
     context.abort(code, status.message)

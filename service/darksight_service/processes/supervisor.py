@@ -126,7 +126,9 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         # Bound and never listening, it keeps the port for the workers, who share it.
         self._port_holder = _bind(settings)
-        self.settings = settings.model_copy(update={"grpc_port": self._port_holder.getsockname()[1]})
+        # A worker is pinned to one core and cannot count them.
+        update = {"grpc_port": self._port_holder.getsockname()[1], "workers": settings.worker_count}
+        self.settings = settings.model_copy(update=update)
         self.is_stopping = False
         environment = {**_ONE_THREAD, **self.settings.environment()}
         kept = {name: os.environ.get(name, value) for name, value in _KEPT_MEMORY.items()}

@@ -21,7 +21,7 @@ from darksight_service.grpc_api.admin import Admin
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
-from darksight_service.grpc_api.server import RpcServer, method_table
+from darksight_service.grpc_api.server import RpcServer
 from darksight_service.ingest.spool import Spool
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
@@ -72,9 +72,8 @@ def main() -> int:
     bulk = BulkPool()
     scoring = Scoring(monitor, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
     admin = Admin(Control(registry, state_file, store), monitor)
-    server = RpcServer(
-        settings, method_table(scoring, admin, InferenceServicer(monitor, bulk), counts.process), counts.process, bulk
-    )
+    inference = InferenceServicer(monitor, bulk)
+    server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk)
     # What is there by now stays. A collection that goes through it holds up calls for tens of milliseconds.
     gc.collect()
     gc.freeze()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from darksight_service.control.tokens import TokenFile, make_token
 from darksight_service.errors import ForbiddenError, UnauthenticatedError
 from darksight_service.explorer.session import CSRF_HEADER, Guard
-from darksight_service.grpc_api.auth import TokenFile, make_token
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -63,7 +63,7 @@ def test_a_session_may_what_its_token_may(tmp_path: Path, tokens: dict[str, str]
 
     assert guard.permit(make_request(cookie=cookie), "read") == "reader"
     assert guard.describe(make_request(cookie=cookie))["scopes"] == ["read"]
-    with pytest.raises(ForbiddenError, match="no scope 'admin'"):
+    with pytest.raises(ForbiddenError, match="lacks the scope 'admin'"):
         guard.permit(change, "admin")
 
 

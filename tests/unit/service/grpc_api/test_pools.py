@@ -6,8 +6,24 @@ import threading
 
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.grpc_api.pools import BulkPool, CallPool
+from darksight_service.grpc_api.pools import BulkPool, CallPool, supports_early_read
 from darksight_service.grpc_api.scoring import Scoring
+from grpc import _server
+
+
+def test_private_parts_of_grpc_are_those_that_the_pool_knows(monkeypatch: pytest.MonkeyPatch):
+    """With another signature, or another way to hand a call over, the pool does not use them."""
+    assert supports_early_read()
+
+    with monkeypatch.context() as changed:
+        changed.setattr(_server, "_is_rpc_state_active", lambda: True)
+        assert not supports_early_read()
+    with monkeypatch.context() as changed:
+        changed.setattr(_server, "_handle_unary_unary", lambda event, state, handler, pool: pool.submit(state, event))
+        assert not supports_early_read()
+    with monkeypatch.context() as changed:
+        changed.delattr(_server, "_RECEIVE_MESSAGE_TOKEN")
+        assert not supports_early_read()
 
 
 def test_a_pool_is_full_when_its_queue_is_and_ends_when_it_is_empty():
@@ -31,7 +47,7 @@ def test_a_pool_is_full_when_its_queue_is_and_ends_when_it_is_empty():
     assert ran == [0, 1, 2]
 
 
-def test_a_stream_gets_its_batch_judged_though_the_calls_have_ended():
+def test_a_stream_gets_its_batch_scored_although_the_calls_have_ended():
     """Small ones where they are, large ones in the one bulk thread, which never waits for itself; errors come back."""
     bulk = BulkPool()
     CallPool(1, 2, "call", bulk).shutdown()
@@ -40,12 +56,12 @@ def test_a_stream_gets_its_batch_judged_though_the_calls_have_ended():
         return threading.current_thread().name
 
     def fail() -> None:
-        raise ValueError("judged")
+        raise ValueError("scored")
 
     assert bulk.run(100, name) == threading.current_thread().name
     assert bulk.run(1 << 20, name) == "bulk"
     assert bulk.run(1 << 20, lambda: bulk.run(1 << 20, name)) == "bulk"
-    with pytest.raises(ValueError, match="judged"):
+    with pytest.raises(ValueError, match="scored"):
         bulk.run(1 << 20, fail)
 
 

@@ -1,11 +1,10 @@
-"""Who may call what: bearer tokens with scopes.
+"""Bearer tokens with scopes.
 
-The file has one token per line, `NAME SCOPES SHA256 [EXPIRES]`, such as
+The token file has one token per line, `NAME SCOPES SHA256 [EXPIRES]`, such as
 
     gateway score,report 3f79bb7b435b05321651daefd374cd... 2027-01-01
 
-and holds only the hash of each token: a token has 256 random bits, so that a plain hash gives nothing away. It is read
-again when it changes. Every method has a scope in one table, and a method that is not in it can be called by nobody.
+It contains hashes only. A token has 256 random bits, so a plain hash is safe. The file is reloaded when it changes.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from darksight_service.errors import ForbiddenError, SettingsError, Unauthentica
 __all__ = ["OPEN", "SCOPES", "Token", "TokenFile", "make_token"]
 
 SCOPES = ("score", "report", "read", "admin")
-"""What a token can permit; they do not include each other."""
+"""What a token can permit. No scope includes another."""
 
 OPEN = "open"
-"""The scope of what anybody may call: health."""
+"""The scope of methods that need no token, such as health checks."""
 
-_REREAD_SECONDS = 1.0
-# Headers whose token is remembered. Blanks around a token make others of it, so that there could be any number.
-_SEEN = 1000
+_RELOAD_SECONDS = 1.0
+# Maximum number of cached headers. Callers can vary the spaces around a token, so the cache must be bounded.
+_MAX_CACHED = 1000
 
 _log = logging.getLogger("darksight.auth")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A line of the file."""
+    """A line of the token file."""
 
     name: str
     scopes: frozenset[str]
@@ -48,16 +47,16 @@ class Token:
     expires: float
 
     def line(self) -> str:
-        """The line."""
+        """The token as a line of the file."""
         until = "" if self.expires == float("inf") else f" {datetime.fromtimestamp(self.expires, UTC).date()}"
         scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
         return f"{self.name} {scopes} {self.digest.hex()}{until}\n"
 
 
 def make_token(name: str, scopes: list[str], expires: date | None = None) -> tuple[str, Token]:
-    """A new secret and the line for the file."""
+    """A new secret, and its token for the file."""
     if not name or any(character.isspace() for character in name) or name.startswith("#"):
-        raise SettingsError(f"{name!r} cannot name a token: use letters, digits and dashes")
+        raise SettingsError(f"{name!r} is not a valid token name; use letters, digits and dashes")
     secret = f"ds_{secrets.token_urlsafe(32)}"
     until = (
         float("inf") if expires is None else datetime(expires.year, expires.month, expires.day, tzinfo=UTC).timestamp()
@@ -71,14 +70,15 @@ class TokenFile:
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     clock
         Unix time in seconds.
 
     Raises
     ------
     SettingsError
-        If it cannot be read or has a bad line. A file that goes bad later keeps the tokens of before, and is logged.
+        If the file cannot be read or has an invalid line. If that happens later, the previous tokens stay valid and
+        the error is logged.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -86,40 +86,40 @@ class TokenFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._stamp = self._status()
-        # Tokens, and by header those that were found among them: they are forgotten together.
+        # All tokens, and a cache by header. Both are replaced together.
         self._known: tuple[tuple[Token, ...], dict[str, Token]] = _parse(path), {}
         self._checked = clock()
 
     def permit(self, header: str | None, scope: str) -> str:
-        """Name of the token in an `authorization` header, if it permits `scope`.
+        """Name of the token in an `authorization` header.
 
         Raises
         ------
         UnauthenticatedError
-            If there is no such token, or no longer.
+            If the token is missing, unknown or expired.
         ForbiddenError
-            If it does not permit this.
+            If the token lacks the scope.
         """
         if not header or header[:7].lower() != "bearer ":
             raise UnauthenticatedError(
-                "this server needs a token: send metadata authorization: Bearer TOKEN", kind="missing"
+                "a token is required: send the metadata authorization: Bearer TOKEN", kind="missing"
             )
         now = self._clock()
-        if now - self._checked > _REREAD_SECONDS:
-            self._reread(now)
-        tokens, seen = self._known
-        found = seen.get(header) or _find(tokens, header[7:].strip())
+        if now - self._checked > _RELOAD_SECONDS:
+            self._reload(now)
+        tokens, cached = self._known
+        found = cached.get(header) or _find(tokens, header[7:].strip())
         if found is None:
-            raise UnauthenticatedError("the token is not known to this server", kind="invalid")
-        if len(seen) < _SEEN:
-            seen[header] = found
+            raise UnauthenticatedError("the token is unknown", kind="invalid")
+        if len(cached) < _MAX_CACHED:
+            cached[header] = found
         if found.expires <= now:
             raise UnauthenticatedError(f"the token {found.name!r} has expired", kind="expired")
         if scope not in found.scopes:
-            raise ForbiddenError(f"the token {found.name!r} has no scope {scope!r}", kind="forbidden")
+            raise ForbiddenError(f"the token {found.name!r} lacks the scope {scope!r}", kind="forbidden")
         return found.name
 
-    def _reread(self, now: float) -> None:
+    def _reload(self, now: float) -> None:
         with self._lock:
             self._checked = now
             stamp = self._status()
@@ -129,9 +129,9 @@ class TokenFile:
                 tokens = _parse(self._path)
                 self._known = tokens, {}
                 self._stamp = stamp
-                _log.info("tokens_read", extra={"tokens": len(tokens)})
+                _log.info("tokens_reloaded", extra={"tokens": len(tokens)})
             except SettingsError as error:
-                _log.error("tokens_kept_as_they_were", extra={"error": error.message})
+                _log.error("tokens_reload_failed", extra={"error": error.message})
 
     def _status(self) -> tuple[int, int, int]:
         try:
@@ -143,7 +143,7 @@ class TokenFile:
 
 def _find(tokens: tuple[Token, ...], secret: str) -> Token | None:
     digest, found = _digest(secret), None
-    # All of them, each in constant time: how long it takes tells nothing about any of them.
+    # Compare with all of them, each in constant time, so that the duration reveals nothing.
     for token in tokens:
         if hmac.compare_digest(token.digest, digest):
             found = token
@@ -165,7 +165,7 @@ def _parse(path: Path) -> tuple[Token, ...]:
         if line.strip() and not line.lstrip().startswith("#")
     )
     if len({token.name for token in tokens}) != len(tokens):
-        raise SettingsError(f"{path}: a name is there twice", file=str(path))
+        raise SettingsError(f"{path}: two tokens have the same name", file=str(path))
     return tokens
 
 
@@ -179,7 +179,7 @@ def _parse_line(line: str, where: str) -> Token:
             raise ValueError(line)
     except ValueError:
         raise SettingsError(
-            f"{where}: must be NAME SCOPES SHA256 [YYYY-MM-DD]; darksight token writes such lines"
+            f"{where}: expected NAME SCOPES SHA256 [YYYY-MM-DD], as written by darksight token"
         ) from None
     return Token(name, _scopes(scopes.split(","), where), raw, expires)
 
@@ -187,5 +187,5 @@ def _parse_line(line: str, where: str) -> Token:
 def _scopes(scopes: list[str], where: str) -> frozenset[str]:
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
-        raise SettingsError(f"{where}: {', '.join(unknown) or 'none'} is no scope; there are {', '.join(SCOPES)}")
+        raise SettingsError(f"{where}: unknown scope {', '.join(unknown) or repr('')}; scopes are {', '.join(SCOPES)}")
     return frozenset(scopes)

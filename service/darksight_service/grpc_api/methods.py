@@ -1,0 +1,162 @@
+"""The table of all methods: the scope that each needs, its handler and its pool.
+
+A method that is not in the table cannot be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from darksight_service.control.tokens import OPEN
+from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.inference import InferenceServicer
+from darksight_service.grpc_api.pools import CallPool, StreamPool
+from darksight_service.grpc_api.scoring import Scoring
+from darksight_service.grpc_api.status import abort, abort_code
+from darksight_service.metrics.processes import ProcessCounts
+
+__all__ = ["Method", "MethodTable", "in_pool"]
+
+MONITOR, ADMIN, INFERENCE = "darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"
+HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method: the scope it needs, its handler, and the pool that the handler runs in."""
+
+    scope: str
+    handler: Handler
+    pool: CallPool | StreamPool
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTable:
+    """Builds the methods of each service, by full name.
+
+    Parameters
+    ----------
+    calls, streams
+        The pools.
+    counts
+        Counters of the process.
+    worker_header
+        Metadata that tells clients which worker responded.
+    """
+
+    calls: CallPool
+    streams: StreamPool
+    counts: ProcessCounts
+    worker_header: tuple[str, str]
+
+    def darksight(self, scoring: Scoring, admin: Admin, inference: InferenceServicer) -> dict[str, Method]:
+        """MonitorService, AdminService and GRPCInferenceService."""
+        unary, regions = self._unary, admin.regions
+        table = {
+            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True),
+            f"/{MONITOR}/ScoreStream": self._stream("score", scoring.score_stream),
+            f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
+            f"/{MONITOR}/ListPoints": unary("read", scoring.list_points),
+            f"/{ADMIN}/ListModels": unary("read", admin.list_models),
+            f"/{ADMIN}/GetModel": unary("read", admin.get_model),
+            f"/{ADMIN}/DeployBundle": unary("admin", admin.deploy_bundle),
+            f"/{ADMIN}/ActivateVersion": unary("admin", admin.activate_version),
+            f"/{ADMIN}/RollBack": unary("admin", admin.roll_back),
+            f"/{ADMIN}/SetShadow": unary("admin", admin.set_shadow),
+            f"/{ADMIN}/GetPolicy": unary("read", admin.get_policy),
+            f"/{ADMIN}/SetPolicy": unary("admin", admin.set_policy),
+            f"/{ADMIN}/DryRunPolicy": unary("read", admin.dry_run_policy),
+            f"/{ADMIN}/ListRegions": unary("read", regions.list_regions),
+            f"/{ADMIN}/PreviewRegion": unary("read", regions.preview_region),
+            f"/{ADMIN}/SaveRegion": unary("admin", regions.save_region),
+            f"/{ADMIN}/SetRegionMode": unary("admin", regions.set_region_mode),
+            f"/{ADMIN}/RemoveRegion": unary("admin", regions.remove_region),
+            f"/{ADMIN}/CarryOverRegion": unary("admin", regions.carry_over_region),
+        }
+        for name, (scope, behaviour) in inference.methods().items():
+            table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour, scores=name == "ModelInfer")
+        return table
+
+    def health(self, servicer: health.HealthServicer) -> dict[str, Method]:
+        """The standard health service."""
+        read, write = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
+
+        def check(data: bytes, context: grpc.ServicerContext) -> Any:
+            try:
+                request = read(data)
+            except Exception:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a HealthCheckRequest")
+            return servicer.Check(request, context)
+
+        checked: Handler = grpc.unary_unary_rpc_method_handler(check, None, write)
+        watched = grpc.unary_stream_rpc_method_handler(servicer.Watch, read, write)
+        return {
+            f"/{HEALTH}/Check": Method(OPEN, checked, self.calls),
+            f"/{HEALTH}/Watch": Method(OPEN, watched, self.calls),
+        }
+
+    def reflection(self) -> dict[str, Method]:
+        """The standard reflection service."""
+        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, REFLECTION))
+        handler = grpc.stream_stream_rpc_method_handler(
+            in_pool(servicer.ServerReflectionInfo, self.streams),
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        return {f"/{REFLECTION}/ServerReflectionInfo": Method("read", handler, self.streams)}
+
+    def _unary(
+        self,
+        scope: str,
+        behaviour: Callable[[bytes, grpc.ServicerContext], bytes],
+        is_short: Callable[[bytes], bool] | None = None,
+        *,
+        scores: bool = False,
+    ) -> Method:
+        trailers = (self.worker_header,)
+
+        def call(request: bytes, context: grpc.ServicerContext) -> Any:
+            self.counts.start_call()
+            code = 0
+            try:
+                context.set_trailing_metadata(trailers)
+                return behaviour(request, context)
+            except Exception as error:
+                code = abort_code(error)
+                abort(context, error)
+            finally:
+                self.counts.end_call(code)
+
+        # `CallPool` reads these attributes.
+        call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
+        return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.calls)
+
+    def _stream(self, scope: str, behaviour: Callable[..., Iterator[bytes]]) -> Method:
+        def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            self.counts.start_call()
+            try:
+                context.send_initial_metadata((self.worker_header,))
+                yield from behaviour(requests, context)
+            finally:
+                self.counts.end_call(0)
+
+        return Method(scope, grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams)), self.streams)
+
+
+def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> Callable[..., Any]:
+    """A handler that runs in a pool of its own."""
+
+    def call(requests: Any, context: grpc.ServicerContext) -> Any:
+        return behaviour(requests, context)
+
+    call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
+    return call
