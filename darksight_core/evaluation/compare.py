@@ -162,9 +162,8 @@ def compare(
             for score in scores
             if score in strange
         }
-    outlier = bundle.calibration.outlier_score
     counts = (len(memory), len(measured))
-    return Comparison(failure, ood, choice, outlier, *counts, merged, measured.errors, tuple(notes))
+    return Comparison(failure, ood, choice, "outlier_score", *counts, merged, measured.errors, tuple(notes))
 
 
 def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, seed: int) -> _Models:
