@@ -19,7 +19,9 @@ def place_served(embedder: Embedder, log_pi: Floats) -> Floats:
     theta = Theta.of(embedder.student, dtype=torch.float64)
     logs = torch.tensor(embedder.shown(log_pi))
     rows, bound = rows_of(logs.T), torch.tensor([embedder.bound], dtype=torch.float64)
-    first, second = logs.topk(2, dim=1).indices.T
+    # Not topk: of equal ones the first counts, as in numpy.
+    first = logs.argmax(dim=1)
+    second = logs.scatter(1, first[:, None], -torch.inf).argmax(dim=1)
     pairs = [_best_anchor(embedder, logs, classes) for classes in (first, second)]
     (points, losses), (rivals, rival_losses) = pairs
     anchor = torch.where((rival_losses < losses)[:, None], rivals, points).T[None]

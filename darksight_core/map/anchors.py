@@ -103,7 +103,7 @@ class Anchors:
         return np.where(closer[:, None], rivals, points), np.where(closer, rival_losses, losses)
 
     def best(self, pi: Floats, log_pi: Floats, classes: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """The best anchor (n, 2) of one class (n,) for each row (n, K), and KL_sym there, (n,); infinite without one."""
+        """The best anchor (n, 2) of one class (n,) for each row (n, K), and KL_sym there, (n,), or infinity."""
         points, losses = np.empty((len(pi), 2)), np.empty(len(pi))
         for k in np.unique(classes).tolist():
             rows, near = np.flatnonzero(classes == k), self.neighbours[k]

@@ -2,8 +2,8 @@
 
 Compiling takes a dozen CPU seconds and 250 MB, loading the machine code half a second. So a process does not compile by
 itself: it starts another one that fills the cache, and loads from there. Of processes that start together, such as the
-workers of a service, one compiles and the others wait for it. Where no cache can be written, as in a read-only container
-without one, each process compiles for itself, in the background.
+workers of a service, one compiles and the others wait for it. Where no cache can be written, as in a read-only
+container without one, each process compiles for itself, in the background.
 
     python -m darksight_core.runtime.compilation        compiles into the cache, as the build of an image does
 """
@@ -39,6 +39,11 @@ class Kernel:
     def is_available(self) -> bool:
         """Whether numba is installed."""
         return importlib.util.find_spec("numba") is not None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether loading has begun."""
+        return self._thread is not None
 
     def start(self) -> None:
         """Begin to load the kernel, unless that has begun; it is there when `wait` returns true."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,9 @@ class KernelCache(caching.FunctionCache):
 
     def load(self) -> Any:
         """The compiled function, from the cache or compiled now; it takes arguments of this kind and no other."""
-        try:
-            score_rows.compile(self._types)
-        except OSError:
-            # It is compiled; only keeping it has failed.
-            if not score_rows.signatures:
-                raise
-        score_rows.disable_compile()
+        if self._types not in score_rows.overloads:
+            # OSError: the cache cannot be written to, but the code is there.
+            with suppress(OSError):
+                score_rows.compile(self._types)
+            score_rows.disable_compile()
         return score_rows

@@ -2,9 +2,9 @@
 
     probs -> Scorer.score -> Gate.decide        as one pass of the compiled kernel, once it is loaded
 
-The decisions are those of `Gate.decide` on the same scores, without exception: reject scores of the compiled code differ
-from numpy's by rounding alone, so rows that close to the threshold are asked of the gate itself. That matters because a
-threshold is the score of some row, and classifiers give thousands of rows that are equal.
+The decisions are those of `Gate.decide` on the same scores, without exception: reject scores of the compiled code
+differ from numpy's by rounding alone, so the gate itself decides on rows that close to the threshold. That matters
+because a threshold is the score of some row, and classifiers give thousands of rows that are equal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ScoringPolicy:
         if learned is not None and len(learned.offsets) != scorer.n_inputs:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
-        self._rule = rule_of(self.gate)
+        # The compiled code knows of no logits.
+        self._rule = None if self._needs_logits else rule_of(self.gate)
 
     @classmethod
     def of(cls, bundle: Bundle, *, compiled: bool | None = None) -> ScoringPolicy:
@@ -60,12 +61,11 @@ class ScoringPolicy:
             (n, n_inputs), needed if the reject score is one of `LOGIT_SCORES`, else not read.
         """
         rows, kernel = self.scorer.read(probs), self.scorer.kernel
-        # The compiled code knows of no logits.
-        if kernel is None or self._needs_logits:
+        if kernel is None or self._rule is None:
             return self._score_by_parts(rows, logits)
         batch, close = run(kernel, rows, self.scorer.model, self._rule)
         if close:
-            self._decide_close(rows, batch)
+            self._decide_close(rows, batch, self._rule.closeness)
         self.gate.reject_inside(batch)
         return batch
 
@@ -101,9 +101,9 @@ class ScoringPolicy:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return self.gate.decide(log_probs(rows), batch, logits=given)
 
-    def _decide_close(self, rows: Floats, batch: ScoredBatch) -> None:
+    def _decide_close(self, rows: Floats, batch: ScoredBatch, closeness: float) -> None:
         """Let the gate decide on the rows that are close to its threshold."""
-        near = np.flatnonzero(np.abs(batch.confidence - self.gate.threshold) <= self._rule.closeness)
+        near = np.flatnonzero(np.abs(batch.confidence - self.gate.threshold) <= closeness)
         decided = self.gate.decide(log_probs(rows[near]), batch.take(near))
         for name in ("confidence", "decision", "reason"):
             getattr(batch, name)[near] = getattr(decided, name)

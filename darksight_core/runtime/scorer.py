@@ -7,8 +7,8 @@ What is wrong with the shape fails the call; what is wrong with the values of a 
 other row notices. Results never change after a `Scorer` is made, so any number of threads may share it.
 
 Rows are scored in numpy until the compiled kernel is loaded, which gives the same results up to rounding. It is loaded
-in the background; see `darksight_core.runtime.compilation`. Unless that is asked for, it begins when numpy has taken a few
-seconds: less work does not pay for it.
+in the background; see `darksight_core.runtime.compilation`. Unless that is asked for, it begins when numpy has taken a
+few seconds: less work does not pay for it.
 """
 
 from __future__ import annotations

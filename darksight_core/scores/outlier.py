@@ -239,6 +239,7 @@ class OutlierScore:
         return found
 
     def ranks(self) -> dict[str, RankTransform]:
+        """The rank transforms by the name of their score."""
         return {"gen": self.gen_rank, "log_ratio": self.log_ratio_rank, "direction": self.direction_rank}
 
 

@@ -52,7 +52,7 @@ def _score_rows(
     """
     (count, inputs), classes, close = probs.shape, plane.theta.shape[1], 0
     is_whole = classes == inputs and start.temperature == 1.0
-    size = min(_BLOCK, count) if classes < _MANY and plane.power == 2.0 else 1
+    size = max(min(_BLOCK, count), 1) if classes < _MANY and plane.power == 2.0 else 1
     pi, log_pi, row = np.empty((size, inputs)), np.empty((size, inputs)), np.empty(inputs)
     shown, log_shown = np.empty((size, classes)), np.empty((size, classes))
     costs, labels = np.empty(start.weights.shape[2]), np.empty(size, dtype=np.int64)
