@@ -50,7 +50,7 @@ def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
         **bundle.manifest,
         "embed": bundle.embedder.settings(),
         "outlier_score": bundle.outlier_score.settings(),
-        "calibration": {**bundle.calibration.settings(), "n": len(bundle.calibration)},
+        "calibration": {"n": len(bundle.calibration)},
         "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
     }
     data = encode(_tensors(bundle), manifest, source)
@@ -150,7 +150,7 @@ def _build(container: Container, source: str) -> Bundle:
             embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
             kde=Kde.from_tensors(part("kde")),
             outlier_score=OutlierScore.from_tensors(part("outlier_score"), manifest["outlier_score"]),
-            calibration=Calibration.from_tensors(part("calibration"), manifest["calibration"]),
+            calibration=Calibration.from_tensors(part("calibration")),
             reference=Reference(**part("reference")),
             probes=Probes(**part("probe")),
             splits=SplitSketches(**{field.name: sketch(field.name) for field in fields(SplitSketches)}),
@@ -266,7 +266,7 @@ def _check_probes(bundle: Bundle, source: str) -> None:
         near = np.abs(actual - expected) <= TOLERANCE * (1.0 + np.abs(expected))
         if not near.all():
             raise _probe_error(source, name, int(np.argmin(near.reshape(len(expected), -1).all(axis=1))))
-    score = found[calibration.outlier_score]
+    score = found["outlier_score"]
     slack = TOLERANCE * (1.0 + np.abs(score))
     low, high = calibration.p_value(score - slack), calibration.p_value(score + slack)
     inside = (low - 1e-12 <= probes.p_value) & (probes.p_value <= high + 1e-12)

@@ -179,7 +179,7 @@ class Probes:
 
     def ranked(self, calibration: Calibration) -> Probes:
         """The same probes with their p-values under a calibration."""
-        return replace(self, p_value=calibration.p_value(getattr(self, calibration.outlier_score)))
+        return replace(self, p_value=calibration.p_value(self.outlier_score))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

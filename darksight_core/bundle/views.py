@@ -78,17 +78,17 @@ def _describe_calibration(bundle: Bundle) -> list[str]:
     calibration = bundle.calibration
     if len(calibration) == 0:
         return ["calibration", "  none: every p-value is 1"]
-    lines = ["calibration", f"  p-values     rank of {calibration.outlier_score} among {len(calibration)}"]
+    lines = ["calibration", f"  p-values     rank of outlier_score among {len(calibration)}"]
     for alpha in _ALPHAS:
         threshold = _threshold(bundle, alpha)
-        text = "too few rows" if threshold is None else f"{calibration.outlier_score} < {threshold:.4g}"
+        text = "too few rows" if threshold is None else f"outlier_score < {threshold:.4g}"
         lines.append(f"  p <= {alpha:<7g} {text}")
     return lines
 
 
 def _threshold(bundle: Bundle, alpha: float) -> float | None:
     """Score below which p <= alpha, or nothing when the smallest p-value is larger."""
-    scores = bundle.calibration.scores[bundle.calibration.outlier_score]
+    scores = bundle.calibration.scores
     rank = int(np.floor(alpha * (len(scores) + 1) + 1e-9))
     return float(scores[rank - 1]) if 1 <= rank <= len(scores) else None
 

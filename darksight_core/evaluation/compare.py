@@ -162,9 +162,8 @@ def compare(
             for score in scores
             if score in strange
         }
-    outlier = bundle.calibration.outlier_score
     counts = (len(memory), len(measured))
-    return Comparison(failure, ood, choice, outlier, *counts, merged, measured.errors, tuple(notes))
+    return Comparison(failure, ood, choice, "outlier_score", *counts, merged, measured.errors, tuple(notes))
 
 
 def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, seed: int) -> _Models:
@@ -214,7 +213,6 @@ def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floa
     found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
     if rows.logits is not None:
         found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
-    found["soft_knn"] = bundle.outlier_score.neighbours.score(rows.log_pi)
     found["outlier_score"] = bundle.outlier_score.score(rows.log_pi)
     if models.learned is not None:
         found["learned"] = models.learned.log_odds(rows.log_pi, **densities)

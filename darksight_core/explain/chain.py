@@ -26,6 +26,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.fit.map.placement import Theta
+from darksight_core.fit.network.forward import forward
 from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import ScoredBatch
@@ -185,14 +186,7 @@ class Chain:
         return log_pi
 
     def _network(self, log_pi: Tensor) -> Tensor:
-        network, bound = self.embedder.network, self.embedder.bound
-        logs = log_pi.exp().clamp_min(1e-8).log() / 8.0
-        inputs = {"probs": [log_pi.exp()], "log_probs": [logs], "both": [log_pi.exp(), logs]}[network.features]
-        values = torch.cat(inputs, dim=1)
-        *hidden, last = ((torch.tensor(weight), torch.tensor(bias)) for weight, bias in network.layers)
-        for weight, bias in hidden:
-            values = torch.relu(values @ weight + bias)
-        return (values @ last[0] + last[1]).clamp(-bound, bound)
+        return forward(self.embedder.network, log_pi).clamp(-self.embedder.bound, self.embedder.bound)
 
     def _optimum(self, log_pi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Places (n, 2), ∂L/∂y there (n, 2), which depends on log π alone, and |H|⁻¹ (n, 2, 2)."""

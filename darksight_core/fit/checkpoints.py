@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,9 @@ class Checkpoints:
 
         team.share(prepare)
 
-    def once(self, name: str, make: Callable[[], Arrays], meanwhile: Iterable[None] = ()) -> Arrays:
-        """What the first process makes, on every process; the others take steps of `meanwhile` until it is there."""
-        return self._team.share(lambda: self._kept(name, make), meanwhile)
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """What the first process makes, on every process."""
+        return self._team.share(lambda: self._kept(name, make))
 
     def once_by_all(self, name: str, make: Callable[[], Kde]) -> Arrays:
         """A density that all processes make together and the first keeps."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,31 +33,29 @@ from darksight_core.bundle import (
 )
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.evaluation.measures import Fidelity
+from darksight_core.fit.anchors import choose_anchors, network_threshold
 from darksight_core.fit.checkpoints import Checkpoints
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.distributed.process_group import Arrays, ProcessGroup
 from darksight_core.fit.distributed.shards import Part, Share
 from darksight_core.fit.map.fitting import MapFit, decide_map, draw_core, entropies, place_rows
-from darksight_core.fit.map.placement import Theta, best_candidate, nearest_candidate, newton, rows_of
+from darksight_core.fit.map.placement import Theta
 from darksight_core.fit.network.distil import DistilConfig, Lessons, distil
-from darksight_core.fit.outliers import OutlierScores
 from darksight_core.fit.sample import Sample
-from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
+from darksight_core.fit.served import place_served
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.split import RowSketch, Split, make_split
 from darksight_core.progress import Progress, Report, silent
-from darksight_core.runtime.scorer import Scorer
-from darksight_core.scores.outlier import OutlierScore
+from darksight_core.scores.outlier import OutlierScore, draw_known
 from darksight_core.simplex import Floats, kl, kl_sym, log_probs, log_softmax, temper
 
 __all__ = ["FitReport", "StageFigures", "fit_bundle"]
 
-_ANCHORS = 1_000
 _PROBES = 48
-_SCORE_ROWS = 1 << 15
 # Held-out rows on which what each refinement step buys is measured, and the exact placement they are compared with.
 _MEASURED_ROWS = 20_000
 
@@ -175,12 +173,10 @@ def fit_bundle(
     soft = _tempered(mapped[fit.own], config.temperature)
     options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
 
-    outliers = OutlierScores(probs, even, config.seed)
-    meanwhile = outliers.meanwhile()
-    fitted, lessons = _fit_map(soft, fit, config, DistilConfig(**options), sample, steps, meanwhile, report)
+    fitted, lessons = _fit_map(soft, fit, config, DistilConfig(**options), sample, steps, report)
     soft_even, even_points = _tempered(mapped[even.own], config.temperature), fitted.points[fit.where(even)]
     f_p, embedder = _distilled(
-        soft, fit, soft_even, even, fitted, lessons, DistilConfig(**options), steps, meanwhile, report,
+        soft, fit, soft_even, even, fitted, lessons, DistilConfig(**options), steps, report,
         n_inputs=predictions.n_classes, refine_steps=refine_steps, temperature=config.temperature,
         columns=None if columns is None else tuple(columns),
     )  # fmt: skip
@@ -188,7 +184,7 @@ def fit_bundle(
     points = steps.rows("served", share.rows, lambda: _served_points(embedder, probs, even, report))
     all_points = team.gather(points)
     kde = Kde.from_tensors(steps.once_by_all("density", lambda: Kde.fit(all_points, seed=config.seed, crew=team)))
-    outlier_score = outliers.finish()
+    known = even.pick(probs[even.own], draw_known(even.total, config.seed))
     figures = _figures(predictions, mapped, share, split, even, fitted, embedder, even_points, points, config)
     map_figures = _map_figures(mapped, even, fitted, even_points, _shown_labels(predictions, columns, team), config)
     held = team.pick(probs, share.rows.start, split.calibrate)
@@ -197,8 +193,8 @@ def fit_bundle(
     probe_rows = even.pick(probs[even.own], _probe_places(team.gather(probs[even.own].max(axis=1))))
 
     def write() -> Arrays:
-        scorer = Scorer(embedder, kde, outlier_score, Calibration.empty())
-        calibration = Calibration(_outlier_scores(scorer, held, report))
+        outlier_score = OutlierScore.fit(log_probs(known))
+        calibration = Calibration(outlier_score.score(log_probs(held)))
         manifest = make_manifest(
             predictions.class_names,
             {
@@ -269,7 +265,6 @@ def _fit_map(
     distil_config: DistilConfig,
     sample: Sample | None,
     steps: Checkpoints,
-    meanwhile: Iterable[None],
     report: Report,
 ) -> tuple[MapFit, Lessons]:
     """The map with the points of this process's fit rows, and which rows f_p is to learn from.
@@ -284,7 +279,7 @@ def _fit_map(
         core_rows = fit.pick(soft, core.rows.numpy())
     else:
         entropy, core, core_rows = entropies(soft), None, soft
-    made = steps.once("map", lambda: _map_arrays(decide_map(core_rows, core, plain, report=report)), meanwhile)
+    made = steps.once("map", lambda: _map_arrays(decide_map(core_rows, core, plain, report=report)))
     fitted = _map_of(made)
     if config.method == "fast":
         points = steps.rows(
@@ -327,7 +322,6 @@ def _distilled(
     lessons: Lessons,
     config: DistilConfig,
     steps: Checkpoints,
-    meanwhile: Iterable[None],
     report: Report,
     **embedding: Any,
 ) -> tuple[_FP, Embedder]:
@@ -338,6 +332,8 @@ def _distilled(
     def make() -> Arrays:
         assert isinstance(fitted.student, Student)
         made = distil(taught, taught_points, fitted.student, fitted.bound, config, lessons=lessons.alone, report=report)
+        candidates = np.clip(np.concatenate([fitted.anchors, taught_points]), -fitted.bound, fitted.bound)
+        anchors = choose_anchors(made.student, candidates, some, config.seed)
         network = {f"weight{i}": weight for i, weight in enumerate(made.weights)}
         network |= {f"bias{i}": bias for i, bias in enumerate(made.biases)}
         return {
@@ -346,17 +342,25 @@ def _distilled(
             "scales": made.student.scales,
             "log_prior": made.student.log_prior,
             "dof": np.array([made.student.dof]),
-            "anchors": _useful_anchors(fitted, made.student, some),
+            "anchors": anchors,
+            "network_above": np.array([network_threshold(made.student, anchors, some)]),
             "stages": np.frombuffer(json.dumps([stage.as_dict() for stage in made.stages]).encode(), dtype=np.uint8),
         }
 
-    made = steps.once("network", make, meanwhile)
+    made = steps.once("network", make)
     student = Student(made["means"], made["scales"], made["log_prior"], float(made["dof"][0]))
     layers = range(sum(name.startswith("weight") for name in made))
     network = Network(
         tuple(made[f"weight{i}"] for i in layers), tuple(made[f"bias{i}"] for i in layers), config.features
     )
-    embedder = Embedder(student=student, network=network, anchors=made["anchors"], bound=fitted.bound, **embedding)
+    embedder = Embedder(
+        student=student,
+        network=network,
+        anchors=made["anchors"],
+        bound=fitted.bound,
+        network_above=float(made["network_above"][0]),
+        **embedding,
+    )
     return _FP(student, json.loads(made["stages"].tobytes())), embedder
 
 
@@ -417,26 +421,6 @@ def _plain(options: dict[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _useful_anchors(fitted: MapFit, student: Student, probs: NDArray[np.float32]) -> Floats:
-    """The anchors from which searches start most often, at most `_ANCHORS`, with one for every class that has any."""
-    anchors = np.clip(fitted.anchors.astype(np.float32).astype(np.float64), -fitted.bound, fitted.bound)
-    theta, candidates = Theta.of(student), torch.tensor(anchors.T[None], dtype=torch.float32)
-    wins = np.zeros(len(anchors))
-    for start in range(0, len(probs), 4_096):
-        part = probs[start : start + 4_096]
-        rows = rows_of(torch.tensor(log_probs(part).T, dtype=torch.float32))
-        for faithful in (False, True):
-            best = best_candidate(theta, rows, candidates, faithful=faithful)[0]
-            wins += np.bincount(best.numpy(), minlength=len(anchors))
-    classes = student.log_posterior(anchors).argmax(axis=1)
-    for k in range(student.n_classes):
-        own = np.flatnonzero(classes == k)
-        if len(own):
-            wins[own[wins[own].argmax()]] += len(probs)
-    chosen = np.sort(np.argsort(-wins, kind="stable")[:_ANCHORS])
-    return anchors[chosen]
-
-
 def _served_points(embedder: Embedder, probs: NDArray[np.float32], even: Part, report: Report) -> Floats:
     """Points (n, 2) of these rows as the served scorer places them, block by block."""
     points = np.empty((len(even.own), 2))
@@ -444,18 +428,6 @@ def _served_points(embedder: Embedder, probs: NDArray[np.float32], even: Part, r
         points[block], loss = embedder.embed(log_probs(probs[even.own[block]]))
         report(Progress("score", block.stop, len(even.own), float(loss.mean())))
     return points
-
-
-def _outlier_scores(scorer: Scorer, probs: NDArray[np.float32], report: Report) -> dict[str, Floats]:
-    """Scores of rows by the scorer that will serve, kernel and all."""
-    scores: dict[str, Floats] = {name: np.empty(len(probs)) for name in OUTLIER_SCORES}
-    for start in range(0, len(probs), _SCORE_ROWS):
-        part = slice(start, start + _SCORE_ROWS)
-        found = scorer.score(probs[part])
-        for name in OUTLIER_SCORES:
-            scores[name][part] = getattr(found, name)
-        report(Progress("calibrate", min(start + _SCORE_ROWS, len(probs)), len(probs), float("nan")))
-    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,30 +513,17 @@ def _probe_places(top: NDArray[np.float32]) -> NDArray[np.int64]:
 def _probes(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, probs: NDArray[np.float32]) -> Probes:
     """Some of the rows, with the scores that torch computes for them.
 
-    Rows that the label-faithful rule moves are left to the tests: it ends in a bisection that two libraries need not
-    round alike.
+    Of a row that is led back to the region of its class the search begins at the end of a bisection, which two
+    libraries need not round alike; such rows are left out if they differ.
     """
     log_pi = log_probs(probs)
-    rows = embedder.prepare(log_pi)
-    classes = embedder.student.n_classes
-    theta = Theta.of(embedder.student, dtype=torch.float64)
-    torch_rows = rows_of(torch.tensor(rows[:, classes : 2 * classes].T))
-    bound = torch.tensor([embedder.bound], dtype=torch.float64)
-    values = torch.tensor(embedder.network.inputs(rows[:, :classes]))
-    for i, (weight, bias) in enumerate(embedder.network.layers):
-        values = values @ torch.tensor(weight) + torch.tensor(bias)
-        values = values.relu() if i + 1 < len(embedder.network.layers) else values
-    guess = values.T[None].clamp(-embedder.bound, embedder.bound)
-    anchor = nearest_candidate(theta, torch_rows, torch.tensor(embedder.anchors.T[None]))
-    starts = [newton(theta, torch_rows, start, steps=0, bound=bound)[1] for start in (guess, anchor)]
-    start = torch.where((starts[0] <= starts[1])[:, None, :], guess, anchor)
-    points = newton(theta, torch_rows, start, steps=embedder.refine_steps, bound=bound)[0][0].T.numpy()
+    points = place_served(embedder, log_pi)
     numpy_points = embedder.embed(log_pi)[0]
     same = np.abs(points - numpy_points).max(axis=1) < 1e-6 * (1.0 + np.abs(points).max())
-    kept_class = embedder.student.log_posterior(points).argmax(axis=1) == rows[:, :classes].argmax(axis=1)
-    if same[kept_class].mean() < 0.9:
+    if same.mean() < 0.9:
         raise FitError("numpy and torch place the same rows at different points; please report this")
     chosen = np.flatnonzero(same)[:: max(1, int(same.sum()) // _PROBES)][:_PROBES]
+    theta = Theta.of(embedder.student, dtype=torch.float64)
     density = torch.logsumexp(theta.scores(torch.tensor(points[chosen].T[None])), dim=1)[0].numpy()
     return Probes.of(
         probs[chosen],

@@ -60,13 +60,13 @@ _RISE = 1.2
 _DRAWN = 20_000
 """References that a bandwidth is chosen on."""
 
-_LEVELS, _SQUARES, _CONES = 24, 8, 16
+LEVELS, SQUARES, CONES = 24, 8, 16
 """Depth of the tree, squares along a tile, cones along a side of the frame: the format of the arrays."""
 
 _DEALT = 3
 """Level whose cells are dealt in turn to the processes that build a tree together."""
 
-_SAMPLES = 4 * _SQUARES + 1
+_SAMPLES = 4 * SQUARES + 1
 """Places along a tile where it is checked. With three to a square its corners erred by half as much again unseen."""
 
 _SHORT, _LONG, _MANY = 16, 64, 4096
@@ -223,7 +223,7 @@ class Kde:
     terms: Floats
 
     def __post_init__(self) -> None:
-        leaves = len(self.keys) + 4 * _CONES
+        leaves = len(self.keys) + 4 * CONES
         fits = (
             self.bandwidth > 0.0
             and self.frame.shape == (3,)
@@ -232,7 +232,7 @@ class Kde:
             and bool((np.diff(self.keys) > 0).all() and (self.widths > 0).all())
             and self.anchors.shape == (leaves, 2)
             and self.starts.shape == self.counts.shape == (leaves,)
-            and self.tiles.shape[1:] == (_SQUARES + 3, _SQUARES + 3)
+            and self.tiles.shape[1:] == (SQUARES + 3, SQUARES + 3)
             and self.terms.shape[1:] == (3,)
         )
         if fits:
@@ -315,7 +315,7 @@ class Kde:
         """Leaf of each point, (m,), and its place there, (m, 2)."""
         across = (points - self.frame[:2]) / self.frame[2]
         inside = (across >= 0.0) & (across < 1.0)
-        fine = np.minimum(np.maximum(across, 0.0), 1.0 - 2.0**-_LEVELS) * 2.0**_LEVELS
+        fine = np.minimum(np.maximum(across, 0.0), 1.0 - 2.0**-LEVELS) * 2.0**LEVELS
         cell = fine.astype(np.int64)
         spread = _SPREAD[cell & 4095] | _SPREAD[cell >> 12] << 24
         leaf = np.searchsorted(self.keys, spread[:, 0] | spread[:, 1] << 1, side="right") - 1
@@ -327,17 +327,17 @@ class Kde:
             x, y = place[outer].T
             flat = np.abs(x) >= np.abs(y)
             along, towards = np.where(flat, y, x), np.where(flat, x, y)
-            segment = ((along / np.abs(towards) + 1.0) * (0.5 * _CONES)).astype(np.int64)
+            segment = ((along / np.abs(towards) + 1.0) * (0.5 * CONES)).astype(np.int64)
             side = np.where(flat, 0, 2) + (towards < 0.0)
-            leaf[outer] = len(self.keys) + side * _CONES + np.minimum(segment, _CONES - 1)
+            leaf[outer] = len(self.keys) + side * CONES + np.minimum(segment, CONES - 1)
         return leaf, place
 
     def _read_tiles(self, leaf: Ints, place: Floats) -> Floats:
         """r at places (m, 2) of tiles: 4 x 4 coefficients under the cubic B-spline."""
-        knots = (place + 0.5) * _SQUARES
-        square = np.minimum(knots.astype(np.int64), _SQUARES - 1)
+        knots = (place + 0.5) * SQUARES
+        square = np.minimum(knots.astype(np.int64), SQUARES - 1)
         weights = _b_spline(knots - square)
-        corner = (self.starts[leaf] * (_SQUARES + 3) + square[:, 0]) * (_SQUARES + 3) + square[:, 1]
+        corner = (self.starts[leaf] * (SQUARES + 3) + square[:, 0]) * (SQUARES + 3) + square[:, 1]
         near = self.tiles.ravel()[corner + _NEIGHBOURS[:, None]].reshape(4, 4, -1)
         value: Floats = np.einsum("im,ijm,jm->m", weights[:, :, 0], near, weights[:, :, 1])
         return value
@@ -448,7 +448,7 @@ class _Build:
         leaves = tree + self.grow_cones(self.budget - sum(leaf.size for leaf in tree))
         is_tile = np.array([leaf.is_tile for leaf in leaves])
         counts = np.array([0 if leaf.is_tile else len(leaf.values) for leaf in leaves])
-        none = np.empty((0, _SQUARES + 3, _SQUARES + 3))
+        none = np.empty((0, SQUARES + 3, SQUARES + 3))
         return Kde(
             bandwidth=self.bandwidth,
             frame=np.array([*(self.centre - 0.5 * self.side), self.side]),
@@ -505,8 +505,8 @@ class _Build:
         stack = [(0, 0, 0, self.references, self.log_weights, False)]
         while stack:
             level, x, y, references, log_weights, condensed = stack.pop()
-            key, width = _morton(x << (_LEVELS - level), y << (_LEVELS - level)), 1 << (_LEVELS - level)
-            is_own = (key >> 2 * (_LEVELS - _DEALT)) % self.crew.size == self.crew.rank
+            key, width = _morton(x << (LEVELS - level), y << (LEVELS - level)), 1 << (LEVELS - level)
+            is_own = (key >> 2 * (LEVELS - _DEALT)) % self.crew.size == self.crew.rank
             if level >= _DEALT and not is_own:
                 continue
             side = self.side / (1 << level)
@@ -537,7 +537,7 @@ class _Build:
             crowded = len(log_shares) > _MANY and float(mean @ mean) < (side + 4.0 * h) ** 2
             if len(log_shares) > _SHORT and side <= (4.0 if crowded else 24.0) * h:
                 tile, is_core = self.try_tile(log_shares, slopes, mean, side, offset, core)
-            short = len(log_shares) <= _LONG or level == _LEVELS
+            short = len(log_shares) <= _LONG or level == LEVELS
             if tile is None and not short and side <= h and log_shares.min() > -600.0:
                 # The tilted mean of a bin is exact to first order everywhere in the cell, whatever its distance.
                 bins = _bin(log_shares, slopes, 0.25 if is_core else 0.8)
@@ -635,8 +635,8 @@ class _Build:
         for side in 0.5 * self.side * ends:
             kept = _seen_from(side, self.references - self.centre[:, None], self.log_weights, h)
             places, log_weights = self.references[:, kept] - self.centre[:, None], self.log_weights[kept]
-            rim = _along(side, _CONES + 1)
-            for segment in (rim[:, part : part + 2] for part in range(_CONES)):
+            rim = _along(side, CONES + 1)
+            for segment in (rim[:, part : part + 2] for part in range(CONES)):
                 kept = _seen_from(segment, places, log_weights, h)
                 if len(kept) > _LONG:
                     kept = _seen_in_parts(segment, places, log_weights, h, kept)
@@ -795,9 +795,9 @@ def _b_spline(offset: Floats) -> Floats:
 
 def _design() -> Floats:
     """Value of each B-spline at each sample along one side of a tile, (33, 11)."""
-    knots = np.linspace(0.0, _SQUARES, _SAMPLES)
-    square = np.minimum(knots.astype(np.int64), _SQUARES - 1)
-    design = np.zeros((_SAMPLES, _SQUARES + 3))
+    knots = np.linspace(0.0, SQUARES, _SAMPLES)
+    square = np.minimum(knots.astype(np.int64), SQUARES - 1)
+    design = np.zeros((_SAMPLES, SQUARES + 3))
     for shift, weight in enumerate(_b_spline(knots - square)):
         design[np.arange(_SAMPLES), square + shift] = weight
     return design
@@ -810,5 +810,5 @@ def _morton(x: int, y: int) -> int:
 
 _DESIGN = _design()
 _FIT = np.linalg.pinv(_DESIGN)
-_NEIGHBOURS = np.add.outer(np.arange(4) * (_SQUARES + 3), np.arange(4)).ravel()
+_NEIGHBOURS = np.add.outer(np.arange(4) * (SQUARES + 3), np.arange(4)).ravel()
 _SPREAD: Ints = ((np.arange(4096)[:, None] >> np.arange(12) & 1) << 2 * np.arange(12)).sum(axis=1)

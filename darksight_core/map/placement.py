@@ -4,17 +4,15 @@ Given θ, the point of a row π solves its own problem in the plane,
 
     y(π) = argmin_y KL_sym(π, P_S(. | y)),      s_k(y) = b_k - c log(|y - μ_k|² + v_k),      P_S = softmax(s),
 
-which has several local minima. The search starts from the better of two guesses: the network f_p, and the best of the
-stored anchors y_m, found by one matrix product because KL_sym is linear in (π, log π) when Q_m = P_S(. | y_m) is known,
-
-    KL_sym(π, Q_m) = (π·log π - π·log Q_m + Q_m·log Q_m - Q_m·log π) / 2.
-
-A few damped Newton steps on the exact 2 x 2 Hessian finish. A row whose class the student then does not predict is
-placed again inside the region where it does, so that the map never contradicts the watched classifier.
+which has several local minima. The search starts from the best stored anchor of the row's two most probable classes
+(`darksight_core.map.anchors`). Where KL_sym there is above `network_above`, the network f_p makes a second guess, and
+the better of the two is the start. A few damped Newton steps on the exact 2 x 2 Hessian finish. A row whose class the
+student then does not predict is placed again inside the region where it does, so that the map never contradicts the
+watched classifier.
 
 A row's result depends on no other row: all of it is float64, where the matrix products of a batch and of a single row
-differ too little to change a decision. `darksight_core.runtime.compiled` is the same computation compiled, `fit`
-has it in torch; tests hold the three equal.
+differ too little to change a decision. `darksight_core.runtime.compiled` is the same computation compiled,
+`darksight_core.fit.map.placement` has it in torch; tests hold the three equal.
 """
 
 from __future__ import annotations
@@ -28,16 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.map.anchors import MARGIN, Anchors
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats, log_softmax, temper
 
-__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "MARGIN", "REST", "SLACK", "Embedder", "Network"]
+__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "REST", "SLACK", "Embedder", "Network"]
 
 FEATURES = ("probs", "log_probs", "both")
 """What a network may read: π, log max(π, 1e-8) / 8, or one after the other."""
-
-MARGIN = 1e-4
-"""Log-odds by which the student must prefer a row's class, so that rounding cannot undo it."""
 
 SLACK = 1e-13
 """Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
@@ -50,9 +46,6 @@ CHUNK = 256
 
 BISECTIONS = 12
 """Halvings of the segment on which a row is led back to the region of its class."""
-
-# Exact ties between anchors, as on symmetric maps, go to the first; rounding is far below this, differences above it.
-_TIE = 1e-11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,13 +146,15 @@ class Embedder:
     network
         f_p, for rows of the student's classes.
     anchors
-        Points from which a search may start, (M, 2).
+        Points from which a search may start, (m, 2).
     bound
         Largest coordinate of a point: rows near uniform would otherwise walk to infinity.
     n_inputs
         Number of probabilities in a row that comes in.
     refine_steps
         Newton steps after the start.
+    network_above
+        KL_sym at the best anchor above which f_p is asked for a second start.
     temperature
         Rows are softened to softmax(log π / T) before they are placed.
     columns
@@ -175,8 +170,8 @@ class Embedder:
     refine_steps: int = 5
     temperature: float = 1.0
     columns: tuple[int, ...] | None = None
-    anchor_weights: Floats = field(init=False, repr=False)
-    anchor_class: NDArray[np.int64] = field(init=False, repr=False)
+    network_above: float = 0.0
+    starts: Anchors = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         anchors = np.array(self.anchors, dtype=np.float64)
@@ -189,24 +184,17 @@ class Embedder:
             )
         if len(set(chosen)) != len(chosen) or not all(0 <= column < self.n_inputs for column in chosen):
             raise ConfigError(f"columns must be different and below {self.n_inputs}")
-        if anchors.ndim != 2 or anchors.shape[1] != 2 or len(anchors) == 0 or not np.isfinite(anchors).all():
-            raise ConfigError(f"anchors must be finite points of shape (M, 2) with M >= 1, not {anchors.shape}")
-        if not (math.isfinite(self.bound) and self.bound > 0.0 and np.abs(anchors).max() <= self.bound):
+        if not (math.isfinite(self.bound) and self.bound > 0.0 and np.abs(anchors).max(initial=0.0) <= self.bound):
             raise ConfigError(f"bound must be positive and no anchor beyond it, not {self.bound}")
         if not (math.isfinite(self.temperature) and self.temperature > 0.0) or self.refine_steps < 0:
             raise ConfigError("temperature must be positive and refine_steps not negative")
-        scores = self.student.log_posterior(anchors)
-        q = np.exp(scores)
-        base = (q * scores).sum(axis=1, keepdims=True) + _TIE * np.arange(len(anchors))[:, None]
-        top = np.sort(scores, axis=1)[:, -2:]
-        anchor_class = np.where(top[:, 1] > top[:, 0] + MARGIN, scores.argmax(axis=1), -1)
+        if not self.network_above >= 0.0:
+            raise ConfigError(f"network_above must not be negative, not {self.network_above}")
+        object.__setattr__(self, "starts", Anchors.of(self.student, anchors))
+        anchors.flags.writeable = False
         object.__setattr__(self, "anchors", anchors)
-        object.__setattr__(self, "anchor_weights", np.concatenate([-scores, -q, base], axis=1).T.copy())
-        object.__setattr__(self, "anchor_class", anchor_class)
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(int(column) for column in self.columns))
-        for array in (self.anchors, self.anchor_weights, self.anchor_class):
-            array.flags.writeable = False
 
     @property
     def inside_steps(self) -> int:
@@ -224,8 +212,7 @@ class Embedder:
         points, losses = np.empty((len(log_pi), 2)), np.empty(len(log_pi))
         for start in range(0, len(log_pi), CHUNK):
             part = slice(start, start + CHUNK)
-            rows = self.prepare(log_pi[part])
-            points[part], losses[part] = self._place(rows)
+            points[part], losses[part] = self._place(self.shown(log_pi[part]))
         return points, losses
 
     def shown(self, log_pi: Floats) -> Floats:
@@ -234,33 +221,10 @@ class Embedder:
             log_pi = log_softmax(log_pi[:, self.columns])
         return temper(log_pi, self.temperature)
 
-    def prepare(self, log_pi: Floats) -> Floats:
-        """(π, log π, 1) of the student's classes side by side, (n, 2K + 1), for rows (n, n_inputs) that came in."""
-        log_pi = self.shown(log_pi)
-        classes = log_pi.shape[1]
-        # Not a concatenation: choosing columns gives Fortran order, for which the kernel would be compiled once more.
-        rows = np.empty((len(log_pi), 2 * classes + 1))
-        np.exp(log_pi, out=rows[:, :classes])
-        rows[:, classes:-1] = log_pi
-        rows[:, -1] = 1.0
-        return rows
-
-    def guess(self, rows: Floats) -> tuple[Floats, NDArray[np.int64], Floats]:
-        """Both starts of prepared rows: f_p's point, (n, 2), the best anchor, (n,), and KL_sym there, (n,)."""
-        return self.network_guess(rows), *self.best_anchor(rows)
-
-    def network_guess(self, rows: Floats) -> Floats:
-        """Where f_p sends prepared rows, (n, 2), kept within the bound."""
-        guesses: Floats = np.clip(self.network(rows[:, : self.student.n_classes]), -self.bound, self.bound)
+    def guess(self, pi: Floats) -> Floats:
+        """Where f_p sends rows (n, K) of the student's classes, (n, 2), kept within the bound."""
+        guesses: Floats = np.clip(self.network(pi), -self.bound, self.bound)
         return guesses
-
-    def best_anchor(self, rows: Floats) -> tuple[NDArray[np.int64], Floats]:
-        """The anchor of least KL_sym for each prepared row, (n,), and KL_sym there, (n,)."""
-        classes = self.student.n_classes
-        costs = rows @ self.anchor_weights
-        best = costs.argmin(axis=1)
-        negative_entropy = np.einsum("nk,nk->n", rows[:, :classes], rows[:, classes : 2 * classes])
-        return best, 0.5 * (costs[np.arange(len(rows)), best] + negative_entropy)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -281,6 +245,7 @@ class Embedder:
             "refine_steps": self.refine_steps,
             "temperature": self.temperature,
             "columns": None if self.columns is None else list(self.columns),
+            "network_above": self.network_above,
         }
 
     @classmethod
@@ -302,6 +267,7 @@ class Embedder:
                 refine_steps=int(settings["refine_steps"]),
                 temperature=float(settings["temperature"]),
                 columns=None if columns is None else tuple(int(column) for column in columns),
+                network_above=float(settings["network_above"]),
             )
         except KeyError as missing:
             raise ConfigError(f"the embedder lacks {missing}") from None
@@ -312,26 +278,28 @@ class Embedder:
         spread = student.dof * student.scales**2
         return np.stack([*student.means.T, student.log_prior + 0.5 * student.dof * np.log(spread), spread])
 
-    def _place(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Points (n, 2) and KL_sym (n,) of prepared rows (n, 2K + 1)."""
-        classes = self.student.n_classes
+    def _place(self, log_pi: Floats) -> tuple[Floats, Floats]:
+        """Points (n, 2) and KL_sym (n,) of rows (n, K) of the student's classes."""
         x, y, offset, spread = self.theta()[:, :, None]
         theta = _Theta(x, y, offset, spread, 0.5 * (self.student.dof + 2.0))
-        guesses, best, at_best = self.guess(rows)
-        pi, log_pi = np.ascontiguousarray(rows[:, :classes].T), np.ascontiguousarray(rows[:, classes : 2 * classes].T)
-        points = guesses.T
-        local = _look(theta, pi, log_pi, points)
-        points = np.where(local.loss <= at_best, points, self.anchors[best].T)
-        points, losses = self._newton(theta, pi, log_pi, points, self.refine_steps)
-        labels = log_pi.argmax(axis=0)
-        astray = np.flatnonzero(_lead(theta, points, labels) <= MARGIN)
-        astray = astray[np.isin(labels[astray], self.anchor_class)]
+        pi = np.exp(log_pi)
+        starts, losses = self.starts.best_of_two(pi, log_pi)
+        asked = np.flatnonzero(losses > self.network_above)
+        guesses = self.guess(pi[asked])
+        # Class-first from here on: sums over classes then run along rows of memory.
+        by_class, log_by_class, points = np.ascontiguousarray(pi.T), np.ascontiguousarray(log_pi.T), starts.T.copy()
+        if len(asked):
+            some, log_some = by_class[:, asked], log_by_class[:, asked]
+            at_guess, at_anchor = (_look(theta, some, log_some, at).loss for at in (guesses.T, points[:, asked]))
+            better = (at_guess < at_anchor) | np.isinf(losses[asked])
+            points[:, asked[better]] = guesses[better].T
+        points, losses = self._newton(theta, by_class, log_by_class, points, self.refine_steps)
+        labels = log_pi.argmax(axis=1)
+        astray = np.flatnonzero((_lead(theta, points, labels) <= MARGIN) & self.starts.has_class[labels])
         if len(astray):
-            costs = rows[astray] @ self.anchor_weights
-            costs[labels[astray, None] != self.anchor_class] = np.inf
-            inside = self.anchors[costs.argmin(axis=1)].T
+            inside = self.starts.best(pi[astray], log_pi[astray], labels[astray])[0].T
             points[:, astray], losses[astray] = self._place_inside(
-                theta, pi[:, astray], log_pi[:, astray], labels[astray], inside, points[:, astray]
+                theta, by_class[:, astray], log_by_class[:, astray], labels[astray], inside, points[:, astray]
             )
         return points.T, losses
 
@@ -349,7 +317,7 @@ class Embedder:
             agrees = _lead(theta, inside + middle * (outside - inside), labels) > MARGIN
             low, high = np.where(agrees, middle, low), np.where(agrees, high, middle)
         edge = inside + low * (outside - inside)
-        at_edge, at_inside = _look(theta, pi, log_pi, edge).loss, _look(theta, pi, log_pi, inside).loss
+        at_edge, at_inside = (_look(theta, pi, log_pi, at).loss for at in (edge, inside))
         start = np.where(at_edge < at_inside, edge, inside)
         return self._newton(theta, pi, log_pi, start, self.inside_steps, labels)
 

@@ -1,36 +1,43 @@
 """The online scorer: rows of probabilities in, columns of scores out.
 
-    probs -> check -> place on the map (`embed`) -> log P(y; θ), log KDE(y) -> p-value among the calibration scores
-                   -> compare with known rows (`outlier_score`) ------------------^
+    probs -> check -> place on the map (`embed`) -> log P(y; θ), log KDE(y)
+                   -> compare with known rows (`outlier_score`) -> p-value among the calibration scores
 
 What is wrong with the shape fails the call; what is wrong with the values of a row is a result for that row, and no
-other row notices. A `Scorer` never changes after it is made, so any number of threads may share it.
+other row notices. Results never change after a `Scorer` is made, so any number of threads may share it.
+
+Rows are scored in numpy until the compiled kernel is loaded, which gives the same results up to rounding. It is loaded
+in the background; see `darksight_core.runtime.compilation`. Unless that is asked for, it begins when numpy has taken a
+few seconds: less work does not pay for it.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, PredictionsError
+from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
-from darksight_core.runtime.compiled.lock import one_compiles
+from darksight_core.runtime.arrays import Model, model_of, rule_of, run
+from darksight_core.runtime.compilation import KERNEL
 from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import FLOOR, Floats, log_probs, on_simplex
 
-if TYPE_CHECKING:
-    from darksight_core.runtime.compiled.kernel import Kernel
-
 __all__ = ["Scorer", "ShapeError"]
 
 _RESULTS = ("log_density", "log_kde", "fidelity", "outlier_score", "p_value")
+# CPU seconds of numpy after which the kernel is loaded: it takes 12 of them to compile and half of one to load.
+_PATIENCE_SECONDS = 3.0
+_UNDECIDED = rule_of(Gate(), is_decided=False)
 
 
 class ShapeError(PredictionsError):
@@ -51,8 +58,8 @@ class Scorer:
     version
         Version of the bundle.
     compiled
-        Whether to use the compiled kernel. By default, if numba is installed; it is compiled or fetched from its cache
-        here, not in the first call, and compiled by one process if several start together.
+        True loads the compiled kernel here and waits for it; ConfigError without numba. False never uses it. By default
+        it is loaded in the background when there is enough work for it, if numba is installed.
     """
 
     def __init__(
@@ -76,11 +83,11 @@ class Scorer:
             raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
         if outlier_score.n_classes != embedder.n_inputs:
             raise ConfigError(f"known rows of {outlier_score.n_classes} probabilities for rows of {embedder.n_inputs}")
-        self.kernel = None if compiled is False else _make_kernel(embedder, kde, outlier_score, calibration)
-        if compiled and self.kernel is None:
+        self._numpy_seconds = 0.0
+        self._may_compile = compiled is not False
+        self._model: Model | None = None
+        if compiled and not self.wait_until_compiled():
             raise ConfigError("the compiled scorer needs numba, which is not installed")
-        if self.kernel is not None:
-            self._warm_up()
 
     @classmethod
     def load(cls, path: str | Path) -> Scorer:
@@ -110,6 +117,27 @@ class Scorer:
         """Whether the compiled kernel is in use."""
         return self.kernel is not None
 
+    @property
+    def kernel(self) -> Callable[..., int] | None:
+        """The compiled kernel once it is loaded, unless it is not to be used."""
+        return KERNEL.score_rows if self._may_compile else None
+
+    @property
+    def model(self) -> Model:
+        """What the compiled kernel reads, made when it is first needed."""
+        if self._model is None:
+            self._model = model_of(self.embedder, self.kde, self.outlier_score, self.calibration.ranked)
+        return self._model
+
+    def start_compiling(self) -> None:
+        """Begin to load the compiled kernel in the background, and compile it if need be; rows are scored meanwhile."""
+        if self._may_compile:
+            KERNEL.start()
+
+    def wait_until_compiled(self, timeout: float | None = None) -> bool:
+        """Wait until the compiled kernel is in use, at most for some seconds; whether it is."""
+        return self._may_compile and KERNEL.wait(timeout)
+
     def score(self, probs: ArrayLike) -> ScoredBatch:
         """Score rows; no row is decided, which `Gate.decide` does.
 
@@ -119,13 +147,17 @@ class Scorer:
             Probabilities, (n, n_inputs), of any real dtype. A row is bad if it has a value that is not finite or below
             -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away.
         """
-        rows = self.read(probs)
-        if self.kernel is not None:
-            return self.kernel.score(rows)[0]
+        rows, kernel = self.read(probs), self.kernel
+        if kernel is not None:
+            return run(kernel, rows, self.model, _UNDECIDED)[0]
+        started = time.thread_time()
         batch = ScoredBatch.unscored(len(rows))
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
             self._score_chunk(rows[part], batch.take(part))
+        self._numpy_seconds += time.thread_time() - started
+        if self._numpy_seconds > _PATIENCE_SECONDS:
+            self.start_compiling()
         return batch
 
     def read(self, probs: ArrayLike) -> Floats:
@@ -139,17 +171,6 @@ class Scorer:
             )
         return array.astype(np.float64, order="C")
 
-    def _warm_up(self) -> None:
-        """Have everything compiled, or fetched from numba's cache."""
-        from darksight_core.runtime.compiled.loops import score_rows, sheet_writer
-
-        dispatcher: Any = score_rows
-        with one_compiles(dispatcher.stats.cache_path):
-            for rows in (1, CHUNK):
-                self.score(np.full((rows, self.n_inputs), 1.0 / self.n_inputs))
-            # Last: what several loops call is taken from the one that was loaded first, and rounds as it does there.
-            sheet_writer()
-
     def _score_chunk(self, rows: Floats, batch: ScoredBatch) -> None:
         """Score rows, which are changed, into a batch of as many rows."""
         bad = np.flatnonzero(~on_simplex(rows))
@@ -159,21 +180,10 @@ class Scorer:
         batch.log_density[:] = self.embedder.student.log_density(batch.points)
         batch.log_kde[:] = self.kde.log_density(batch.points)
         batch.outlier_score[:] = self.outlier_score.score(log_pi)
-        batch.p_value[:] = self.calibration.p_value(getattr(batch, self.calibration.outlier_score))
+        batch.p_value[:] = self.calibration.p_value(batch.outlier_score)
         lifted = np.maximum(rows, FLOOR)
         batch.top[:] = lifted.max(axis=1) / lifted.sum(axis=1)
         batch.predicted[:] = rows.argmax(axis=1)
         for name in ("points", *_RESULTS, "top"):
             getattr(batch, name)[bad] = np.nan
         batch.predicted[bad], batch.valid[bad] = -1, False
-
-
-def _make_kernel(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibration: Calibration) -> Kernel | None:
-    """The compiled kernel, or nothing without numba; imported here because numba takes long to import."""
-    from darksight_core.runtime.compiled.kernel import Kernel
-    from darksight_core.runtime.compiled.loops import COMPILED
-
-    if not COMPILED:
-        return None
-    score = calibration.outlier_score
-    return Kernel(embedder, kde, outlier_score, calibration.ranked, _RESULTS.index(score))

@@ -40,8 +40,6 @@ class Version:
         Names of the K classes.
     calibration_rows
         Number of calibration rows.
-    outlier_score
-        Name of the score that p-values rank.
     deployed_at
         When it was deployed.
     """
@@ -50,7 +48,6 @@ class Version:
     path: str
     class_names: tuple[str, ...]
     calibration_rows: int
-    outlier_score: str
     deployed_at: datetime | None
 
 
@@ -174,7 +171,6 @@ def read_model(message: Any) -> Model:
             path=version.path,
             class_names=tuple(version.class_names),
             calibration_rows=version.calibration_rows,
-            outlier_score=version.outlier_score,
             deployed_at=read_time(version, "deployed_at"),
         )
         for version in message.versions

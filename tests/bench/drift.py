@@ -26,7 +26,7 @@ from darksight_core.drift import (
     psi_critical,
     ville_threshold,
 )
-from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import read_predictions
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
@@ -136,7 +136,7 @@ def stream(rows: Rows, free: NDArray[np.int64], corruption: str | None, rng: np.
     """p-values of a stream by a calibration set of its own, and after how many rows it changes."""
     free = rng.permutation(free)
     known = rows.clean[free[:CALIBRATION]]
-    calibration = Calibration(dict.fromkeys(OUTLIER_SCORES, known))
+    calibration = Calibration(known)
     rest = free[CALIBRATION:]
     if corruption is None:
         return calibration.p_value(rows.clean[rest[:QUIET]]), QUIET

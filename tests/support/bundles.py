@@ -76,13 +76,13 @@ def bundle_of(
     points, _ = embedder.embed(log_probs(predictions.probs))
     kde = Kde.fit(points[split.fit], bandwidth=1.0)
     log_pi = log_probs(predictions.probs)
-    outlier_score = OutlierScore.fit(log_pi[split.fit], seed)
+    outlier_score = OutlierScore.fit(log_pi[split.fit])
     scores = {
         "outlier_score": outlier_score.score(log_pi),
         "log_density": student.log_density(points),
         "log_kde": kde.log_density(points),
     }
-    calibration = Calibration({name: score[split.calibrate] for name, score in scores.items()})
+    calibration = Calibration(scores["outlier_score"][split.calibrate])
     probes = Probes.of(predictions.probs[:32], points[:32], **{name: score[:32] for name, score in scores.items()})
     predicted = predictions.probs[split.fit].argmax(axis=1)
     hashes = predictions.row_hashes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import Student
@@ -59,13 +59,12 @@ def random_kde(embedder: Embedder, n: int = 300, *, seed: int = 0) -> Kde:
 def random_outlier_score(classes: int = 10, n: int = 500, *, seed: int = 0) -> OutlierScore:
     """An outlier score whose known rows are a map's of that many classes."""
     rows = map_probs(random_embedder(classes), n if classes <= 100 else n // 10, seed=seed + 1)
-    return OutlierScore.fit(log_probs(rows), seed=seed)
+    return OutlierScore.fit(log_probs(rows))
 
 
-def random_calibration(n: int = 99, *, seed: int = 0, outlier_score: str = OUTLIER_SCORES[0]) -> Calibration:
+def random_calibration(n: int = 99, *, seed: int = 0) -> Calibration:
     """Scores at random."""
-    scores = np.random.default_rng(seed).normal(-6.0, 2.0, size=(len(OUTLIER_SCORES), n))
-    return Calibration(dict(zip(OUTLIER_SCORES, scores, strict=True)), outlier_score)
+    return Calibration(np.random.default_rng(seed).normal(-6.0, 2.0, size=n))
 
 
 def map_probs(embedder: Embedder, n: int = 60, *, seed: int = 0, noise: float = 0.7) -> NDArray[np.float32]:

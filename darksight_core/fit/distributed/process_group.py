@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -101,11 +101,8 @@ class ProcessGroup:
         found[order] = rows
         return found
 
-    def share(self, make: Callable[[], Arrays], meanwhile: Iterable[None] = ()) -> Arrays:
-        """What the first process makes, on every process; if it fails there, it fails everywhere alike.
-
-        The others take steps of `meanwhile` until it is there.
-        """
+    def share(self, make: Callable[[], Arrays]) -> Arrays:
+        """What the first process makes, on every process; if it fails there, it fails everywhere alike."""
         if self.size == 1:
             # As they come from another process: torch keeps the order of memory, and by it rounds.
             return {name: np.ascontiguousarray(array) for name, array in make().items()}
@@ -116,21 +113,16 @@ class ProcessGroup:
             except DarkSightError as error:
                 self._exchange(b"\1" + json.dumps(error.message).encode())
                 raise
-        data = self._exchange(data, () if self.leads else meanwhile)[0]
+        data = self._exchange(data)[0]
         if data[:1] == b"\1":
             raise FitError(json.loads(data[1:]))
         return safetensors.numpy.load(data[1:])
 
-    def _exchange(self, data: bytes, meanwhile: Iterable[None] = ()) -> list[bytes]:
-        """The bytes of every process, in the order of ranks; steps of `meanwhile` until all have come here."""
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """The bytes of every process, in the order of ranks."""
         with _others():
             sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
-            waiting = dist.all_gather(sizes, torch.tensor([len(data)], device=self.device), async_op=True)
-        for _ in meanwhile:
-            if waiting.is_completed():
-                break
-        with _others():
-            waiting.wait()
+            dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
             longest = max(int(size) for size in sizes)
             mine = torch.zeros(longest, dtype=torch.uint8)
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from darksight_core.map.anchors import MARGIN
+from darksight_core.map.placement import BISECTIONS, REST, SLACK
 from darksight_core.map.student import Student
 from darksight_core.simplex import log_softmax
 
@@ -30,11 +32,13 @@ __all__ = [
     "Theta",
     "best_candidate",
     "candidate_grid",
+    "find_astray",
     "map_bound",
     "nearest_candidate",
     "newton",
     "place",
     "place_faithful",
+    "place_inside",
     "rows_of",
 ]
 
@@ -42,8 +46,6 @@ __all__ = [
 _CHUNK = 1 << 16
 # Rows whose costs at all candidates are held at a time.
 _SEARCH_ROWS = 512
-# A row counts as agreeing with its label only by this margin of log-odds, so that rounding cannot undo it.
-_MARGIN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def _agrees(local: Local, labels: Tensor) -> Tensor:
     """Where the student's class is the wanted one by a margin, (S, n)."""
     own = local.q.gather(1, labels.expand(local.q.shape[0], 1, -1))
     others = local.q.scatter(1, labels.expand(local.q.shape[0], 1, -1), 0.0)
-    return own[:, 0] > others.amax(dim=1) * math.exp(_MARGIN)
+    return own[:, 0] > others.amax(dim=1) * math.exp(MARGIN)
 
 
 def newton(
@@ -267,15 +269,16 @@ def newton(
         if step > 0:
             quadratic = torch.where(better[:, None], local.quadratic(theta.power), quadratic)
         move = _newton_direction(quadratic, damping + 1e-6)
-        move *= (longest / torch.hypot(move[:, 0], move[:, 1]).clamp_min_(1e-20)).clamp_max_(1.0)[:, None]
-        trial = torch.clamp(points + move, -edge, edge)
+        length = torch.hypot(move[:, 0], move[:, 1]).clamp_min_(1e-20)
+        moves = length >= REST * bound[:, None]
+        trial = torch.clamp(points + move * (longest / length).clamp_max_(1.0)[:, None], -edge, edge)
         local = Local.at(theta, rows, trial)
-        better = local.loss < loss
+        better = moves & (local.loss < loss + SLACK)
         if labels is not None:
             better &= _agrees(local, labels)
         points = torch.where(better[:, None], trial, points)
         loss = torch.where(better, local.loss, loss)
-        damping = torch.where(better, damping * 0.2, damping * 10.0).clamp_(1e-6, 1e4)
+        damping = torch.where(better, 0.2 * damping, torch.where(moves, 10.0 * damping, damping)).clamp_(1e-6, 1e4)
     return points, loss
 
 
@@ -334,28 +337,39 @@ def place(theta: Theta, rows: Rows, candidates: Tensor, *, steps: int, bound: Te
 def place_faithful(
     theta: Theta, rows: Rows, points: Tensor, candidates: Tensor, *, steps: int, bound: Tensor
 ) -> Tensor:
-    """Move the rows whose student class is not their own to the best place where it is; S = 1, points (1, 2, n).
-
-    Inside the right region the search starts from the better of two places: the best candidate there, and the last
-    agreeing point on the segment from that candidate to the row's unconstrained optimum.
-    """
+    """Move the rows whose student class is not their own to the best place where it is; S = 1, points (1, 2, n)."""
     labels = rows.labels
-    astray = torch.nonzero(~_agrees(Local.at(theta, rows, points), labels)[0])[:, 0]
+    astray = find_astray(theta, rows, points)
     if len(astray) == 0:
         return points
-    part, wanted, outside = rows[astray], labels[astray], points[:, :, astray]
+    part, outside = rows[astray], points[:, :, astray]
     inside = nearest_candidate(theta, part, candidates, faithful=True)
-    low, high = torch.zeros_like(inside[:, :1]), torch.ones_like(inside[:, :1])
-    for _ in range(20):
-        middle = 0.5 * (low + high)
-        agrees = _agrees(Local.at(theta, part, inside + middle * (outside - inside)), wanted)[:, None, :]
-        low, high = torch.where(agrees, middle, low), torch.where(agrees, high, middle)
-    edge = inside + low * (outside - inside)
-    at_edge, at_inside = Local.at(theta, part, edge), Local.at(theta, part, inside)
-    start = torch.where((at_edge.loss < at_inside.loss)[:, None, :], edge, inside)
-    moved, _ = newton(theta, part, start, steps=steps, bound=bound, labels=wanted)
+    moved = place_inside(theta, part, inside, outside, steps=steps, bound=bound)
     # A class that wins nowhere on the map cannot be obeyed: such rows stay at their unconstrained optimum.
-    obeyed = _agrees(Local.at(theta, part, moved), wanted)[:, None, :]
+    obeyed = _agrees(Local.at(theta, part, moved), labels[astray])[:, None, :]
     result = points.clone()
     result[:, :, astray] = torch.where(obeyed, moved, outside)
     return result
+
+
+def find_astray(theta: Theta, rows: Rows, points: Tensor) -> Tensor:
+    """Numbers of the rows whose class the student does not predict at their points (1, 2, n)."""
+    return torch.nonzero(~_agrees(Local.at(theta, rows, points), rows.labels)[0])[:, 0]
+
+
+def place_inside(theta: Theta, rows: Rows, inside: Tensor, outside: Tensor, *, steps: int, bound: Tensor) -> Tensor:
+    """The best places (1, 2, n) where the student predicts the rows' own classes.
+
+    The search starts from the better of two places: `inside`, where it does, and the last such point on the segment
+    from there to the row's unconstrained optimum `outside`.
+    """
+    wanted = rows.labels
+    low, high = torch.zeros_like(inside[:, :1]), torch.ones_like(inside[:, :1])
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        agrees = _agrees(Local.at(theta, rows, inside + middle * (outside - inside)), wanted)[:, None, :]
+        low, high = torch.where(agrees, middle, low), torch.where(agrees, high, middle)
+    edge = inside + low * (outside - inside)
+    at_edge, at_inside = Local.at(theta, rows, edge), Local.at(theta, rows, inside)
+    start = torch.where((at_edge.loss < at_inside.loss)[:, None, :], edge, inside)
+    return newton(theta, rows, start, steps=steps, bound=bound, labels=wanted)[0]

@@ -41,7 +41,6 @@ _MORE_SCORES = {
     "energy": "energy",
     "max_logit": "max-logit",
     "kl_matching": "KL matching",
-    "soft_knn": "soft kNN (map)",
 }
 _CURVE_POINTS = 250
 _SHORT = 3

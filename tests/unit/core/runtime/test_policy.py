@@ -11,7 +11,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.map.regions import Region
-from darksight_core.runtime.compiled import loops
+from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
@@ -28,7 +28,7 @@ from tests.support.maps import (
     random_outlier_score,
 )
 
-ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
+ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not KERNEL.is_available, reason="needs numba"))]
 engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"])
 
 

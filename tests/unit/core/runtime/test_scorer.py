@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,14 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import FEATURES, Embedder
-from darksight_core.runtime.compiled import kernel, loops
+from darksight_core.runtime import scorer as scorer_module
+from darksight_core.runtime.arrays import model_of
+from darksight_core.runtime.compilation import KERNEL, Kernel
 from darksight_core.runtime.scorer import Scorer, ShapeError
 from darksight_core.scored import SCHEMA, ScoredBatch
-from darksight_core.scores.outlier import OutlierScore, SoftNeighbours
+from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, kl_sym, log_probs
+from tests.support.bundles import make_bundle
 from tests.support.maps import (
     extreme_probs,
     map_probs,
@@ -29,21 +31,19 @@ from tests.support.maps import (
     random_outlier_score,
 )
 
-CLASSES = [2, 3, 10, 100, 1000]
+CLASSES = [2, 3, 10, 40, 100, 1000]
 COLUMNS = [column.name for column in SCHEMA]
-ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not loops.COMPILED, reason="needs numba"))]
+ENGINES = [False, pytest.param(True, marks=pytest.mark.skipif(not KERNEL.is_available, reason="needs numba"))]
 engines = pytest.mark.parametrize("compiled", ENGINES, ids=["numpy", "compiled"])
+needs_numba = pytest.mark.skipif(not KERNEL.is_available, reason="needs numba")
 
 
 @cache
-def make_scorer(
-    classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None, outlier: str = "outlier_score"
-) -> Scorer:
+def make_scorer(classes: int = 10, *, compiled: bool | None = None, embedder: Embedder | None = None) -> Scorer:
     """A scorer of random parts; made once, because it never changes."""
     embedder = random_embedder(classes) if embedder is None else embedder
-    calibration = random_calibration(outlier_score=outlier)
     outlier_score = random_outlier_score(embedder.n_inputs)
-    return Scorer(embedder, random_kde(embedder), outlier_score, calibration, compiled=compiled)
+    return Scorer(embedder, random_kde(embedder), outlier_score, random_calibration(), compiled=compiled)
 
 
 def make_rows(scorer: Scorer, n: int = 60) -> Floats:
@@ -98,7 +98,7 @@ def test_batch_equals_its_rows_and_follows_a_permutation(classes: int, compiled:
     assert_same(scorer.score(probs[order]), together.take(order))
 
 
-@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+@needs_numba
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("dof", [1.0, 2.0])
 def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> None:
@@ -107,7 +107,7 @@ def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> N
         4, dof=dof, features=features, temperature=1.7, columns=(5, 0, 3, 1), n_inputs=6, refine_steps=4
     )
     probs = map_probs(random_embedder(6), 40)
-    compiled, plain = (make_scorer(embedder=embedder, compiled=c, outlier="log_density") for c in (True, False))
+    compiled, plain = (make_scorer(embedder=embedder, compiled=c) for c in (True, False))
 
     expected = plain.score(probs)
 
@@ -115,18 +115,19 @@ def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> N
     assert not plain.is_compiled
     assert_same(compiled.score(probs), expected)
     assert_same(ScoredBatch.join([compiled.score(row[None]) for row in probs]), expected)
-    np.testing.assert_array_equal(expected.p_value, plain.calibration.p_value(expected.log_density))
 
 
-@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
+@needs_numba
 def test_compiled_density_equals_numpy_everywhere() -> None:
     """The kernel reads lists, tiles and cones of the density as `Kde` does."""
+    from darksight_core.runtime.compiled.densities import log_kde
+
     rng = np.random.default_rng(4)
     kde = Kde.fit(np.concatenate([rng.normal(size=(3000, 2)), rng.normal(size=(50, 2)) * 0.1 + 8.0]))
     points = np.concatenate([rng.normal(size=(300, 2)) * scale for scale in (1.0, 5.0, 40.0, 1e4)])
-    arrays = kernel._density(kde)
+    density = model_of(random_embedder(3), kde, random_outlier_score(3), np.empty(0)).density
 
-    found = [loops._log_kde(x, y, arrays) for x, y in points]
+    found = [log_kde(x, y, density) for x, y in points]
 
     assert (kde.counts[:-64] == 0).any()
     np.testing.assert_allclose(found, kde.log_density(points), rtol=1e-9, atol=1e-6)
@@ -135,7 +136,7 @@ def test_compiled_density_equals_numpy_everywhere() -> None:
 def test_p_value_is_the_rank_among_calibration_scores() -> None:
     """The p-value counts the calibration scores that are not above, itself among them."""
     scores = np.array([0.5, -1.0, 0.5, 3.0])
-    calibration = Calibration({"outlier_score": scores, "log_density": -scores, "log_kde": -scores})
+    calibration = Calibration(scores)
     asked = np.array([-2.0, -1.0, 0.0, 0.5, 9.0])
 
     found = calibration.p_value(asked)
@@ -145,31 +146,21 @@ def test_p_value_is_the_rank_among_calibration_scores() -> None:
 
 
 def test_calibration_comes_back_from_its_tensors() -> None:
-    """Scores are sorted, and arrays and settings make the same calibration."""
-    calibration = random_calibration(20, outlier_score="log_density")
+    """Scores are sorted, and the arrays make the same calibration."""
+    scores = np.random.default_rng(0).normal(size=20)
 
-    copy = Calibration.from_tensors(calibration.tensors(), calibration.settings())
+    copy = Calibration.from_tensors(Calibration(scores).tensors())
 
-    assert len(copy) == 20
-    assert copy.outlier_score == "log_density"
-    for name, scores in copy.scores.items():
-        np.testing.assert_array_equal(scores, np.sort(calibration.scores[name]))
+    np.testing.assert_array_equal(copy.scores, np.sort(scores))
+    with pytest.raises(ConfigError, match="scores"):
+        Calibration.from_tensors({})
 
 
-@pytest.mark.parametrize(
-    ("scores", "outlier"),
-    [
-        ({"log_kde": np.zeros(2), "log_density": np.zeros(2)}, "log_kde"),
-        ({"log_kde": np.zeros(2), "log_density": np.zeros(3), "outlier_score": np.zeros(2)}, "log_kde"),
-        ({"log_kde": np.array([np.nan]), "log_density": np.zeros(1), "outlier_score": np.zeros(1)}, "log_kde"),
-        (dict.fromkeys(OUTLIER_SCORES, np.zeros(2)), "msp"),
-    ],
-    ids=["one missing", "lengths", "not finite", "name"],
-)
-def test_calibration_that_cannot_work_is_refused(scores: dict[str, Floats], outlier: str) -> None:
-    """All scores are needed for every row, finite, and the chosen one must be among them."""
+@pytest.mark.parametrize("scores", [np.array([1.0, np.nan]), np.zeros((2, 2))], ids=["not finite", "shape"])
+def test_calibration_that_cannot_work_is_refused(scores: Floats) -> None:
+    """Every row has one finite score."""
     with pytest.raises(ConfigError):
-        Calibration(scores, outlier)
+        Calibration(scores)
 
 
 @engines
@@ -323,89 +314,49 @@ def test_scorer_works_without_numba() -> None:
     np.testing.assert_allclose([float(value) for value in point], expected, atol=1e-6)
 
 
-@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
-def test_kernel_compiles_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any place for compiled code a function is compiled in the process."""
-    from numba.core import caching
-
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-
-    function = loops._compiled(lambda x: x + 1.0)
-
-    assert function(2.0) == 3.0
-
-
 def test_compiled_scorer_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for the compiled kernel without numba is an error."""
-    monkeypatch.setattr(loops, "COMPILED", False)
+    monkeypatch.setattr(Kernel, "is_available", False)
+    monkeypatch.setattr(scorer_module, "KERNEL", Kernel())
 
     with pytest.raises(ConfigError, match="numba"):
-        make_scorer(4, compiled=True)
+        Scorer.of(make_bundle(), compiled=True)
+
+
+@needs_numba
+def test_work_that_pays_for_it_loads_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scorer answers in numpy, starts to load the kernel once that has taken long enough, and then uses it."""
+    kernel = Kernel()
+    monkeypatch.setattr(scorer_module, "KERNEL", kernel)
+    monkeypatch.setattr(scorer_module, "_PATIENCE_SECONDS", 0.05)
+    scorer = Scorer.of(make_bundle())
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 3_000)
+
+    first = scorer.score(rows[:10])
+    was_started = kernel.is_started
+    while not kernel.is_started:
+        scorer.score(rows)
+    is_compiled = scorer.wait_until_compiled()
+
+    assert not was_started
+    assert is_compiled
+    assert scorer.is_compiled
+    assert_same(scorer.score(rows[:10]), first)
 
 
 def test_false_alarm_rate_is_what_was_asked_for() -> None:
-    """Over splits of rows that are alike, p <= 0.1 comes up in a tenth of new rows, for every outlier score."""
-    embedder = random_embedder(5)
-    pool = map_probs(embedder, 2_400, noise=1.0)
+    """Over splits of rows that are alike, p <= 0.1 comes up in a tenth of new rows."""
+    pool = log_probs(map_probs(random_embedder(5), 2_400, noise=1.0))
     rates = []
     for seed in range(20):
         known, held_out, new = np.split(np.random.default_rng(seed).permutation(pool), [400, 799])
-        kde = Kde.fit(embedder.embed(log_probs(known))[0], bandwidth=2.0)
-        scorer = Scorer(embedder, kde, OutlierScore.fit(log_probs(known)), Calibration.empty())
-        calibrate, found = scorer.score(held_out), scorer.score(new)
-        calibration = {name: getattr(calibrate, name) for name in OUTLIER_SCORES}
-        p_values = [Calibration(calibration, name).p_value(getattr(found, name)) for name in OUTLIER_SCORES]
-        rates.append([float((p_value <= 0.1).mean()) for p_value in p_values])
+        outlier_score = OutlierScore.fit(known)
+        p_values = Calibration(outlier_score.score(held_out)).p_value(outlier_score.score(new))
+        rates.append(float((p_values <= 0.1).mean()))
 
     # k = 40 of 399 rows: the rate of one split is Beta(40, 360), plus the draw of the new rows.
     error = np.sqrt(0.1 * 0.9 * (1 / 400 + 1 / 1_601) / len(rates))
-    np.testing.assert_allclose(np.mean(rates, axis=0), 0.1, atol=4.0 * error)
-
-
-@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
-@pytest.mark.parametrize("neighbours", [1, 3, 40, 100, 130])
-@pytest.mark.parametrize("copies", [1, 30])
-def test_compiled_neighbours_equal_numpy(neighbours: int, copies: int) -> None:
-    """The k-th nearest stored row is found among rows that are all different, and among many that are the same."""
-    log_pi = log_probs(map_probs(random_embedder(7), 330))
-    stored = np.repeat(log_pi[: 150 // copies], copies, axis=0)
-    fitted = OutlierScore.fit(log_pi)
-    nearest = replace(SoftNeighbours.fit(stored, temperature=3.0), neighbours=neighbours)
-    outlier_score = replace(fitted, neighbours=nearest)
-    embedder = random_embedder(7)
-    scorer = Scorer(embedder, random_kde(embedder), outlier_score, random_calibration(), compiled=True)
-
-    found = [scorer.score(np.exp(log_pi)), ScoredBatch.join([scorer.score(row[None]) for row in np.exp(log_pi)])]
-
-    for scores in found:
-        np.testing.assert_allclose(scores.outlier_score, outlier_score.score(log_probs(np.exp(log_pi))), atol=1e-6)
-
-
-@pytest.mark.skipif(not loops.COMPILED, reason="needs numba")
-@pytest.mark.parametrize("classes", CLASSES)
-def test_compiled_anchor_search_finds_the_best(classes: int) -> None:
-    """The search that stops early finds the anchor that the product with all of them finds, or that none is better."""
-    embedder = random_embedder(classes)
-    rows = embedder.prepare(log_probs(make_rows(make_scorer(classes), 200)))
-    plane = kernel._plane(embedder)
-    best, losses = embedder.best_anchor(rows)
-    labels = rows[:, classes : 2 * classes].argmax(axis=1)
-
-    def search(row: Floats, label: int, limit: float) -> tuple[int, float]:
-        if classes < 96:
-            return loops._best_anchor(row, label, limit, plane)
-        if classes < 256:
-            return loops._best_anchor_of_many(row, label, limit, plane)
-        return loops._best_anchor_of_most(row, limit, plane)
-
-    found = [search(row, int(label), np.inf) for row, label in zip(rows, labels, strict=True)]
-    better = [
-        search(row, int(label), float(loss) - 1e-9) for row, label, loss in zip(rows, labels, losses, strict=True)
-    ]
-
-    np.testing.assert_array_equal([anchor for anchor, _ in found], best)
-    np.testing.assert_allclose([loss for _, loss in found], losses, atol=1e-9)
-    assert {anchor for anchor, _ in better} == {-1}
+    assert np.mean(rates) == pytest.approx(0.1, abs=4.0 * error)
 
 
 def test_scorer_refuses_known_rows_of_other_classes() -> None:

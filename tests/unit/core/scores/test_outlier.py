@@ -8,7 +8,8 @@ import pytest
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import p_values
 from darksight_core.scores.confidence import gen
-from darksight_core.scores.outlier import OutlierScore, RankTransform, SoftNeighbours
+from darksight_core.scores.outlier import ClassGaussians, OutlierScore, draw_known
+from darksight_core.scores.ranks import RankTransform
 from darksight_core.simplex import Floats, log_probs, log_softmax
 from tests.support.builders import make_probs
 
@@ -66,21 +67,58 @@ def test_a_score_made_of_ranks_is_exact() -> None:
     assert np.mean(minimum) > 0.09
 
 
-def test_soft_neighbours_equal_the_distance_by_hand() -> None:
-    """The score is the Hellinger-type distance to the k-th nearest softened row, and 0 on a stored one."""
-    log_pi = log_probs(make_probs(30))
-    neighbours = SoftNeighbours.fit(log_pi[:10], temperature=2.0)
-    soft = np.exp(0.5 * log_softmax(log_pi / 2.0))
-    expected = -np.sqrt(((soft[:, None] - soft[:10]) ** 2).sum(axis=-1)).min(axis=1)
+def test_ranks_do_not_depend_on_rounding() -> None:
+    """Known scores that differ by rounding alone count as one, and so do scores beside them."""
+    noise = 1e-13 * np.random.default_rng(0).normal(size=500)
+    ranks = RankTransform.fit(np.concatenate([np.arange(-9.0, 0.0), noise]))
 
-    scores = neighbours.score(log_pi)
+    assert len(ranks.scores) <= 11
+    np.testing.assert_allclose(ranks(noise), ranks(np.zeros(1))[0], atol=1e-6)
 
-    assert neighbours.neighbours == 1
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+@pytest.mark.parametrize("classes", [2, 3, 12])
+def test_distance_is_that_of_probabilistic_pca(classes: int) -> None:
+    """D is Mahalanobis's with the covariance that has the kept axes and one variance for the others."""
+    log_pi = log_probs(make_probs(400, classes))
+    rows = log_pi - log_pi.mean(axis=1, keepdims=True)
+    gaussians, _ = ClassGaussians.fit(rows, log_pi.argmax(axis=1), 1e-6)
+    axes, precisions = gaussians.axes, gaussians.precisions
+    others = np.eye(classes) - 1.0 / classes - axes.T @ axes
+    precision = (axes.T * precisions[:-1]) @ axes + precisions[-1] * others
+    residuals = rows - gaussians.means[log_pi.argmax(axis=1)]
+
+    found = gaussians.distances(rows, log_pi.argmax(axis=1))
+
+    np.testing.assert_allclose(found, np.einsum("nk,kl,nl->n", residuals, precision, residuals), rtol=1e-5)
+    np.testing.assert_allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-9)
+
+
+def test_class_without_known_rows_has_a_mean() -> None:
+    """A row of a class that was never seen is scored, as more unusual than one of a class that was."""
+    known = log_probs(make_probs(2000, 5, sharpness=10.0))
+    seen = known[known.argmax(axis=1) != 4]
+    score = OutlierScore.fit(seen[:800])
+
+    new = score.score(known[known.argmax(axis=1) == 4])
+
+    assert np.isfinite(new).all()
+    assert np.median(new) < np.median(score.score(seen[800:]))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_known_rows_that_are_all_one_hot_make_a_score(classes: int) -> None:
+    """Rows without any variance are usual, and an undecided row beside them is not."""
+    score = OutlierScore.fit(log_probs(np.eye(classes)[np.arange(50) % classes]))
+
+    usual = score.score(log_probs(np.eye(classes)))
+    unsure = score.score(log_probs(np.full((1, classes), 1.0 / classes)))
+
+    assert np.isfinite(usual).all()
+    assert (unsure < usual.min()).all()
 
 
 @pytest.mark.parametrize("classes", [2, 5, 300])
-def test_combined_is_a_fixed_finite_score_that_survives_storage(classes: int) -> None:
+def test_outlier_score_is_a_fixed_finite_score_that_survives_storage(classes: int) -> None:
     """Rows keep their score alone and in a batch, one-hot rows have one, and tensors and settings give it back."""
     log_pi = log_probs(make_probs(600, classes))
     outlier_score = OutlierScore.fit(log_pi[:400])
@@ -93,21 +131,21 @@ def test_combined_is_a_fixed_finite_score_that_survives_storage(classes: int) ->
     assert (scores < 0).all()
     np.testing.assert_allclose(scores[:5], [outlier_score.score(rows[i : i + 1])[0] for i in range(5)], rtol=1e-6)
     np.testing.assert_array_equal(again.score(rows), scores)
-    with pytest.raises(ConfigError, match="references"):
+    with pytest.raises(ConfigError, match="lacks"):
         OutlierScore.from_tensors({}, outlier_score.settings())
 
 
-def test_same_seed_same_score() -> None:
-    """The draw of stored rows is by seed."""
-    log_pi = log_probs(make_probs(200))
+def test_the_score_is_fitted_to_a_draw_of_many_rows() -> None:
+    """All rows up to 20,000, then as many by seed."""
+    assert draw_known(5, 0).tolist() == [0, 1, 2, 3, 4]
+    first, second, other = (draw_known(30_000, seed) for seed in (0, 0, 1))
 
-    first, second, other = (OutlierScore.fit(log_pi, seed=seed) for seed in (0, 0, 1))
+    assert len(np.unique(first)) == 20_000
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
 
-    np.testing.assert_array_equal(first.neighbours.references, second.neighbours.references)
-    assert not np.array_equal(first.neighbours.references, other.neighbours.references)
 
-
-def test_combined_sees_rows_that_are_unsure_and_rows_that_are_too_sure() -> None:
+def test_outlier_score_sees_rows_that_are_unsure_and_rows_that_are_too_sure() -> None:
     """Both undecided and over-confident foreign rows are found; GEN alone takes the latter for the most usual."""
     rng = np.random.default_rng(0)
     known = log_probs(make_probs(3000, 10, sharpness=10.0))
@@ -124,7 +162,7 @@ def test_combined_sees_rows_that_are_unsure_and_rows_that_are_too_sure() -> None
     assert auroc(score, outlier_score.score(unsure)) > 0.9
 
 
-def test_conformal_rank_of_combined_keeps_its_false_alarm_rate() -> None:
+def test_conformal_rank_of_the_outlier_score_keeps_its_false_alarm_rate() -> None:
     """Calibrated on rows that it has not seen, p <= 0.1 comes up in a tenth of new rows."""
     log_pi = log_probs(make_probs(6000, 5))
     outlier_score = OutlierScore.fit(log_pi[:2000])

@@ -20,20 +20,18 @@ REGION_MODE_SHADOW: RegionMode
 REGION_MODE_ENFORCE: RegionMode
 
 class Version(_message.Message):
-    __slots__ = ("version", "path", "class_names", "calibration_rows", "outlier_score", "deployed_at")
+    __slots__ = ("version", "path", "class_names", "calibration_rows", "deployed_at")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_ROWS_FIELD_NUMBER: _ClassVar[int]
-    OUTLIER_SCORE_FIELD_NUMBER: _ClassVar[int]
     DEPLOYED_AT_FIELD_NUMBER: _ClassVar[int]
     version: str
     path: str
     class_names: _containers.RepeatedScalarFieldContainer[str]
     calibration_rows: int
-    outlier_score: str
     deployed_at: _timestamp_pb2.Timestamp
-    def __init__(self, version: _Optional[str] = ..., path: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., calibration_rows: _Optional[int] = ..., outlier_score: _Optional[str] = ..., deployed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., path: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., calibration_rows: _Optional[int] = ..., deployed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "active_version", "previous_version", "shadow_version", "versions")

@@ -1,0 +1,242 @@
+"""What the compiled code reads and writes, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.gate.gate import Gate
+from darksight_core.map.density import Kde
+from darksight_core.map.placement import FEATURES, Embedder
+from darksight_core.scored import Reason, ScoredBatch
+from darksight_core.scores.learned import FEATURES as LEARNED_FEATURES
+from darksight_core.scores.outlier import OutlierScore
+from darksight_core.simplex import Floats
+
+__all__ = [
+    "Density",
+    "Model",
+    "Outlier",
+    "Plane",
+    "Rule",
+    "Start",
+    "blank_arguments",
+    "model_of",
+    "rule_of",
+    "run",
+]
+
+_COLUMNS = 7
+LOG_DENSITY, LOG_KDE, FIDELITY, OUTLIER_SCORE, P_VALUE, CONFIDENCE, TOP = range(_COLUMNS)
+"""Rows of the float64 results, (7, n), in the order of the fields of `ScoredBatch`."""
+
+_REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
+ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))
+"""Columns of `Rule.table`."""
+
+COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
+"""Reject scores that are computed here, and may differ from numpy's by rounding."""
+
+CONFIDENCES = ("none", *COMPUTED, "log_density", "log_kde", "outlier_score")
+"""Reject scores that a rule can name."""
+
+# By this much of itself, or of one, a computed score may differ; measured are 1e-12.
+_CLOSE = 1e-9
+# Sums of terms of one sign, which keep their digits when they are small; the others are logarithms.
+_RELATIVE = ("entropy", "doctor", "gen")
+
+
+class Plane(NamedTuple):
+    """The student: `theta` has μ_x, μ_y, b, v, exp(b) / 4c² and exp(b / c) of its class scores, (6, K)."""
+
+    theta: Floats
+    power: float
+    bound: float
+    steps: int
+    inside_steps: int
+
+
+class Start(NamedTuple):
+    """Where searches start: the arrays of `Anchors` and of f_p, whose layers are in `network`, one after the other.
+
+    `sizes` says how many numbers go into each layer and come out of the last; `columns` are the classes that are shown.
+    """
+
+    points: Floats
+    neighbours: NDArray[np.int64]
+    weights: Floats
+    columns: NDArray[np.int64]
+    network: Floats
+    sizes: NDArray[np.int64]
+    features: int
+    network_above: float
+    temperature: float
+
+
+class Density(NamedTuple):
+    """The arrays of a `Kde`; `leaves` has starts and counts, (2, L + 64), and `cells` keys and widths, (2, L)."""
+
+    frame: Floats
+    cells: NDArray[np.int64]
+    leaves: NDArray[np.int64]
+    anchors: Floats
+    tiles: NDArray[np.float32]
+    terms: Floats
+    bandwidth: float
+    log_norm: float
+
+
+class Outlier(NamedTuple):
+    """The arrays of an `OutlierScore`: Gaussians of log-ratios, then of directions; a rank is scores over log ranks."""
+
+    means: NDArray[np.float32]
+    axes: Floats
+    precisions: Floats
+    gen_rank: Floats
+    log_ratio_rank: Floats
+    direction_rank: Floats
+    gen_slope: float
+    log_ratio_slope: float
+    direction_slope: float
+
+
+class Rule(NamedTuple):
+    """A gate: the number of its reject score in `CONFIDENCES`, its thresholds, and what a learned score needs.
+
+    `closeness` says how close to the threshold rounding may decide, -1 where it never does. `table` has decision and
+    reason of each outcome, (2, 5). `learned` has a, b, c and m, `features` weight, mean, spread, least and largest of
+    every feature, (5, 4), and `offsets` those of the classes, or nothing.
+    """
+
+    table: NDArray[np.int8]
+    learned: Floats
+    features: Floats
+    offsets: Floats
+    score: int
+    threshold: float
+    closeness: float
+    p_value: float
+
+
+class Model(NamedTuple):
+    """Everything that one scorer reads; `calibration` are the scores that give ranks, ascending."""
+
+    plane: Plane
+    start: Start
+    density: Density
+    outlier: Outlier
+    calibration: Floats
+
+
+def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibration: Floats) -> Model:
+    """The arrays of a scorer."""
+    power, theta = 0.5 * (embedder.student.dof + 2.0), embedder.theta()
+    plane = Plane(
+        theta=np.concatenate([theta, np.exp(theta[2:3]) / (4.0 * power**2), np.exp(theta[2:3] / power)]),
+        power=power,
+        bound=float(embedder.bound),
+        steps=embedder.refine_steps,
+        inside_steps=embedder.inside_steps,
+    )
+    network = embedder.network
+    start = Start(
+        points=embedder.starts.points,
+        neighbours=embedder.starts.neighbours,
+        weights=embedder.starts.weights,
+        columns=np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
+        network=np.concatenate([array.ravel() for layer in network.layers for array in layer]),
+        sizes=np.array([len(network.weights[0]), *(weight.shape[1] for weight in network.weights)], dtype=np.int64),
+        features=FEATURES.index(network.features),
+        network_above=float(embedder.network_above),
+        temperature=float(embedder.temperature),
+    )
+    density = Density(
+        frame=kde.frame,
+        cells=np.stack([kde.keys, kde.widths]),
+        leaves=np.stack([kde.starts, kde.counts]).astype(np.int64),
+        anchors=kde.anchors,
+        tiles=kde.tiles,
+        terms=kde.terms,
+        bandwidth=float(kde.bandwidth),
+        log_norm=math.log(embedder.student.dof / (2.0 * math.pi)),
+    )
+    gaussians, ranks = (outlier_score.log_ratios, outlier_score.directions), outlier_score.ranks()
+    outlier = Outlier(
+        *(np.stack([getattr(each, name) for each in gaussians]) for name in ("means", "axes", "precisions")),
+        *(np.stack([rank.scores, rank.log_ranks]) for rank in ranks.values()),
+        *(float(rank.slope) for rank in ranks.values()),
+    )
+    return _fixed(Model(plane, start, density, outlier, calibration))
+
+
+def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
+    """A gate but for its regions, of which the compiled code knows nothing; without a decision all outcomes are 0."""
+    reasons = np.array(_REASONS, dtype=np.int8)
+    table = np.stack([gate.decisions(reasons), reasons])
+    learned: list[Any] = [np.empty(0), np.empty((5, 0)), np.empty(0)]
+    if gate.learned is not None:
+        features = np.zeros((5, len(LEARNED_FEATURES)))
+        features[2] = 1.0
+        used = [LEARNED_FEATURES.index(name) for name in gate.learned.features]
+        features[:, used] = np.concatenate([gate.learned.weights[None], gate.learned.ranges])
+        learned = [gate.learned.calibration, features, gate.learned.offsets]
+    closeness = -1.0
+    if gate.reject_score in COMPUTED and not math.isinf(gate.threshold):
+        closeness = _CLOSE * max(0.0 if gate.reject_score in _RELATIVE else 1.0, abs(gate.threshold))
+    rule = Rule(
+        table if is_decided else np.zeros_like(table),
+        *learned,
+        score=CONFIDENCES.index(gate.reject_score or "none"),
+        threshold=float(gate.threshold),
+        closeness=closeness,
+        p_value=-math.inf if gate.outlier is None else float(gate.outlier.p_value),
+    )
+    return _fixed(rule)
+
+
+def blank_arguments() -> tuple[Any, ...]:
+    """Arguments of the kernel that say nothing but their types."""
+    line, table, cube = np.empty(0), np.empty((0, 0)), np.empty((0, 0, 0))
+    longs = np.empty((0, 0), dtype=np.int64)
+    single = cube.astype(np.float32)
+    plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
+    start = Start(cube, longs, cube, longs.ravel(), line, longs.ravel(), 0, network_above=0.0, temperature=0.0)
+    density = Density(line, longs, longs, table, single, table, bandwidth=0.0, log_norm=0.0)
+    outlier = Outlier(single, cube, table, table, table, table, 0.0, 0.0, 0.0)
+    rule = Rule(table.astype(np.int8), line, table, line, 0, threshold=0.0, closeness=0.0, p_value=0.0)
+    model = _fixed(Model(plane, start, density, outlier, line.copy()))
+    return (table, *_blank_results(0), *model, _fixed(rule))
+
+
+def run(kernel: Callable[..., int], rows: Floats, model: Model, rule: Rule) -> tuple[ScoredBatch, int]:
+    """Rows (n, n_inputs) scored and decided by the compiled kernel, and how many are close to the threshold."""
+    results = _blank_results(len(rows))
+    close = kernel(rows, *results, *model, rule)
+    points, columns, predicted, outcomes = results
+    return ScoredBatch(points, *columns, predicted, *outcomes, predicted >= 0), close
+
+
+def _blank_results(n: int) -> tuple[Floats, Floats, NDArray[np.int32], NDArray[np.int8]]:
+    """Room for what the kernel says about n rows."""
+    return np.empty((n, 2)), np.empty((_COLUMNS, n)), np.empty(n, dtype=np.int32), np.empty((2, n), dtype=np.int8)
+
+
+_Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
+
+
+def _fixed(values: _Tuple) -> _Tuple:
+    """The same with arrays that are read-only and in C order, because numba compiles anew for other kinds."""
+
+    def fix(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return _fixed(value)
+        if isinstance(value, np.ndarray):
+            value = np.ascontiguousarray(value)[...]
+            value.flags.writeable = False
+        return value
+
+    return type(values)(*map(fix, values))

@@ -1,0 +1,107 @@
+"""Loads the compiled kernel in the background, and has it compiled first where no process has done so before.
+
+Compiling takes a dozen CPU seconds and 250 MB, loading the machine code half a second. So a process does not compile by
+itself: it starts another one that fills the cache, and loads from there. Of processes that start together, such as the
+workers of a service, one compiles and the others wait for it. Where no cache can be written, as in a read-only
+container without one, each process compiles for itself, in the background.
+
+    python -m darksight_core.runtime.compilation        compiles into the cache, as the build of an image does
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from darksight_core.runtime.arrays import blank_arguments
+
+__all__ = ["KERNEL", "Kernel"]
+
+
+class Kernel:
+    """The compiled kernel of this process, once it is there; `score_rows` is None until then."""
+
+    def __init__(self) -> None:
+        self.score_rows: Callable[..., int] | None = None
+        self.on_compile: Callable[[], None] | None = None
+        """Called, in a thread of its own, before a compilation that takes long; for whoever wants to tell users."""
+        self._start = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._compiler: subprocess.Popen[bytes] | None = None
+        self._stops = False
+
+    @property
+    def is_available(self) -> bool:
+        """Whether numba is installed."""
+        return importlib.util.find_spec("numba") is not None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether loading has begun."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Begin to load the kernel, unless that has begun; it is there when `wait` returns true."""
+        with self._start:
+            if self._thread is None and self.is_available:
+                self._thread = threading.Thread(target=self._load, name="darksight-kernel", daemon=True)
+                self._thread.start()
+                atexit.register(self._stop)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the kernel is loaded, at most for some seconds; whether it is."""
+        self.start()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self.score_rows is not None
+
+    def _load(self) -> None:
+        from darksight_core.runtime.kernel_cache import KernelCache
+
+        cache = KernelCache(blank_arguments())
+        if not cache.is_filled:
+            if self.on_compile is not None:
+                self.on_compile()
+            with suppress(OSError):
+                self._compiler = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.DEVNULL)
+                self._compiler.wait()
+        if not self._stops:
+            self.score_rows = cache.load()
+
+    def _stop(self) -> None:
+        """End before the interpreter does: it must not take LLVM away from a thread that runs in it."""
+        self._stops = True
+        if self._compiler is not None:
+            self._compiler.kill()
+        if self._thread is not None:
+            self._thread.join()
+
+
+KERNEL = Kernel()
+"""The kernel of this process."""
+
+
+def main() -> None:
+    """Compile into the cache, or wait for the process that does."""
+    from darksight_core.runtime.kernel_cache import KernelCache, cache_folder
+
+    cache = KernelCache(blank_arguments())
+    with ExitStack() as stack:
+        # ImportError: systems that have no such locks. OSError: a cache that cannot be written to.
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((cache_folder() / "darksight.lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not cache.is_filled:
+            cache.load()
+
+
+if __name__ == "__main__":
+    main()

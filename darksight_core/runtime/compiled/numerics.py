@@ -1,0 +1,120 @@
+"""Logarithm, exponential, rank and selection in loops that become vector instructions.
+
+The logarithm and the exponential of the C library are called for one number at a time: with them a batch of 100 classes
+takes 2.4 times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.simplex import Floats
+
+__all__ = ["compiled", "count_not_above", "exponentials", "largest", "log_and_inverse", "two_largest"]
+
+Ints: TypeAlias = NDArray[np.int64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# A product and a sum may be rounded once instead of twice, and sums may be taken in any order, so that several terms
+# are worked on at once; NaN stays NaN.
+OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract", "reassoc"}, "error_model": "numpy"}
+
+
+def compiled(function: Function) -> Function:
+    """Let numba compile the function as a part of those that call it."""
+    dispatcher: Function = numba.njit(**OPTIONS)(function)
+    return dispatcher
+
+
+@compiled
+def log_and_inverse(value: float) -> tuple[float, float]:
+    """log x and 1 / x of a positive number that is neither tiny nor huge, by one division.
+
+    x = 2ⁿ m with √½ <= m < √2, and log m is a polynomial in (m - 1) / (m + 1) (fdlibm's); right to 1e-15.
+    """
+    bits = np.float64(value).view(np.int64)
+    power = (bits - 0x3FE6A09E667F3BCD) >> 52
+    mantissa = np.int64(bits - (power << 52)).view(np.float64)
+    inverse = 1.0 / (value * (mantissa + 1.0))
+    s = (mantissa - 1.0) * value * inverse
+    z = s * s
+    far = 0.2222219843214978396 + z * (0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.147981986051165859))
+    series = z * (0.666666666666673513 + z * (0.3999999999940941908 + z * (0.2857142874366239149 + z * far)))
+    return power * 0.6931471805599453 + s * (2.0 + series), (mantissa + 1.0) * inverse
+
+
+@compiled
+def exponentials(values: Floats, results: Floats) -> None:
+    """Write the exponentials of numbers, which may be the same array; what is below -700 counts as that.
+
+    exp x = 2ⁿ exp r with |r| <= log √2, and exp r is its series; right to 1e-14 of itself.
+    """
+    powers = results.view(np.int64)
+    for k in range(len(values)):
+        value = values[k] if values[k] > -700.0 else -700.0
+        power = math.floor(value * 1.4426950408889634 + 0.5)
+        r = value - power * 0.6931471805599453
+        far = 1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * (1 / 3628800 + r * (1 / 39916800))))
+        near = 0.5 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * far))))
+        results[k] = 1.0 + r * (1.0 + r * near)
+        powers[k] += np.int64(power) << 52
+
+
+@compiled
+def count_not_above(ascending: NDArray[Any], value: float) -> int:
+    """How many entries are not above the value; the steps do not depend on it."""
+    low, length = 0, len(ascending)
+    if length == 0:
+        return 0
+    while length > 1:
+        half = length >> 1
+        low += half if ascending[low + half - 1] <= value else 0
+        length -= half
+    return low + (1 if ascending[low] <= value else 0)
+
+
+@compiled
+def two_largest(values: Floats) -> tuple[int, int]:
+    """Numbers of the largest entry and of the largest other one, the first of equal ones."""
+    first, second = (1, 0) if values[1] > values[0] else (0, 1)
+    for k in range(2, len(values)):
+        if values[k] > values[second]:
+            if values[k] > values[first]:
+                first, second = k, first
+            else:
+                second = k
+    return first, second
+
+
+@compiled
+def largest(values: Floats, kept: Floats) -> None:
+    """Write the largest of positive numbers, as many as there is room for."""
+    # Positive floats are in the order of their bits, the first of which are sorted into bins, the largest in bin 0.
+    bits, top, counts, room, edge, found = values.view(np.int64), np.int64(0), np.zeros(1024, np.int64), len(kept), 0, 0
+    for k in range(len(bits)):
+        top = max(top, bits[k] >> 49)
+    for k in range(len(bits)):
+        counts[min(top - (bits[k] >> 49), 1023)] += 1
+    while counts[edge] < room:
+        room -= counts[edge]
+        edge += 1
+    first = filled = len(kept) - room
+    for k in range(len(bits)):
+        place = min(top - (bits[k] >> 49), 1023)
+        if place < edge:
+            kept[found] = values[k]
+            found += 1
+        elif place == edge and (filled < len(kept) or values[k] > kept[filled - 1]):
+            # Of the last bin only some are kept, in descending order.
+            filled = min(filled + 1, len(kept))
+            j = filled - 1
+            while j > first and kept[j - 1] < values[k]:
+                kept[j] = kept[j - 1]
+                j -= 1
+            kept[j] = values[k]

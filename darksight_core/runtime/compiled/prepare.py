@@ -1,0 +1,52 @@
+"""Rows as they come in, checked, normalised and reduced to the classes that the map shows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from darksight_core.runtime.compiled.numerics import Ints, compiled, exponentials, log_and_inverse
+from darksight_core.simplex import FLOOR, Floats
+
+__all__ = ["prepare", "show"]
+
+
+@compiled
+def prepare(probs: Floats, pi: Floats, log_pi: Floats) -> bool:
+    """Write π and log π of a row; whether it is on the simplex. One that is not counts as uniform."""
+    total, low = 0.0, 0
+    for k in range(len(probs)):
+        p = probs[k]
+        # Not "<", so that NaN is caught too.
+        low += 0 if p >= -1e-6 else 1
+        total += p
+        pi[k] = p if p > FLOOR else FLOOR
+    valid = low == 0 and abs(total - 1.0) <= 1e-3
+    total = 0.0
+    for k in range(len(probs)):
+        pi[k] = pi[k] if valid else 1.0
+        total += pi[k]
+    scale = 1.0 / total
+    for k in range(len(probs)):
+        pi[k] *= scale
+        log_pi[k] = log_and_inverse(pi[k])[0]
+    return valid
+
+
+@compiled
+def show(log_pi: Floats, columns: Ints, temperature: float, shown: Floats, log_shown: Floats) -> None:
+    """Write softmax(log π / T) over some classes, and its logarithm."""
+    top, total = -np.inf, 0.0
+    for k in range(len(columns)):
+        log_shown[k] = log_pi[columns[k]] / temperature
+        top = max(top, log_shown[k])
+    for k in range(len(columns)):
+        log_shown[k] -= top
+    exponentials(log_shown, shown)
+    for k in range(len(columns)):
+        total += shown[k]
+    log_total, scale = math.log(total), 1.0 / total
+    for k in range(len(columns)):
+        log_shown[k] -= log_total
+        shown[k] *= scale

@@ -1,0 +1,89 @@
+"""Where machine code of the kernel is kept, and whether it is that of these sources.
+
+numba's own cache looks at one source file and is used only where it can be written to. The kernel has a file for each
+stage, takes constants from others, and may be compiled into an image that is read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching
+
+import darksight_core
+from darksight_core.runtime.compiled.kernel import score_rows
+
+__all__ = ["KernelCache", "cache_folder"]
+
+# All that the kernel is compiled from: a change anywhere here makes machine code stale.
+_SOURCES = ("map", "runtime", "scores", "simplex.py")
+
+
+def cache_folder() -> Path:
+    """NUMBA_CACHE_DIR; else a folder of the package, if it can be written to or is filled; else one of the user."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if named:
+        return Path(named, "darksight")
+    beside = Path(__file__).parent / "compiled" / "__pycache__"
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK) or any(beside.glob("*.nbi")):
+        return beside
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "darksight", "kernel")
+
+
+def _digest() -> str:
+    root = Path(darksight_core.__file__).parent
+    found = hashlib.sha256()
+    for source in _SOURCES:
+        for path in sorted((root / source).rglob("*.py")) or [root / source]:
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+class _Locator(caching._CacheLocator):  # numba has no public one
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return _digest()
+
+    def get_disambiguator(self) -> str:
+        return "darksight"
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls()
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = (_Locator,)
+
+
+class KernelCache(caching.FunctionCache):
+    """The cache of `score_rows`, for arguments of one kind."""
+
+    _impl_class = _Implementation
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        super().__init__(score_rows.py_func)
+        self._types = tuple(numba.typeof(argument) for argument in arguments)
+        score_rows._cache = self
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there is machine code of these sources for this machine."""
+        key = self._index_key(self._types, score_rows.targetctx.codegen())
+        return key in self._cache_file._load_index()
+
+    def load(self) -> Any:
+        """The compiled function, from the cache or compiled now; it takes arguments of this kind and no other."""
+        if self._types not in score_rows.overloads:
+            # OSError: the cache cannot be written to, but the code is there.
+            with suppress(OSError):
+                score_rows.compile(self._types)
+            score_rows.disable_compile()
+        return score_rows

@@ -1,0 +1,129 @@
+"""Of processes that start together one compiles, and the others read what it kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from darksight_core.runtime import compilation
+from darksight_core.runtime.compilation import KERNEL, Kernel
+
+pytestmark = pytest.mark.skipif(not KERNEL.is_available, reason="needs numba")
+
+# Enough of the kernel to be compiled in a moment.
+SMALL = """
+import json, sys
+from darksight_core.runtime import arrays, compilation
+from darksight_core.runtime.compiled import kernel
+
+def small(probs, points, columns, predicted, outcomes, plane, start, density, outlier, calibration, rule):
+    return len(probs)
+
+kernel.score_rows = kernel.numba.njit(small)
+"""
+
+
+def small_kernel(tmp_path: Path) -> Any:
+    """A folder with a module `small` that makes the kernel small, and the environment to use it in."""
+    (tmp_path / "small.py").write_text(SMALL)
+    root = Path(__file__).parents[4]
+    path = os.pathsep.join([str(tmp_path), str(root)])
+    return os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+
+PROGRAM = """
+import json, small
+from darksight_core.runtime import compilation
+
+print("here", flush=True)
+input()
+compilation.main()
+stats = small.kernel.score_rows.stats
+print(json.dumps([sum(stats.cache_misses.values()), sum(stats.cache_hits.values())]))
+"""
+
+
+def run(program: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """A Python process that speaks through pipes."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", program], env=environment, text=True, **pipes)
+
+
+def test_one_of_several_processes_compiles(tmp_path: Path) -> None:
+    """Three processes that meet an empty cache compile once in all."""
+    environment = small_kernel(tmp_path)
+    processes = [run(PROGRAM, environment) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+
+    ends = [process.communicate("\n", timeout=120) for process in processes]
+
+    assert [process.returncode for process in processes] == [0, 0, 0], ends
+    assert sum(json.loads(out)[0] for out, _ in ends) == 1
+
+
+def test_cache_that_is_read_only_is_read(tmp_path: Path) -> None:
+    """Machine code in a folder that cannot be written to is loaded; without any it is compiled and kept nowhere."""
+    environment = small_kernel(tmp_path)
+    program = """
+import small
+from darksight_core.runtime.kernel_cache import KernelCache
+cache = KernelCache(small.arrays.blank_arguments())
+print(cache.is_filled, cache.load() is small.kernel.score_rows, *small.kernel.score_rows.stats.cache_hits.values())
+"""
+
+    def once() -> list[str]:
+        process = run(program, environment)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out.split()
+
+    assert once() == ["False", "True"]
+    folder = tmp_path / "cache" / "darksight"
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert once() == ["True", "True", "1"]
+    finally:
+        folder.chmod(stat.S_IRWXU)
+
+
+def test_machine_code_of_other_sources_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is that of all sources that the kernel is compiled from."""
+    from darksight_core.runtime import kernel_cache
+
+    before = kernel_cache._digest()
+    monkeypatch.setattr(kernel_cache, "_SOURCES", ("map", "runtime", "scores"))
+
+    assert kernel_cache._digest() != before
+
+
+def test_long_compilation_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before another process compiles, the hook is called; the kernel is loaded afterwards."""
+    announced = threading.Event()
+    kernel = Kernel()
+    kernel.on_compile = announced.set
+
+    class Cold:
+        """A cache that is empty."""
+
+        is_filled = False
+
+        def __init__(self, arguments: object) -> None: ...
+
+        def load(self) -> Any:
+            return lambda: 0
+
+    monkeypatch.setattr("darksight_core.runtime.kernel_cache.KernelCache", Cold)
+    monkeypatch.setattr(compilation.sys, "executable", "/bin/true")
+
+    assert kernel.wait(60.0)
+    assert announced.is_set()
