@@ -1,8 +1,8 @@
-"""The finished steps of a long fit, in a folder, so that a fit that was ended can go on.
+"""Checkpoints: the finished steps of a long fit, in a directory, so that a killed fit can be resumed.
 
-Every step is a safetensors file that appears whole or not at all. `identity.json` says of which rows and options they
-are: steps of another fit are never taken for these. Arrays of rows are kept by each process for its own rows, so they
-serve again if there are as many processes as before; what all processes share serves always.
+A checkpoint is a safetensors file that is written completely or not at all. `identity.json` names the rows and options
+of the fit, so that checkpoints of another fit are never used. Arrays of rows are saved by each process for its own
+rows, so they can be used again by the same number of processes; arrays that all processes share can always be used.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ from numpy.typing import NDArray
 from darksight_core.bundle.container import write_bytes
 from darksight_core.errors import ConfigError
 from darksight_core.fit.distributed.process_group import Arrays, ProcessGroup
-from darksight_core.map.density import Kde
 
 __all__ = ["Checkpoints"]
 
 
 class Checkpoints:
-    """Runs each step once; with a folder, once in all attempts.
+    """Runs each step once; with a directory, once over all attempts.
 
     Parameters
     ----------
-    team
+    group
         The processes.
     folder
-        Where finished steps are kept, or None for nowhere. It is removed by `done`.
+        Directory of the checkpoints, or None to keep none. `done` removes it.
     identity
-        JSON values that tell this fit from others.
+        JSON values that distinguish this fit from others.
     resume
-        Go on with what is in the folder, which must be of the same fit; otherwise it is emptied.
+        Continue with the checkpoints in the directory, which must belong to the same fit; otherwise it is emptied.
     """
 
     def __init__(
         self,
-        team: ProcessGroup,
+        group: ProcessGroup,
         folder: Path | None = None,
         identity: Mapping[str, Any] | None = None,
         *,
         resume: bool = False,
     ) -> None:
-        self._team, self._folder = team, folder
+        self._group, self._folder = group, folder
         if folder is None:
             return
 
@@ -59,7 +58,8 @@ class Checkpoints:
             if resume and note.exists():
                 if note.read_text(encoding="utf-8") != text:
                     raise ConfigError(
-                        f"{folder} is of a fit with other rows or options; run the same command, or leave --resume away"
+                        f"{folder} has checkpoints of a fit with other rows or options; run that command again, or "
+                        "omit --resume"
                     )
                 return {}
             shutil.rmtree(folder, ignore_errors=True)
@@ -67,43 +67,45 @@ class Checkpoints:
             note.write_text(text, encoding="utf-8")
             return {}
 
-        team.share(prepare)
+        group.broadcast(prepare)
 
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """What the first process makes, on every process."""
-        return self._team.share(lambda: self._kept(name, make))
+        return self._group.broadcast(lambda: self._saved(name, make))
 
-    def once_by_all(self, name: str, make: Callable[[], Kde]) -> Arrays:
-        """A density that all processes make together and the first keeps."""
-        kept = self._load(name) if self._team.leads else None
-        if bool(self._team.gather(np.array([kept is not None]))[0]):
-            return self._team.share(lambda: kept or {})
-        made = make().tensors()
-        if self._team.leads:
-            self._kept(name, lambda: made)
+    def together(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """What all processes make together and the first one saves."""
+        saved = self._load(name) if self._group.is_first else None
+        if bool(self._group.gather(np.array([saved is not None]))[0]):
+            return self._group.broadcast(lambda: saved or {})
+        made = make()
+        if self._group.is_first:
+            self._save(name, made)
         return made
 
     def rows(self, name: str, own: range, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """An array for the rows of this process, whose numbers are `own`."""
-        return self._kept(f"{name}-{own.start}-{own.stop}", lambda: {"rows": make()})["rows"]
+        return self._saved(f"{name}-{own.start}-{own.stop}", lambda: {"rows": make()})["rows"]
 
     def done(self) -> None:
-        """Forget everything: the fit has ended well."""
-        if self._folder is not None and self._team.leads:
+        """Remove the checkpoints: the fit has succeeded."""
+        if self._folder is not None and self._group.is_first:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+    def _saved(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         found = self._load(name)
-        if found is not None:
-            return found
-        made = make()
+        if found is None:
+            found = make()
+            self._save(name, found)
+        return found
+
+    def _save(self, name: str, arrays: Arrays) -> None:
         if self._folder is not None:
-            data = safetensors.numpy.save({key: value.copy() for key, value in made.items()})
+            data = safetensors.numpy.save({key: value.copy() for key, value in arrays.items()})
             write_bytes(self._folder / f"{name}.safetensors", data, overwrite=True)
-        return made
 
     def _load(self, name: str) -> Arrays | None:
-        """What the folder has, if it can be read."""
+        """The arrays of a checkpoint, if it exists and can be read."""
         if self._folder is None:
             return None
         try:

@@ -54,7 +54,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="same rows, seed and machine give the same bundle")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the finished steps that an ended fit left in BUNDLE.steps"
+        "--resume", action="store_true", help="continue from the checkpoints of a killed fit in BUNDLE.checkpoints"
     )
 
 

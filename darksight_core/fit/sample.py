@@ -83,9 +83,9 @@ class _Reservoir:
             keys, rows = keys[kept], [array[kept] for array in rows]
         self.keys, self.rows = keys, rows
 
-    def ordered(self, team: ProcessGroup) -> tuple[Floats, list[NDArray[Any]]]:
+    def ordered(self, group: ProcessGroup) -> tuple[Floats, list[NDArray[Any]]]:
         """Keys and rows of all processes, the smallest first."""
-        keys, rows = team.gather(self.keys), [team.gather(array) for array in self.rows]
+        keys, rows = group.gather(self.keys), [group.gather(array) for array in self.rows]
         order = np.argsort(keys, kind="stable")[: self.size]
         return keys[order], [array[order] for array in rows]
 
@@ -98,7 +98,7 @@ def draw_sample(
     shares: tuple[float, float, float],
     *,
     like: Predictions,
-    team: ProcessGroup | None = None,
+    group: ProcessGroup | None = None,
 ) -> tuple[Predictions, Sample]:
     """Draw a sample, in the order of the store; every process gets all of it.
 
@@ -116,12 +116,12 @@ def draw_sample(
         Share of the drawn rows to fit, calibrate and test.
     like
         No rows, with the classes of the store, and labels if it has any.
-    team
+    group
         The processes.
     """
-    team = team or ProcessGroup()
+    group = group or ProcessGroup()
     if size >= total:
-        raise ConfigError(f"a sample of {size:,} of {total:,} rows is all of them; leave --sample away")
+        raise ConfigError(f"a sample of {size:,} of {total:,} rows is all of them; omit --sample")
     plan = make_split(size, seed, shares)
     held, fit = len(plan.calibrate) + len(plan.test), len(plan.fit)
     alike, by_entropy = fit - fit // 2, fit // 2
@@ -147,7 +147,7 @@ def draw_sample(
         rows: list[NDArray[Any]] = [numbers, facts, chunk.probs, *([] if chunk.labels is None else [chunk.labels])]
         first.offer(keys[:, 0], rows)
         second.offer(keys[:, 1], rows)
-    return _finish(first, second, held, len(plan.calibrate), alike, by_entropy, like, (size, total, seed), team)
+    return _finish(first, second, held, len(plan.calibrate), alike, by_entropy, like, (size, total, seed), group)
 
 
 def _uniform(seed: int, start: int, count: int) -> Floats:
@@ -169,10 +169,10 @@ def _finish(
     by_entropy: int,
     like: Predictions,
     told: tuple[int, int, int],
-    team: ProcessGroup,
+    group: ProcessGroup,
 ) -> tuple[Predictions, Sample]:
     """Both reservoirs as one sample: keys decide what is for what, thresholds how many rows each stands for."""
-    (keys_1, rows_1), (keys_2, rows_2) = first.ordered(team), second.ordered(team)
+    (keys_1, rows_1), (keys_2, rows_2) = first.ordered(group), second.ordered(group)
     free = ~np.isin(rows_2[0], rows_1[0][:held])
     keys_2, rows_2 = keys_2[free][: by_entropy + 1], [array[free][: by_entropy + 1] for array in rows_2]
     last_held = float(keys_1[held - 1]) if held else 0.0

@@ -12,7 +12,9 @@ It reads a place y on the map and nothing else. `log_posterior` is what a fit co
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +76,15 @@ class Student:
         object.__setattr__(self, "log_prior", log_prior)
         for array in (self.means, self.scales, self.log_prior):
             array.flags.writeable = False
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name; `dof` as an array of one value."""
+        return {"means": self.means, "scales": self.scales, "log_prior": self.log_prior, "dof": np.array([self.dof])}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Student:
+        """Inverse of `tensors`."""
+        return cls(tensors["means"], tensors["scales"], tensors["log_prior"], float(tensors["dof"][0]))
 
     @property
     def n_classes(self) -> int:

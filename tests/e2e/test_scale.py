@@ -61,7 +61,7 @@ def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, 
         [*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
     )
     try:
-        finished = store / "two.safetensors.steps" / "map.safetensors"
+        finished = store / "two.safetensors.checkpoints" / "map.safetensors"
         while not finished.exists() and process.poll() is None:
             time.sleep(0.02)
         os.kill(process_of_rank(process.pid, 1), signal.SIGKILL)
@@ -99,7 +99,7 @@ def process_of_rank(parent: int, rank: int) -> int:
 
 def test_steps_of_another_fit_are_refused(store: Path) -> None:
     """What was finished with another seed is not taken over."""
-    folder = store / "three.safetensors.steps"
+    folder = store / "three.safetensors.checkpoints"
     folder.mkdir()
     (folder / "identity.json").write_text("{}", encoding="utf-8")
 

@@ -20,19 +20,21 @@ from darksight_core.bundle import refuse_existing
 from darksight_core.errors import FitError
 from darksight_core.fit.checkpoints import Checkpoints
 from darksight_core.fit.config import FitConfig
-from darksight_core.fit.distributed.process_group import ProcessGroup, deal_blocks
-from darksight_core.fit.distributed.shards import Share
+from darksight_core.fit.context import FitContext
+from darksight_core.fit.distributed.process_group import ProcessGroup, assign_blocks
+from darksight_core.fit.distributed.shards import Shard
+from darksight_core.fit.figures import FitReport
 from darksight_core.fit.options import class_columns, out_path
-from darksight_core.fit.pipeline import FitReport, fit_bundle
+from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.version import __version__
 
-__all__ = ["config_of", "launch", "run_fit", "steps_folder"]
+__all__ = ["checkpoint_folder", "config_of", "launch", "run_fit"]
 
 _KEPT_FROM = 1 << 18
-"""Rows from which a process alone keeps its finished steps; fewer take seconds."""
+"""Rows from which a single process keeps checkpoints; fewer take seconds."""
 
 _CHUNK_ROWS = 1 << 16
 
@@ -44,24 +46,23 @@ def config_of(args: argparse.Namespace) -> FitConfig:
     return FitConfig(**{name: getattr(args, name) for name in names})
 
 
-def steps_folder(out: Path) -> Path:
-    """Where the finished steps of a fit are until it ends."""
-    return out.with_name(out.name + ".steps")
+def checkpoint_folder(out: Path) -> Path:
+    """Directory of the checkpoints of a fit until it succeeds."""
+    return out.with_name(out.name + ".checkpoints")
 
 
 def run_fit(args: argparse.Namespace, report: Report = silent) -> FitReport | None:
     """Fit as one of the processes that torchrun started, if it did; the report is None except on the first."""
     out, config = out_path(args), config_of(args)
     refuse_existing(out, overwrite=args.overwrite)
-    team = ProcessGroup.join(config.device)
+    group = ProcessGroup.join(config.device)
     try:
-        report = report if team.leads else silent
         store = Store.open(find_files(args.predictions), kind="logits" if args.logits else None)
         columns = class_columns(args.classes, store.class_names, store.source)
         identity = _identity(args, config, store, columns)
-        kept = team.size > 1 or args.resume or len(store) >= _KEPT_FROM
-        steps = Checkpoints(team, steps_folder(out) if kept else None, identity, resume=args.resume)
-        predictions, share, sample = _rows(args, store, team, report)
+        kept = group.size > 1 or args.resume or len(store) >= _KEPT_FROM
+        checkpoints = Checkpoints(group, checkpoint_folder(out) if kept else None, identity, resume=args.resume)
+        predictions, shard, sample = _rows(args, store, group, report)
         found = fit_bundle(
             predictions,
             out,
@@ -70,14 +71,12 @@ def run_fit(args: argparse.Namespace, report: Report = silent) -> FitReport | No
             shares=args.split,
             refine_steps=args.refine_steps,
             overwrite=args.overwrite,
-            share=share,
             sample=sample,
-            steps=steps,
-            report=report,
+            context=FitContext(shard, checkpoints, report),
         )
     finally:
-        team.leave()
-    return found if team.leads else None
+        group.leave()
+    return found if group.is_first else None
 
 
 def launch(command: list[str], processes: int, out: Path) -> int:
@@ -86,7 +85,7 @@ def launch(command: list[str], processes: int, out: Path) -> int:
     Parameters
     ----------
     command
-        Python module and its arguments, which joins the team in `run_fit`.
+        Python module and its arguments, which joins the group in `run_fit`.
     processes
         How many.
     out
@@ -126,17 +125,17 @@ def launch(command: list[str], processes: int, out: Path) -> int:
 
 
 def _rows(
-    args: argparse.Namespace, store: Store, team: ProcessGroup, report: Report
-) -> tuple[Predictions, Share, Sample | None]:
+    args: argparse.Namespace, store: Store, group: ProcessGroup, report: Report
+) -> tuple[Predictions, Shard, Sample | None]:
     """The rows of this process, and how they were drawn if only a sample is to be fitted."""
 
     def progress(done: int, total: int | None) -> None:
         report(Progress("read", done, total or done, float("nan")))
 
-    own = deal_blocks(len(store), team.rank, team.size)
+    own = assign_blocks(len(store), group.rank, group.size)
     if args.sample is None:
-        return _alike(store.read(own, progress=progress), store, team), Share(team, own, len(store)), None
-    like = _alike(store.read(range(own.start, min(own.start + 1, own.stop))), store, team)
+        return _alike(store.read(own, progress=progress), store, group), Shard(group, own, len(store)), None
+    like = _alike(store.read(range(own.start, min(own.start + 1, own.stop))), store, group)
     nothing = like.take(np.empty(0, dtype=np.int64))
 
     def chunks() -> Iterator[tuple[int, Predictions]]:
@@ -144,15 +143,15 @@ def _rows(
             yield start, chunk
             progress(start + len(chunk) - own.start, len(own))
 
-    drawn, sample = draw_sample(chunks(), args.sample, len(store), args.seed, args.split, like=nothing, team=team)
-    share = Share(team, deal_blocks(len(drawn), team.rank, team.size), len(drawn))
-    mine = drawn if team.size == 1 else drawn.take(np.arange(share.rows.start, share.rows.stop))
-    return mine, share, sample
+    drawn, sample = draw_sample(chunks(), args.sample, len(store), args.seed, args.split, like=nothing, group=group)
+    shard = Shard(group, assign_blocks(len(drawn), group.rank, group.size), len(drawn))
+    mine = drawn if group.size == 1 else drawn.take(np.arange(shard.rows.start, shard.rows.stop))
+    return mine, shard, sample
 
 
-def _alike(rows: Predictions | None, store: Store, team: ProcessGroup) -> Predictions:
+def _alike(rows: Predictions | None, store: Store, group: ProcessGroup) -> Predictions:
     """Rows, or none of the same kind: with labels if another process has some."""
-    labelled = bool(team.gather(np.array([rows is not None and rows.labels is not None])).any())
+    labelled = bool(group.gather(np.array([rows is not None and rows.labels is not None])).any())
     if rows is None:
         probs, labels = np.empty((0, len(store.class_names)), np.float32), np.empty(0, np.int64) if labelled else None
         return Predictions(probs, labels, None, None, store.class_names, store.source)

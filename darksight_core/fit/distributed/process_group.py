@@ -1,11 +1,12 @@
 """The processes that fit one map together, as torchrun starts them: gloo between CPUs, nccl between GPUs.
 
-Rows are dealt in blocks of `BLOCK_ROWS`, and whatever is done row by row is done block by block. What is decided once
-is decided by the first process and shared. So the result does not depend on how many processes there are: on one kind
-of CPU it is the same to the bit. A process alone is a team of one, for which nothing here costs anything.
+Rows are assigned in blocks of `BLOCK_ROWS`, and row-wise work is done block by block. Decisions are made by the first
+process and broadcast. So the result does not depend on the number of processes: on one kind of CPU it is the same bit
+for bit. A single process is a group of one and pays nothing for it.
 
-A process that waits for one that is gone gets a `ProcessGroupError`: at once if its connection broke, after `_PATIENCE`
-if its machine went silent. torchrun, which watches the processes of each machine, ends all of them before that.
+A process that waits for one that has exited gets a `ProcessGroupError`: at once if its connection broke, after
+`_TIMEOUT` if its machine became unreachable. torchrun, which watches the processes of each machine, stops all of them
+before that.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from numpy.typing import NDArray
 from darksight_core.errors import DarkSightError, FitError
 from darksight_core.fit.config import choose_device
 
-__all__ = ["BLOCK_ROWS", "Arrays", "ProcessGroup", "ProcessGroupError", "deal_blocks"]
+__all__ = ["BLOCK_ROWS", "Arrays", "ProcessGroup", "ProcessGroupError", "assign_blocks"]
 
 BLOCK_ROWS = 8_192
-"""Rows that are dealt, and worked through, together."""
+"""Rows that are assigned and processed together."""
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-_PATIENCE = timedelta(minutes=30)
+_TIMEOUT = timedelta(minutes=30)
 
 
 class ProcessGroupError(FitError):
-    """Another process of the fit is gone."""
+    """Another process of the fit has exited."""
 
     code = "process_group"
 
 
-def deal_blocks(n_rows: int, rank: int, size: int) -> range:
-    """The rows of one process: whole blocks, in order, as even as they can be.
+def assign_blocks(n_rows: int, rank: int, size: int) -> range:
+    """The rows of one process: whole blocks, in order, as evenly as possible.
 
-    >>> [deal_blocks(20_000, rank, 2) for rank in (0, 1)]
+    >>> [assign_blocks(20_000, rank, 2) for rank in (0, 1)]
     [range(0, 8192), range(8192, 20000)]
     """
     blocks = -(-n_rows // BLOCK_ROWS)
@@ -56,7 +57,7 @@ def deal_blocks(n_rows: int, rank: int, size: int) -> range:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """One process among all: number `rank` of `size`; the default is a process alone."""
+    """One process among all: number `rank` of `size`; the default is a single process."""
 
     rank: int = 0
     size: int = 1
@@ -64,22 +65,22 @@ class ProcessGroup:
 
     @classmethod
     def join(cls, device: str = "auto") -> ProcessGroup:
-        """The team that torchrun made this process part of, or a team of one."""
+        """The group that torchrun made this process part of, or a group of one."""
         if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
         found = choose_device(device)
-        with _others():
-            dist.init_process_group("nccl" if found.type == "cuda" else "gloo", timeout=_PATIENCE)
+        with _translate_errors():
+            dist.init_process_group("nccl" if found.type == "cuda" else "gloo", timeout=_TIMEOUT)
         return cls(dist.get_rank(), dist.get_world_size(), found)
 
     def leave(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         if self.size > 1:
             dist.destroy_process_group()
 
     @property
-    def leads(self) -> bool:
-        """Whether this process decides, writes and speaks."""
+    def is_first(self) -> bool:
+        """Whether this process decides, writes and reports."""
         return self.rank == 0
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -91,23 +92,23 @@ class ProcessGroup:
         parts = [np.frombuffer(part, plain.dtype).reshape(-1, *shape) for part in self._exchange(plain.tobytes())]
         return np.concatenate(parts)
 
-    def pick(self, array: NDArray[Any], first: int, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows at `places` among the rows of all processes, of which `array` has those from `first` on."""
+    def pick(self, array: NDArray[Any], first: int, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows by their indices among the rows of all processes, of which `array` holds those from `first` on."""
         if self.size == 1:
-            return array[places]
-        mine = np.flatnonzero((places >= first) & (places < first + len(array)))
-        order, rows = self.gather(mine), self.gather(array[places[mine] - first])
+            return array[indices]
+        mine = np.flatnonzero((indices >= first) & (indices < first + len(array)))
+        order, rows = self.gather(mine), self.gather(array[indices[mine] - first])
         found = np.empty_like(rows)
         found[order] = rows
         return found
 
-    def share(self, make: Callable[[], Arrays]) -> Arrays:
-        """What the first process makes, on every process; if it fails there, it fails everywhere alike."""
+    def broadcast(self, make: Callable[[], Arrays]) -> Arrays:
+        """What the first process makes, on every process; an error there is raised everywhere."""
         if self.size == 1:
-            # As they come from another process: torch keeps the order of memory, and by it rounds.
+            # In the memory order of arrays received from another process: torch rounds by it.
             return {name: np.ascontiguousarray(array) for name, array in make().items()}
         data = b""
-        if self.leads:
+        if self.is_first:
             try:
                 data = b"\0" + safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in make().items()})
             except DarkSightError as error:
@@ -119,8 +120,8 @@ class ProcessGroup:
         return safetensors.numpy.load(data[1:])
 
     def _exchange(self, data: bytes) -> list[bytes]:
-        """The bytes of every process, in the order of ranks."""
-        with _others():
+        """The bytes of every process, ordered by rank."""
+        with _translate_errors():
             sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
             longest = max(int(size) for size in sizes)
@@ -132,12 +133,12 @@ class ProcessGroup:
 
 
 @contextmanager
-def _others() -> Iterator[None]:
-    """Errors of torch.distributed, which mean that another process is gone, as a `ProcessGroupError`."""
+def _translate_errors() -> Iterator[None]:
+    """Raise errors of torch.distributed, which mean that another process has exited, as `ProcessGroupError`."""
     try:
         yield
     except RuntimeError as error:
         raise ProcessGroupError(
-            f"process {os.environ.get('RANK')} lost another process of this fit; see what that one said, "
-            "then go on with --resume"
+            f"process {os.environ.get('RANK')} lost the connection to another process of this fit; see the "
+            "error of that process, then rerun the same command with --resume"
         ) from error

@@ -1,4 +1,4 @@
-"""Which rows are this process's, and sets of rows that are spread over processes."""
+"""The rows of one process, and sets of rows that are spread over processes."""
 
 from __future__ import annotations
 
@@ -13,40 +13,50 @@ from numpy.typing import NDArray
 from darksight_core.fit.distributed.process_group import BLOCK_ROWS, ProcessGroup
 from darksight_core.simplex import Floats
 
-__all__ = ["Part", "Share"]
+__all__ = ["RowSet", "Shard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The numbers of the rows that this process has, of `total`."""
+class Shard:
+    """The row numbers of this process, of `total`."""
 
-    team: ProcessGroup
+    group: ProcessGroup
     rows: range
     total: int
 
-    def part(self, places: NDArray[np.int64]) -> Part:
-        """A set of rows by their numbers among all, sorted."""
-        return Part(self, places)
+    def select(self, numbers: NDArray[np.int64]) -> RowSet:
+        """A set of rows by their numbers among all rows, sorted."""
+        return RowSet(self, numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A set of rows, of which this process has some.
+class RowSet:
+    """A set of rows, some of which belong to this process.
 
-    `all` are the numbers of all of them, sorted; `own` places of its own among the rows of this process; `first` says
-    how many stand before these; `blocks` are the slices of `own` that lie in one block of rows.
+    Attributes
+    ----------
+    shard
+        The rows of this process.
+    numbers
+        Numbers of all rows of the set among all rows, sorted.
+    own
+        Indices of this process's rows of the set into its shard.
+    first
+        Number of rows of the set that belong to lower ranks.
+    blocks
+        Slices of `own` that lie in one block of rows.
     """
 
-    share: Share
-    all: NDArray[np.int64]
+    shard: Shard
+    numbers: NDArray[np.int64]
     own: NDArray[np.int64] = field(init=False)
     first: int = field(init=False)
     blocks: list[slice] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = self.share.rows
-        low, high = np.searchsorted(self.all, (rows.start, rows.stop)).tolist()
-        mine = self.all[low:high]
+        rows = self.shard.rows
+        low, high = np.searchsorted(self.numbers, (rows.start, rows.stop)).tolist()
+        mine = self.numbers[low:high]
         cuts = [0, *(np.flatnonzero(np.diff(mine // BLOCK_ROWS)) + 1).tolist(), len(mine)]
         blocks = [slice(start, stop) for start, stop in pairwise(cuts) if start < stop]
         object.__setattr__(self, "own", mine - rows.start)
@@ -55,19 +65,23 @@ class Part:
 
     @property
     def total(self) -> int:
-        """Number of rows of all processes."""
-        return len(self.all)
+        """Number of rows over all processes."""
+        return len(self.numbers)
 
-    def pick(self, array: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows of an array that each process has for its own rows, by their places among those of all processes."""
-        return self.share.team.pick(array, self.first, places)
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array (n, ...) of all rows of the set, from the parts that each process has for its own."""
+        return self.shard.group.gather(array)
 
-    def where(self, other: Part) -> NDArray[np.int64]:
-        """Places of this process's rows of a subset among its rows here."""
-        return np.searchsorted(self.own, other.own)
+    def pick(self, array: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows of such an array by their indices in the set, on every process."""
+        return self.shard.group.pick(array, self.first, indices)
+
+    def where(self, subset: RowSet) -> NDArray[np.int64]:
+        """Indices of this process's rows of a subset into `own`."""
+        return np.searchsorted(self.own, subset.own)
 
     def by_block(self, work: Callable[[NDArray[np.int64]], Floats], width: int) -> Floats:
-        """`work` on the places of each block, as one array (n, width)."""
+        """`work` on the indices of each block, as one array (n, width)."""
         found = np.empty((len(self.own), width))
         for block in self.blocks:
             found[block] = work(self.own[block])

@@ -7,8 +7,9 @@ probabilities and work through them in chunks: beyond the input and the points, 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,24 @@ class MapFit:
     bound: float
     history: tuple[float, ...]
     seconds: float
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, for a map with a `Student`."""
+        assert isinstance(self.student, Student)
+        return {
+            **self.student.tensors(),
+            "points": self.points,
+            "anchors": self.anchors,
+            "bound": np.array([self.bound]),
+            "history": np.array(self.history),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> MapFit:
+        """Inverse of `tensors`; the time is not stored."""
+        history = tuple(tensors["history"].tolist())
+        student, bound = Student.from_tensors(tensors), float(tensors["bound"][0])
+        return cls(student, tensors["points"], tensors["anchors"], bound, history, 0.0)
 
 
 def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, report: Report = silent) -> MapFit:

@@ -19,12 +19,13 @@ with n.
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from darksight_core.fit.config import choose_device, one_thread
 from darksight_core.fit.map.fast import Coreset
 from darksight_core.fit.map.fitting import entropies
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of
+from darksight_core.map.placement import Network
 from darksight_core.map.student import Student
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import FLOOR, Floats
@@ -116,10 +118,6 @@ class DistilConfig:
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; it must be between 0 and 2**63 - 1")
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for a manifest."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -137,10 +135,6 @@ class Stage:
     kept: bool
     seconds: float
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for a manifest."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
@@ -155,6 +149,26 @@ class Distilled:
     features: Features
     student: Student
     stages: tuple[Stage, ...]
+
+    def network(self) -> Network:
+        """f_p in numpy."""
+        return Network(self.weights, self.biases, self.features)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name; features and stages as JSON in bytes."""
+        text = json.dumps({"features": self.features, "stages": [asdict(stage) for stage in self.stages]})
+        layers = {f"weight{i}": weight for i, weight in enumerate(self.weights)}
+        layers |= {f"bias{i}": bias for i, bias in enumerate(self.biases)}
+        return {**self.student.tensors(), **layers, "facts": np.frombuffer(text.encode(), dtype=np.uint8)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Distilled:
+        """Inverse of `tensors`."""
+        facts = json.loads(tensors["facts"].tobytes())
+        layers = range(sum(name.startswith("weight") for name in tensors))
+        weights, biases = (tuple(tensors[f"{name}{i}"] for i in layers) for name in ("weight", "bias"))
+        stages = tuple(Stage(**stage) for stage in facts["stages"])
+        return cls(weights, biases, facts["features"], Student.from_tensors(tensors), stages)
 
 
 def distil(

@@ -166,6 +166,7 @@ def _prepare(args: argparse.Namespace) -> tuple[Path, NDArray[np.int64]]:
     """Train, fit, draw and calibrate; the bundle with its gate, and the rows that nothing has seen."""
     from darksight_core.bundle import read_bundle, write_bundle
     from darksight_core.fit import FitConfig
+    from darksight_core.fit.context import FitContext
     from darksight_core.fit.pipeline import fit_bundle
     from darksight_core.gate.certify import Rules, ScoredRows, certify
     from darksight_core.predictions import from_arrays
@@ -180,7 +181,14 @@ def _prepare(args: argparse.Namespace) -> tuple[Path, NDArray[np.int64]]:
     fitted, gated = args.out / "fitted.safetensors", args.out / "digits.safetensors"
     config = FitConfig(seed=args.seed)
     with Bars() as bars:
-        report = fit_bundle(predictions, fitted, config=config, shares=_SHARES, overwrite=True, report=bars)
+        report = fit_bundle(
+            predictions,
+            fitted,
+            config=config,
+            shares=_SHARES,
+            overwrite=True,
+            context=FitContext.alone(len(predictions), bars),
+        )
     print_table(*summary(report))
     picture(report, args.out / "map.png")
 

@@ -17,7 +17,7 @@ from darksight_service.scoring.files.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.fit import FitConfig
-    from darksight_core.fit.pipeline import FitReport
+    from darksight_core.fit.figures import FitReport
 
 __all__ = ["add_parser", "picture", "run", "summary"]
 
@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
     require("torch", "fit")
     if args.plot is not None:
         require("matplotlib", "report")
-    from darksight_core.fit.distributed.job import config_of, launch, run_fit, steps_folder
+    from darksight_core.fit.distributed.job import checkpoint_folder, config_of, launch, run_fit
 
     if is_svd:
         return _run_svd(args, config_of(args), files[0], out)
     args.on_interrupt = f"{out} was not written" + (" and is as it was" if out.exists() else "")
     # The processes are given the same command; torchrun has told them that they are a team.
     if args.nproc > 1 and "WORLD_SIZE" not in os.environ:
-        args.on_interrupt += f"; finished steps are in {steps_folder(out)}, --resume goes on with them"
+        args.on_interrupt += f"; finished steps are in {checkpoint_folder(out)}, --resume goes on with them"
         return launch(["darksight_service", *sys.argv[1:]], args.nproc, out)
     with Bars(quiet=args.quiet) as bars:
         report = run_fit(args, bars)

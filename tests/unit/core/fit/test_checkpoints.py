@@ -1,8 +1,9 @@
-"""Checkpoints of a fit that are kept: done once, remade if damaged, never taken for those of another fit."""
+"""Checkpoints: a step is run once, run again if its file is damaged, and never taken from another fit."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,19 +23,19 @@ def run(folder: Path, *, resume: bool, seed: int = 0) -> list[str]:
         made.append(name)
         return name
 
-    def density() -> Kde:
+    def density() -> dict[str, Any]:
         note("density")
-        return Kde.fit(np.random.default_rng(0).normal(size=(50, 2)))
+        return Kde.fit(np.random.default_rng(0).normal(size=(50, 2))).tensors()
 
     assert steps.once("map", lambda: {note("map"): np.arange(3.0)})["map"].tolist() == [0.0, 1.0, 2.0]
-    assert Kde.from_tensors(steps.once_by_all("density", density)).bandwidth > 0.0
+    assert Kde.from_tensors(steps.together("density", density)).bandwidth > 0.0
     assert len(steps.rows("points", range(4, 6), lambda: np.zeros((len(note("points")), 2)))) == 6
     return made
 
 
 def test_a_finished_step_is_not_done_again(tmp_path: Path) -> None:
     """With resume; without it all begins anew, and another fit's steps are refused."""
-    folder = tmp_path / "b.steps"
+    folder = tmp_path / "b.checkpoints"
     everything = ["map", "density", "points"]
 
     assert run(folder, resume=False) == everything
@@ -47,7 +48,7 @@ def test_a_finished_step_is_not_done_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["map", "density", "points-4-6"])
 def test_a_damaged_step_is_done_again(tmp_path: Path, name: str) -> None:
     """And it alone."""
-    folder = tmp_path / "b.steps"
+    folder = tmp_path / "b.checkpoints"
     run(folder, resume=False)
     (folder / f"{name}.safetensors").write_bytes(b"damaged")
 

@@ -1,0 +1,178 @@
+"""Figures of a fit: how faithful the map is after each stage, on fit rows and on rows that no step has fitted.
+
+Each process measures its own rows; means are over the rows of all processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle import Reference
+from darksight_core.evaluation.measures import Fidelity
+from darksight_core.fit.config import FitConfig
+from darksight_core.fit.distributed.shards import RowSet
+from darksight_core.fit.map.fitting import MapFit, place_rows
+from darksight_core.map.placement import Embedder
+from darksight_core.map.student import SoftmaxStudent, Student
+from darksight_core.simplex import Floats, kl, kl_sym, log_probs, temper
+
+__all__ = ["FitReport", "Measurements", "StageFigures"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """KL_sym and agreement with the watched classifier after a stage, on fit rows and on held-out rows."""
+
+    name: str
+    fit_kl_sym: float
+    heldout_kl_sym: float | None
+    fit_agree: float
+    heldout_agree: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a fit found.
+
+    `class_names` and `reference` are of the classes that come in, `student` of `columns` among them.
+    `kl_sym`, `acc_teacher` and `acc_ground` are of the map on its fit rows; `heldout` of the served scorer on rows
+    that no step has fitted; `refinement` lists their KL_sym after each Newton step.
+    """
+
+    kl_sym: float
+    acc_teacher: float
+    acc_ground: float | None
+    heldout: dict[str, float] | None
+    stages: tuple[StageFigures, ...]
+    refinement: tuple[float, ...]
+    rows: dict[str, int]
+    bandwidth: float
+    seconds: float
+    bundle: Path
+    version: str
+    class_names: tuple[str, ...]
+    columns: tuple[int, ...] | None
+    student: Student
+    reference: Reference
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {
+            "kl_sym": self.kl_sym,
+            "acc_teacher": self.acc_teacher,
+            "acc_ground": self.acc_ground,
+            "heldout": self.heldout,
+            "stages": [asdict(stage) for stage in self.stages],
+            "refinement": list(self.refinement),
+            "rows": self.rows,
+            "bandwidth": self.bandwidth,
+            "seconds": self.seconds,
+            "bundle": str(self.bundle),
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Measures a fit.
+
+    Parameters
+    ----------
+    probs
+        Rows of this process, (n, n_inputs).
+    mapped
+        The same rows over the classes that the map shows, (n, K).
+    fitted
+        The map.
+    config
+        How it was fitted.
+    """
+
+    probs: NDArray[np.float32]
+    mapped: NDArray[np.float32]
+    fitted: MapFit
+    config: FitConfig
+
+    def fidelity(self, rows: RowSet, points: Floats, labels: NDArray[np.int64] | None) -> Fidelity:
+        """Fidelity of the map at the points (n, 2) of this process's rows of a set.
+
+        Parameters
+        ----------
+        rows
+            The set.
+        points
+            Points of this process's rows of it.
+        labels
+            True classes of all rows of this process, if they are known.
+        """
+        found = np.empty((len(points), 6))
+        for block in rows.blocks:
+            log_pi = self._log_pi(rows.own[block])
+            log_q = self.fitted.student.log_posterior(points[block])
+            teacher, student = log_pi.argmax(axis=1), log_q.argmax(axis=1)
+            truth = np.full(len(teacher), -1) if labels is None else labels[rows.own[block]]
+            found[block] = np.stack(
+                [kl_sym(log_pi, log_q), kl(log_pi, log_q), kl(log_q, log_pi),
+                 student == teacher, student == truth, teacher == truth], axis=1
+            )  # fmt: skip
+        mean = rows.gather(found).mean(axis=0).tolist()
+        return Fidelity(*mean[:4], *((None, None) if labels is None else mean[4:]))
+
+    def stages(
+        self, fit: RowSet, held: RowSet, embedder: Embedder, on_map: Floats, served: Floats
+    ) -> tuple[tuple[StageFigures, ...], tuple[float, ...]]:
+        """KL_sym of the map, of f_p alone and as served; and of served held-out rows after each Newton step.
+
+        Parameters
+        ----------
+        fit, held
+            Fit rows and held-out rows to measure.
+        embedder
+            Places rows as they are served.
+        on_map, served
+            Points of this process's fit rows on the map and as served, (n, 2).
+        """
+        exact = np.empty((0, 2))
+        if len(held.own):
+            exact = place_rows(self.mapped[held.own], self.fitted, self.config, blocks=held.blocks)
+        guesses = [part.by_block(lambda rows: embedder.network(np.exp(self._log_pi(rows))), 2) for part in (fit, held)]
+        refined = [
+            held.by_block(
+                lambda rows, steps=steps: np.column_stack(  # type: ignore[misc] # a default binds the loop variable
+                    replace(embedder, refine_steps=steps).embed(log_probs(self.probs[rows]))
+                ),
+                3,
+            )
+            for steps in range(embedder.refine_steps + 1)
+        ]
+
+        def stage(name: str, student: Student | SoftmaxStudent, on_fit: Floats, on_held: Floats) -> StageFigures:
+            a, b = self._agreement(fit, student, on_fit), self._agreement(held, student, on_held)
+            return StageFigures(name, a[0] or 0.0, b[0], a[1] or 0.0, b[1])
+
+        figures = (
+            stage("map, each row solved", self.fitted.student, on_map, exact),
+            stage("f_p alone", embedder.student, *guesses),
+            stage(f"served: f_p, anchors, {embedder.refine_steps} steps", embedder.student, served, refined[-1][:, :2]),
+        )
+        losses = [held.gather(found[:, 2]) for found in refined]
+        return figures, tuple(float(loss.mean()) for loss in losses if len(loss))
+
+    def _agreement(
+        self, rows: RowSet, student: Student | SoftmaxStudent, points: Floats
+    ) -> tuple[float | None, float | None]:
+        """Mean KL_sym and agreement with the classifier over a set of rows; None for an empty set."""
+        found = np.empty((len(rows.own), 2))
+        for block in rows.blocks:
+            log_pi, log_q = self._log_pi(rows.own[block]), student.log_posterior(points[block])
+            found[block, 0], found[block, 1] = kl_sym(log_pi, log_q), log_pi.argmax(axis=1) == log_q.argmax(axis=1)
+        found = rows.gather(found)
+        return (float(found[:, 0].mean()), float(found[:, 1].mean())) if len(found) else (None, None)
+
+    def _log_pi(self, rows: NDArray[np.int64]) -> Floats:
+        """log π of rows of this process over the student's classes at the map's temperature."""
+        return temper(log_probs(self.mapped[rows]), self.config.temperature)
