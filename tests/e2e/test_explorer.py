@@ -173,7 +173,7 @@ def test_a_region_is_drawn_previewed_saved_and_enforced(page: Page, explored: Ex
         wait_until(lambda: reason() == Reason.REGION, what="the region")
         assert not client.gate("digits", explored.probs[row]).accepted
 
-        page.get_by_role("button", name="Look").click()
+        page.get_by_role("button", name="Preview").click()
         expect(page.locator(".region .facts")).to_contain_text("accuracy inside")
         page.get_by_role("button", name="Remove").click()
         expect(page.locator(".region")).to_have_count(0)
@@ -207,7 +207,7 @@ def test_a_region_is_carried_over_to_another_version(page: Page, explored: Explo
         try:
             open_map(page, f"?model=digits&version={other[:12]}")
             page.get_by_role("button", name="Carry over").click()
-            expect(page.locator("#notices")).to_contain_text(re.compile(r"Found again by [1-9]\d* rows"))
+            expect(page.locator("#notices")).to_contain_text(re.compile(r"Placed by [1-9]\d* rows"))
             expect(page.locator("#region-name")).to_have_value("odd corner")
             page.get_by_role("button", name="Save as shadow").click()
             expect(page.locator(".region .badge")).to_have_text("shadow")

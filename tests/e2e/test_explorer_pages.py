@@ -55,7 +55,7 @@ def test_points_are_labelled_by_keys_and_taught(page: Page, explored: Explored) 
     """One key a point; `u` takes the last one back; the labels reach the store and the learned confidence."""
 
     def labels() -> int:
-        found = httpx.get(f"{explored.url}/api/review/lesson", params={"model": "digits"}, timeout=60.0).json()
+        found = httpx.get(f"{explored.url}/api/review/learned-score", params={"model": "digits"}, timeout=60.0).json()
         return int(found["used"]["labels"])
 
     before = labels()

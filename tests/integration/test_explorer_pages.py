@@ -131,7 +131,7 @@ def wait_for(explored: Explored, path: str, key: str, **params: Any) -> Any:
     end = time.monotonic() + 60.0
     while time.monotonic() < end:
         found = explored.get(path, **params)
-        if not (found["lesson"] if key == "is_learning" else found)[key]:
+        if not (found["learned_score"] if key == "is_learning" else found)[key]:
             return found
         time.sleep(0.05)
     raise AssertionError(f"{path} never finished")
@@ -142,9 +142,9 @@ def test_scores_are_compared_on_stored_labels(explored: Explored) -> None:
     found = wait_for(explored, "gate", "is_computing")
 
     assert found["used"]["labels"] >= LABELLED
-    names = {line["name"] for line in found["lines"]}
+    names = {line["name"] for line in found["curves"]}
     assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "learned"}
-    for line in found["lines"]:
+    for line in found["curves"]:
         assert line["accuracy"][-1] == pytest.approx(1.0 - found["used"]["errors"] / found["used"]["labels"])
     steps = found["steps"]
     assert steps["threshold"][0] == "-inf"
@@ -318,7 +318,7 @@ def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) ->
 
 def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None:
     """Working through the audit in its order gives an accuracy with an interval that contains the true one."""
-    before = explored.get("review/lesson")["used"]["labels"]
+    before = explored.get("review/learned-score")["used"]["labels"]
     items = explored.get("review", stream="audit", rate=0.3, limit=200)["items"]
     labels = [
         {"prediction_id": item["prediction_id"], "label": explored.truth[item["prediction_id"]]} for item in items
@@ -329,16 +329,16 @@ def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None
         assert response.status_code == 200
         assert response.json() == {"recorded": len(labels)}
 
-    assert explored.get("review/lesson")["used"]["labels"] == before + len(labels)
+    assert explored.get("review/learned-score")["used"]["labels"] == before + len(labels)
     audit = explored.get("review", stream="audit", rate=0.3)["audit"]
     assert audit["done"] >= len(labels)
     stored = explored.store.frame(PointFilter("digits"), limit=ROWS)
     # The frame has the newest point first, the truth the oldest.
     right = np.mean(np.array(list(explored.truth.values())) == stored.predicted[::-1])
     assert audit["all"]["low"] <= right <= audit["all"]["high"]
-    lesson = wait_for(explored, "review/lesson", "is_learning")["lesson"]
-    assert lesson["labels"] == before + len(labels)
-    assert lesson["learned"]["auroc"] == pytest.approx(lesson["softmax"]["auroc"], abs=0.1)
+    score = wait_for(explored, "review/learned-score", "is_learning")["learned_score"]
+    assert score["labels"] == before + len(labels)
+    assert score["learned"]["auroc"] == pytest.approx(score["softmax"]["auroc"], abs=0.1)
 
 
 @pytest.mark.parametrize(

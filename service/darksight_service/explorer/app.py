@@ -1,8 +1,8 @@
-"""The explorer as one ASGI application: pages, static files, endpoints, and what holds for all of them.
+"""The explorer as an ASGI application: pages, static files and endpoints.
 
-Every answer has the headers that keep a browser from framing, sniffing or loading anything from elsewhere. Endpoints
-run in threads, so the event loop never waits for SQL. What an endpoint raises becomes a status and a sentence; what is
-not one of our errors is a mistake of ours, and only its number leaves the process.
+Every response has headers that forbid framing, content sniffing and resources of other hosts. Endpoints run in threads,
+so SQL never blocks the event loop. A DarkSightError becomes a status and a message; of any other exception only a
+request id leaves the process.
 """
 
 from __future__ import annotations
@@ -25,39 +25,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from darksight_core import __version__
-from darksight_core.errors import BundleError, ConfigError, DarkSightError, PredictionsError
+from darksight_core.errors import DarkSightError
 from darksight_service.control.tokens import TokenFile
-from darksight_service.errors import (
-    ForbiddenError,
-    NotFoundError,
-    RefusedError,
-    RequestError,
-    StoreUnavailableError,
-    UnauthenticatedError,
-)
+from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, statuses_of
+from darksight_service.explorer.answers import Answer, Download, to_json
 from darksight_service.explorer.api import drift, gate, models, points, regions, review
 from darksight_service.explorer.api import map as map_page
 from darksight_service.explorer.columns import Columns
-from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources, read_body
+from darksight_service.explorer.inputs import Input
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
 from darksight_service.report.plotly_js import packed_plotly
 
-__all__ = ["STATUSES", "make_app"]
-
-STATUSES: dict[type[DarkSightError], int] = {
-    RequestError: 400,
-    PredictionsError: 400,
-    ConfigError: 400,
-    UnauthenticatedError: 401,
-    ForbiddenError: 403,
-    NotFoundError: 404,
-    RefusedError: 409,
-    BundleError: 409,
-    StoreUnavailableError: 503,
-    DarkSightError: 500,
-}
-"""Status of an error, by its class or the nearest one above it."""
+__all__ = ["make_app"]
 
 _MAX_BODY = 1 << 20
 _BARE_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -71,6 +52,12 @@ _HEADERS = {
 
 _log = logging.getLogger("darksight.explorer")
 
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Login(Input):
+    token: str = ""
+
 
 def make_app(sources: Sources) -> ASGIApp:
     """The application.
@@ -78,7 +65,7 @@ def make_app(sources: Sources) -> ASGIApp:
     Parameters
     ----------
     sources
-        Where everything that is shown comes from.
+        Where the explorer reads from.
     """
     settings = sources.settings
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
@@ -87,7 +74,7 @@ def make_app(sources: Sources) -> ASGIApp:
     endpoints = [endpoint for module in modules for endpoint in module.endpoints(sources)]
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
-        # Where alerts and dashboards point to.
+        # Alerts and dashboards link to this path.
         Route("/models/{model}", lambda request: RedirectResponse(f"/map?model={quote(request.path_params['model'])}")),
         *(_page(page, guard) for page in (*PAGES, LOGIN)),
         *(_route(endpoint, sources, guard) for endpoint in endpoints),
@@ -99,30 +86,31 @@ def make_app(sources: Sources) -> ASGIApp:
 
 
 def _page(page: Page, guard: Guard) -> Route:
-    text = page.render(PAGES)
+    text = page.render()
 
     def show(request: Request) -> Response:
         if guard.needs_login and page is not LOGIN:
             try:
                 guard.permit(request, "read")
             except (UnauthenticatedError, ForbiddenError):
-                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-                return RedirectResponse(f"/login?next={quote(asked, safe='')}")
+                target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                return RedirectResponse(f"/login?next={quote(target, safe='')}")
         return HTMLResponse(text, headers={"content-security-policy": page.policy})
 
     return Route(f"/{page.name}", show)
 
 
-def _route(endpoint: Endpoint, sources: Sources, guard: Guard) -> Route:
-    def answer(request: Request, data: bytes) -> Response:
+def _route(endpoint: Endpoint[Any], sources: Sources, guard: Guard) -> Route:
+    def answer(request: Request, body: bytes) -> Response:
         author = guard.permit(request, endpoint.scope)
+        given = endpoint.read(request.query_params, body)
         sources.registry.refresh()
-        return _respond(endpoint.answer(Call(request.query_params, data, author)))
+        return _respond(endpoint.answer(Call(given, author)))
 
     async def handle(request: Request) -> Response:
         return await run_in_threadpool(answer, request, await _read(request))
 
-    return Route(endpoint.path, _telling(handle), methods=[endpoint.method])
+    return Route(endpoint.path, _with_errors(handle), methods=[endpoint.method])
 
 
 def _session_routes(guard: Guard) -> list[Route]:
@@ -131,7 +119,7 @@ def _session_routes(guard: Guard) -> list[Route]:
 
     async def log_in(request: Request) -> Response:
         response = _respond({"ok": True})
-        guard.log_in(request, str(Call({}, await _read(request)).body().get("token", "")), response)
+        guard.log_in(request, read_body(_Login, await _read(request)).token, response)
         return response
 
     async def log_out(request: Request) -> Response:
@@ -140,22 +128,22 @@ def _session_routes(guard: Guard) -> list[Route]:
         return response
 
     return [
-        Route("/api/session", _telling(describe)),
-        Route("/api/login", _telling(log_in), methods=["POST"]),
-        Route("/api/logout", _telling(log_out), methods=["POST"]),
+        Route("/api/session", _with_errors(describe)),
+        Route("/api/login", _with_errors(log_in), methods=["POST"]),
+        Route("/api/logout", _with_errors(log_out), methods=["POST"]),
     ]
 
 
-def _telling(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """The same with errors as answers."""
+def _with_errors(handle: _Handler) -> _Handler:
+    """The same handler with exceptions as responses."""
 
-    async def tell(request: Request) -> Response:
+    async def handle_safely(request: Request) -> Response:
         try:
             return await handle(request)
         except Exception as error:
             return _error(error)
 
-    return tell
+    return handle_safely
 
 
 async def _read(request: Request) -> bytes:
@@ -163,7 +151,7 @@ async def _read(request: Request) -> bytes:
     async for part in request.stream():
         data += part
         if len(data) > _MAX_BODY:
-            raise RequestError(f"the body has more than {_MAX_BODY:,} bytes", field="body")
+            raise RequestError(f"body: must be at most {_MAX_BODY:,} bytes", field="body")
     return bytes(data)
 
 
@@ -173,21 +161,18 @@ def _respond(answer: Answer, status: int = 200) -> Response:
     if isinstance(answer, Download):
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"}
         return StreamingResponse(answer.parts, status, media_type=answer.media_type, headers=headers)
-    text = json.dumps(answer, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(to_json(answer), allow_nan=False, ensure_ascii=False)
     return Response(text.encode(), status, media_type="application/json")
 
 
 def _error(error: Exception) -> Response:
-    status = 500
-    if isinstance(error, DarkSightError):
-        status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-    if status == 500:
-        number = uuid.uuid4().hex
-        _log.error("request_failed", exc_info=error, extra={"request": number})
-        text = f"the explorer failed on request {number}; its log has more under this number"
-        return _respond({"error": {"code": "internal", "message": text}}, status)
-    assert isinstance(error, DarkSightError)
-    found: dict[str, Any] = {"code": error.code, "message": error.message}
+    _, status = statuses_of(error)
+    if status == 500 or not isinstance(error, DarkSightError):
+        request_id = uuid.uuid4().hex
+        _log.error("request_failed", exc_info=error, extra={"request": request_id})
+        text = f"internal error; the log of the explorer has the details of request {request_id}"
+        return _respond({"error": {"code": "internal", "message": text}}, 500)
+    found = {"code": error.code, "message": error.message}
     if "field" in error.details:
         found["field"] = str(error.details["field"])
     return _respond({"error": found}, status)
@@ -202,7 +187,7 @@ def _plotly(request: Request) -> Response:
 
 
 class _Guarded:
-    """What holds for every answer: the name that was asked for is ours, and headers say what a browser may do."""
+    """Checks the host name of every request and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app
@@ -219,7 +204,7 @@ class _Guarded:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("content-security-policy", _BARE_POLICY)
-                # What a page shows is not for caches on the way, and static files are asked for again by their tag.
+                # Data is never cached; static files are revalidated by their ETag.
                 headers.setdefault("cache-control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
             await send(message)
 

@@ -1,55 +1,42 @@
-"""What an endpoint of the explorer is given and what it may answer; hides HTTP from the modules of the pages."""
+"""An API path of the explorer: its input model, its scope, and the function that answers it."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Generic, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from darksight_service.control.changes import Control
-from darksight_service.control.registry import Registry
+from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import RequestError
-from darksight_service.explorer.columns import Columns
+from darksight_service.explorer.answers import Answer
+from darksight_service.explorer.inputs import Input, VersionInput
 from darksight_service.settings import Settings
+from darksight_service.store import Store
+from darksight_service.validation import first_problem
 
-if TYPE_CHECKING:
-    from darksight_service.store import Store
+__all__ = ["Call", "Endpoint", "Sources", "read_body", "read_query"]
 
-__all__ = ["Answer", "Call", "Download", "Endpoint", "Sources"]
-
-# What an integer of the database holds.
-_LARGEST = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Download:
-    """A file that is sent part by part while it is made."""
-
-    name: str
-    media_type: str
-    parts: Iterator[bytes]
-
-
-Answer = Mapping[str, Any] | list[Any] | Columns | Download
-"""JSON values, columns of numbers, or a file."""
+T = TypeVar("T", bound=Input)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where everything that is shown comes from.
+    """Where the explorer reads from.
 
     Parameters
     ----------
     settings
-        Of the service.
+        Settings of the service.
     registry
-        Models and versions; looks for changes before every request.
+        Models and versions; refreshed before every request.
     control
-        What operators change.
+        Policies and regions.
     store
-        Gives the store.
+        Returns the store, or raises StoreUnavailableError.
     """
 
     settings: Settings
@@ -57,78 +44,29 @@ class Sources:
     control: Control
     store: Callable[[], Store]
 
+    def active_model(self, given: VersionInput) -> ActiveModel:
+        """The version that an input names, by default the active one."""
+        return self.registry.get(given.model, given.version)
+
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request, after it was permitted; a parameter that cannot be understood is a RequestError that names it.
+class Call(Generic[T]):
+    """A permitted request.
 
     Parameters
     ----------
-    query
-        Parameters of the address.
-    data
-        Body of a POST.
+    input
+        The validated input.
     author
-        Name of the caller's token, empty where none is needed.
+        Name of the caller's token; empty without tokens.
     """
 
-    query: Mapping[str, str]
-    data: bytes = b""
+    input: T
     author: str = ""
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """A parameter; without a default it must be there."""
-        value = self.query.get(name, default)
-        if not value and default is None:
-            raise RequestError(f"{name}: is missing", field=name)
-        return value or ""
-
-    def integer(self, name: str, default: int, *, low: int = 0, high: int = (1 << 53)) -> int:
-        """A whole number between `low` and `high`."""
-        text = self.query.get(name, "")
-        try:
-            value = int(text) if text else default
-        except ValueError:
-            raise RequestError(f"{name}: must be a whole number, not {text[:40]!r}", field=name) from None
-        if not low <= value <= high:
-            raise RequestError(f"{name}: must be between {low} and {high}, not {value}", field=name)
-        return value
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """Whole numbers with commas between; none if the parameter is not there."""
-        text = self.query.get(name, "")
-        try:
-            found = tuple(int(part) for part in text.split(",")) if text else ()
-        except ValueError:
-            raise RequestError(f"{name}: must be numbers with commas, not {text[:40]!r}", field=name) from None
-        if any(abs(each) > _LARGEST for each in found):
-            raise RequestError(f"{name}: has a number beyond {_LARGEST:,}", field=name)
-        return found
-
-    def number(self, name: str, default: float) -> float:
-        """A finite number."""
-        text = self.query.get(name, "")
-        try:
-            value = float(text) if text else default
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise RequestError(f"{name}: must be a number, not {text[:40]!r}", field=name)
-        return value
-
-    def body(self) -> dict[str, Any]:
-        """The JSON object that was posted."""
-        try:
-            found = json.loads(self.data or b"{}")
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise RequestError("the body must be a JSON object", field="body")
-        return found
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Generic[T]):
     """A path of the API.
 
     Parameters
@@ -136,14 +74,43 @@ class Endpoint:
     method
         `GET`, which changes nothing, or `POST`.
     path
-        Under `/api/`.
+        Path below `/api/`.
     scope
-        That the caller's token needs: `read`, `report` or `admin`.
+        Scope that the caller's token needs: `read`, `report` or `admin`.
+    input
+        Model of the query (GET) or of the JSON body (POST).
     answer
-        Answers; runs in a thread of its own.
+        The function; it runs in a thread.
     """
 
-    method: str
+    method: Literal["GET", "POST"]
     path: str
     scope: str
-    answer: Callable[[Call], Answer]
+    input: type[T]
+    answer: Callable[[Call[T]], Answer]
+
+    def read(self, query: Mapping[str, str], body: bytes) -> T:
+        """The validated input of a request; RequestError names the first field that is wrong."""
+        return read_query(self.input, query) if self.method == "GET" else read_body(self.input, body)
+
+
+def read_query(kind: type[T], query: Mapping[str, str]) -> T:
+    """Validate the parameters of a URL; an empty parameter counts as absent."""
+    try:
+        return kind.model_validate({name: value for name, value in query.items() if value})
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def read_body(kind: type[T], body: bytes) -> T:
+    """Validate a JSON body; strict, so that no value is converted to another type."""
+    try:
+        return kind.model_validate_json(body or b"{}", strict=True)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    path, problem = first_problem(error)
+    path = path or "body"
+    return RequestError(f"{path}: {problem}", field=re.split(r"[.\[]", path)[0])

@@ -1,32 +1,40 @@
-"""The pages of the explorer, in the order in which the navigation names them."""
+"""The pages of the explorer, in the order of the navigation."""
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 __all__ = ["LOGIN", "PAGES", "STATIC", "Page"]
 
 STATIC = Path(__file__).with_name("static")
-_TEMPLATES = Path(__file__).with_name("templates")
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: `static/NAME.html` inside the shell, and `static/NAME.js`.
+    """A page: `templates/NAME.html` and `static/NAME.js`.
 
     Parameters
     ----------
     name
-        Its path, and its files.
+        Path of the page, and name of its files.
     title
-        In navigation and window.
+        Title in the navigation and of the window.
     has_plots
-        Whether plotly.js is loaded.
+        Whether it draws with plotly.js.
     has_webgl
-        Whether it draws with WebGL. plotly.js makes its WebGL programs from text, so that the policy of such a page
-        must allow `unsafe-eval`; no other page's does.
+        Whether it draws with WebGL. plotly.js compiles its WebGL programs from text, so only the CSP of these pages
+        allows `unsafe-eval`.
     """
 
     name: str
@@ -36,8 +44,8 @@ class Page:
 
     @property
     def policy(self) -> str:
-        """Content security policy: nothing from elsewhere, no inline script, no frame around it."""
-        # Styles may be inline, because plotly.js writes them.
+        """Content security policy: nothing from other hosts, no inline script, no framing."""
+        # plotly.js writes inline styles.
         scripts = "'self' 'unsafe-eval'" if self.has_webgl else "'self'"
         return (
             f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline'; "
@@ -45,27 +53,9 @@ class Page:
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
-    def render(self, pages: tuple[Page, ...]) -> str:
-        """The whole page."""
-        links = "".join(
-            f'<a href="/{page.name}" data-page="{page.name}"{_current(page is self)}>{html.escape(page.title)}</a>'
-            for page in pages
-        )
-        parts = {
-            "title": html.escape(self.title),
-            "name": self.name,
-            "links": links,
-            "plots": '<link rel="preload" as="script" href="/vendor/plotly.min.js">' if self.has_plots else "",
-            "content": (_TEMPLATES / f"{self.name}.html").read_text(encoding="utf-8"),
-        }
-        page = (_TEMPLATES / ("bare.html" if self is LOGIN else "shell.html")).read_text(encoding="utf-8")
-        for name, text in parts.items():
-            page = page.replace(f"{{{{{name}}}}}", text)
-        return page
-
-
-def _current(is_current: bool) -> str:
-    return ' aria-current="page"' if is_current else ""
+    def render(self) -> str:
+        """The HTML of the page."""
+        return _templates.get_template(f"{self.name}.html").render(page=self, pages=PAGES)
 
 
 PAGES = (

@@ -1,13 +1,12 @@
-"""Who is asking: the tokens of gRPC, brought by a cookie.
+"""Sessions: login with a token of the service, session cookie, CSRF protection.
 
-A browser logs in with a token once and gets a cookie that scripts cannot read and other sites cannot send. The token
-itself stays here, in memory, and is looked up in the token file at every request: a token that is revoked is out within
-a second, and a restart of the explorer logs everybody out. A request that changes something must carry the session's
-CSRF token in a header, which no form of another site can set, and come from this very origin.
+A browser logs in with a token and gets a cookie that scripts cannot read and other sites cannot send. The token stays
+in the memory of the explorer and is checked against the token file at every request: a revoked token stops working
+within a second, and a restart of the explorer ends all sessions. A request that changes something must have the
+session's CSRF token in a header, which a form of another site cannot set, and the right origin.
 
-Without a token file everybody on this machine may look and change, as over gRPC. Then a page elsewhere could still have
-its own name point to this machine and read what it likes (DNS rebinding): so the name asked for must be one that nobody
-can point elsewhere, an address, `localhost`, or a name without a dot.
+Without a token file everybody on this machine may read and change, as over gRPC. To prevent DNS rebinding, the host
+name of a request must then be an address, `localhost`, or a name without a dot, which nobody else can register.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from darksight_service.errors import ForbiddenError, RequestError, Unauthenticat
 __all__ = ["CSRF_HEADER", "Guard", "Session"]
 
 CSRF_HEADER = "x-csrf-token"
-"""Header of requests that change something."""
+"""Header of the CSRF token."""
 
-_LIFE_SECONDS = 12 * 3600.0
+_SESSION_SECONDS = 12 * 3600.0
 _MAX_SESSIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who logged in; `header` is what they would send over gRPC."""
+    """A session; `header` is the authorization header that the token has over gRPC."""
 
     header: str
     csrf: str
@@ -46,14 +45,14 @@ class Session:
 
 
 class Guard:
-    """Permits requests.
+    """Decides which requests are permitted.
 
     Parameters
     ----------
     tokens
-        Of the service; None where none are needed.
+        Tokens of the service; None if no token is needed.
     is_secure
-        Whether the explorer speaks TLS.
+        Whether the explorer uses TLS.
     clock
         Unix time in seconds.
     """
@@ -65,7 +64,7 @@ class Guard:
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._open = Session("", secrets.token_urlsafe(32), float("inf"))
-        # With this prefix a browser takes the cookie from this host alone, and over TLS alone.
+        # With this prefix a browser accepts the cookie over TLS and from this host only.
         self._cookie = "__Host-darksight" if is_secure else "darksight"
 
     @property
@@ -74,7 +73,7 @@ class Guard:
         return self._tokens is not None
 
     def session(self, request: Request) -> Session:
-        """The session of a request; UnauthenticatedError if it has none, or no longer."""
+        """The session of a request; UnauthenticatedError if it has none or it has expired."""
         if self._tokens is None:
             return self._open
         found = self._sessions.get(request.cookies.get(self._cookie, ""))
@@ -83,39 +82,40 @@ class Guard:
         return found
 
     def permit(self, request: Request, scope: str) -> str:
-        """Name of the caller, if the caller may do this."""
+        """Name of the caller; an error if the caller lacks the scope."""
         session = self.session(request)
         if request.method != "GET":
             _check_origin(request)
             if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), session.csrf.encode()):
-                raise ForbiddenError("the request lacks this session's CSRF token; load the page again", kind="csrf")
+                raise ForbiddenError(
+                    "the CSRF token is missing or belongs to another session; reload the page", kind="csrf"
+                )
         return "" if self._tokens is None else self._tokens.permit(session.header, scope)
 
     def describe(self, request: Request) -> dict[str, object]:
-        """What a page needs to know about its session."""
+        """The session as a page needs it."""
         session = self.session(request)
         scopes, name = list(SCOPES), ""
         if self._tokens is not None:
-            # Any known token may look at what it permits.
             scopes = [scope for scope in SCOPES if self._permits(session, scope)]
             name = self._tokens.permit(session.header, scopes[0]) if scopes else ""
         return {"name": name, "scopes": scopes, "csrf": session.csrf, "needs_login": self.needs_login}
 
     def log_in(self, request: Request, secret: str, response: Response) -> None:
-        """Begin a session with a token that may look; its cookie goes with the response."""
+        """Start a session with a token of scope `read`, and set its cookie."""
         _check_origin(request)
         if self._tokens is None:
-            raise RequestError("this server needs no token", field="token")
+            raise RequestError("token: this service needs none", field="token")
         header, now = f"Bearer {secret}", self._clock()
         self._tokens.permit(header, "read")
         name = secrets.token_urlsafe(32)
         with self._lock:
             kept = [(key, each) for key, each in self._sessions.items() if each.expires > now][1 - _MAX_SESSIONS :]
-            self._sessions = {**dict(kept), name: Session(header, secrets.token_urlsafe(32), now + _LIFE_SECONDS)}
+            self._sessions = {**dict(kept), name: Session(header, secrets.token_urlsafe(32), now + _SESSION_SECONDS)}
         response.set_cookie(
             self._cookie,
             name,
-            max_age=int(_LIFE_SECONDS),
+            max_age=int(_SESSION_SECONDS),
             httponly=True,
             samesite="strict",
             secure=self._is_secure,
@@ -129,11 +129,11 @@ class Guard:
         response.delete_cookie(self._cookie, httponly=True, samesite="strict", secure=self._is_secure)
 
     def check_host(self, host: str) -> None:
-        """Refuse a name that somebody could have pointed at this machine, where no token protects it."""
-        if self._tokens is None and not _is_ours(host):
+        """Without tokens, refuse a host name that somebody else could point to this machine."""
+        if self._tokens is None and not _is_local(host):
             raise ForbiddenError(
-                "without tokens the explorer answers to an address, to localhost or to a name without a dot; "
-                "open it by one of these, or set tokens_file",
+                "without tokens the explorer can be opened by address, as localhost or by a name without a dot only; "
+                "use one of these, or set tokens_file",
                 kind="host",
             )
 
@@ -149,10 +149,10 @@ class Guard:
 def _check_origin(request: Request) -> None:
     _, _, origin = request.headers.get("origin", "").partition("://")
     if not origin or origin != request.headers.get("host", ""):
-        raise ForbiddenError("the request comes from another site", kind="origin")
+        raise ForbiddenError("the request comes from another origin", kind="origin")
 
 
-def _is_ours(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The explorer's listening socket, made by whoever starts its process; imports nothing that takes time."""
+"""The explorer's listening socket, which the supervisor or `darksight explore` creates; nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _BACKLOG = 128
 
 
 def listen(settings: Settings) -> socket.socket:
-    """The explorer's listening socket; SettingsError if its port is taken."""
+    """The explorer's listening socket; SettingsError if its port is in use."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it; without it the end of every answer waits 40 ms for a browser to confirm its beginning.
+    # Connections inherit it; without it the end of a response waits 40 ms for the acknowledgement of its start.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         bound.bind((settings.host, settings.explorer_port))
@@ -26,13 +26,13 @@ def listen(settings: Settings) -> socket.socket:
         bound.close()
         raise SettingsError(
             f"the explorer cannot listen on {settings.host}:{settings.explorer_port}: {error.strerror}; "
-            "choose another --explorer-port"
+            "choose another port with --explorer-port"
         ) from error
     return bound
 
 
 def explorer_url(settings: Settings, bound: socket.socket) -> str:
-    """Where a browser finds it."""
+    """URL of the explorer."""
     scheme = "http" if settings.tls_cert is None else "https"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{scheme}://{host}:{bound.getsockname()[1]}"

@@ -1,50 +1,48 @@
-"""A random audit with known odds: the labels that measure accuracy, accepted points included.
+"""A random audit: a sample of all points, accepted ones included, whose labels measure accuracy.
 
-Who labels what was rejected, or what looks odd, learns much about those points and nothing about the errors that were
-accepted. So a part of all points is drawn by a number that hangs on nothing but the point's id:
+Labels of rejected or unusual points say much about these points and nothing about accepted errors. So the audit draws
+points by a number that depends on nothing but the point's id:
 
-    in the audit at rate r  iff  u(id) < r,      u uniform in [0, 1), the same today and tomorrow
+    in the audit at rate r  iff  u(id) < r,      u uniform in [0, 1)
 
-The audit is worked through in the order of u, so that what is labelled so far is itself a random draw, only smaller.
-Labels of other origin may fall on audited points, too; a point counts only up to the depth where nearly all points with
-a smaller u have a label, so they cannot tilt the draw. Points without a label above that depth were skipped: the
-interval counts them as wrong at its lower end and as right at its upper.
+The audit is labelled in the order of u, so that the labelled part is itself a random sample, only smaller. Audited
+points may also get labels from elsewhere. To keep the sample unbiased, only the points up to a depth count: the depth
+up to which nearly all points have a label. Points without a label above that depth were skipped; the lower end of the
+interval counts them as wrong and the upper end as right.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.drift.accuracy import Accuracy, labelled_accuracy, prediction_powered
 from darksight_core.simplex import Floats
+from darksight_service.store import PointTable
 
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable
-
-__all__ = ["Audit", "AuditedAccuracy", "audit", "audit_numbers", "audited_accuracy"]
+__all__ = ["Audit", "AuditedAccuracy", "audit_numbers", "audited_accuracy", "draw_audit"]
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-_MOST_SKIPPED = 0.05
-_LEAST_POWERED = 30
+_MAX_SKIPPED = 0.05
+_MIN_LABELS_POWERED = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """The drawn points of a frame.
+    """The points of a table that were drawn.
 
     Parameters
     ----------
     rate
-        Odds of each point of the frame.
+        Probability of each point to be drawn.
     order
-        Numbers of the drawn points in the frame, smallest u first, (m,).
+        Row numbers of the drawn points, smallest u first, (m,).
     depth
-        How many of them, from the first, count as worked through.
+        How many of them, from the first, count as done.
     """
 
     rate: float
@@ -53,24 +51,24 @@ class Audit:
 
     @property
     def done(self) -> NDArray[np.int64]:
-        """Numbers of the points that count, (depth,)."""
+        """Row numbers of the points that count, (depth,)."""
         return self.order[: self.depth]
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedAccuracy:
-    """Accuracy of all points of a kind, measured on the audit.
+    """Accuracy of the predictions, measured on the audit.
 
     Parameters
     ----------
     labelled, right, skipped
-        Audited points that count.
+        Numbers of audited points that count.
     value
-        Share of right ones among the labelled; None without any.
+        Share of right predictions among the labelled; None without labels.
     low, high
-        Exact 95% interval, with the skipped ones as wrong and as right; 0 and 1 without any.
+        Exact 95% interval, with skipped points as wrong and as right; 0 and 1 without labels.
     powered
-        The same sharpened by the confidence of the points that were not audited; None where that takes more labels.
+        Prediction-powered estimate, which also uses the confidence of the other points; None with too few labels.
     """
 
     labelled: int
@@ -84,49 +82,49 @@ class AuditedAccuracy:
 
 def audit_numbers(ids: NDArray[np.uint64]) -> Floats:
     """u of each id (n, 2), in [0, 1): two rounds of SplitMix64's finaliser over both halves, (n,)."""
-    mixed = _mixed(ids[:, 1].astype(np.uint64))
-    mixed = _mixed(ids[:, 0].astype(np.uint64) ^ mixed)
+    mixed = _mix(ids[:, 1].astype(np.uint64))
+    mixed = _mix(ids[:, 0].astype(np.uint64) ^ mixed)
     numbers: Floats = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return numbers
 
 
-def audit(frame: PointTable, rate: float) -> Audit:
-    """Draw from the points of a frame that have a prediction; others have nothing to label, and would never be done."""
-    numbers = audit_numbers(frame.ids)
-    drawn = np.flatnonzero((numbers < rate) & (frame.predicted >= 0))
+def draw_audit(table: PointTable, rate: float) -> Audit:
+    """Draw from the points of a table that have a prediction; invalid rows have nothing to label."""
+    numbers = audit_numbers(table.ids)
+    drawn = np.flatnonzero((numbers < rate) & (table.predicted >= 0))
     order = drawn[np.argsort(numbers[drawn], kind="stable")]
-    labelled = np.cumsum(frame.is_labelled[order])
+    labelled = np.cumsum(table.is_labelled[order])
     ranks = np.arange(1, len(order) + 1)
-    # The last labelled point before which at most a few are missing.
-    far = np.flatnonzero(frame.is_labelled[order] & (labelled >= np.ceil((1.0 - _MOST_SKIPPED) * ranks)))
+    # The last labelled point up to which at most a share `_MAX_SKIPPED` lacks a label.
+    far = np.flatnonzero(table.is_labelled[order] & (labelled >= np.ceil((1.0 - _MAX_SKIPPED) * ranks)))
     return Audit(rate, order, int(far[-1]) + 1 if len(far) else 0)
 
 
-def audited_accuracy(frame: PointTable, drawn: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
-    """Accuracy of the predictions of a frame, or of those that `chosen` (n,) allows, from the audit."""
-    allowed = frame.predicted >= 0
+def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
+    """Accuracy of the predictions of a table, or of those that `chosen` (n,) selects, from the audit."""
+    allowed = table.predicted >= 0
     if chosen is not None:
         allowed &= chosen
-    done = drawn.done[allowed[drawn.done]]
-    known = done[frame.is_labelled[done]]
+    done = audit.done[allowed[audit.done]]
+    known = done[table.is_labelled[done]]
     rows, skipped = len(known), len(done) - len(known)
-    right = int((~frame.errors[known]).sum())
+    right = int((~table.errors[known]).sum())
     if not rows:
         return AuditedAccuracy(0, 0, skipped, None, 0.0, 1.0, None)
     worst = labelled_accuracy(right, rows + skipped).interval
     best = labelled_accuracy(right + skipped, rows + skipped).interval
     assert worst is not None
     assert best is not None
-    rest = allowed & np.isfinite(frame.top)
+    rest = allowed & np.isfinite(table.top)
     rest[done] = False
     powered = None
-    if rows >= _LEAST_POWERED and not skipped and rest.sum() >= 2 and np.isfinite(frame.top[known]).all():
-        powered = prediction_powered(frame.top[rest], frame.top[known], ~frame.errors[known])
+    if rows >= _MIN_LABELS_POWERED and not skipped and rest.sum() >= 2 and np.isfinite(table.top[known]).all():
+        powered = prediction_powered(table.top[rest], table.top[known], ~table.errors[known])
         powered = None if powered.interval is None else powered
     return AuditedAccuracy(rows, right, skipped, right / rows, worst[0], best[1], powered)
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         values = values + np.uint64(0x9E3779B97F4A7C15)
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,36 +1,33 @@
-"""Which points a person should look at next.
+"""The order in which unlabelled points should be reviewed.
 
-    outliers   the least usual first: what the classifier rarely produces
-    doubtful   the least sure first, outliers apart: what is likely wrong
-    audit      a random draw with known odds, accepted points included: what measures accuracy (see `audit`)
+    outliers   lowest p-value first
+    doubtful   lowest confidence first, without outliers
+    audit      a random sample, accepted points included (see `audit`)
 
-The first two find errors fast, and estimate nothing: whoever looks where errors are likely finds many. The third finds
-few, and is the only one that can tell how good accepted predictions are.
+The first two find many errors and estimate nothing. The audit finds few and measures how good accepted predictions are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.scored import Reason
 from darksight_service.explorer.analysis.audit import Audit
-from darksight_service.explorer.analysis.learning import Lesson, rank_changes
+from darksight_service.explorer.analysis.learning import LearnedScore, rank_points
+from darksight_service.store import PointTable
 
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable
-
-__all__ = ["Place", "Stream", "Waiting", "waiting"]
+__all__ = ["QueueItem", "ReviewQueue", "Stream", "review_queue"]
 
 Ints: TypeAlias = NDArray[np.int64]
 
 
 class Stream(Enum):
-    """Which points; see the module."""
+    """Which points to review."""
 
     OUTLIERS = "outliers"
     DOUBTFUL = "doubtful"
@@ -38,17 +35,17 @@ class Stream(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One point that waits.
+class QueueItem:
+    """An unlabelled point.
 
     Parameters
     ----------
     row
-        Its number in the frame.
+        Its row in the table.
     softmax_rank, learned_rank
-        Its place among unlabelled points of the frame, the least sure first, by max-softmax and by the learned score.
+        Its rank among unlabelled points by max-softmax and by the learned score, least confident first.
     chance
-        P(correct) by the learned score; None if there is none.
+        P(correct) by the learned score; None without one.
     """
 
     row: int
@@ -58,50 +55,48 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """The head of a stream, and how many points wait in each stream."""
+class ReviewQueue:
+    """The first items of a stream, and the number of unlabelled points in each stream."""
 
-    places: tuple[Place, ...]
+    items: tuple[QueueItem, ...]
     counts: dict[Stream, int]
 
 
-def waiting(frame: PointTable, drawn: Audit, lesson: Lesson, stream: Stream, *, limit: int) -> Waiting:
-    """Unlabelled points of a stream, the most urgent first.
+def review_queue(table: PointTable, audit: Audit, score: LearnedScore, stream: Stream, *, limit: int) -> ReviewQueue:
+    """Unlabelled points of a stream, in the order of review.
 
     Parameters
     ----------
-    frame
+    table
         Points to choose from.
-    drawn
-        The audit of the frame.
-    lesson
-        What ranks the doubtful ones.
+    audit
+        The audit of the table.
+    score
+        The score that ranks doubtful points.
     stream
-        Which.
+        The stream to return.
     limit
-        Most points to return.
+        Maximum number of items.
     """
-    free = np.flatnonzero(~frame.is_labelled & (frame.predicted >= 0))
-    softmax, learned, chances = rank_changes(lesson, frame.take(free))
-    is_outlier = frame.reason[free] == Reason.OUTLIER
-    by_surprise = np.flatnonzero(is_outlier)[np.argsort(frame.p_value[free][is_outlier], kind="stable")]
-    usual = np.flatnonzero(~is_outlier)
-    by_doubt = usual[np.argsort(learned[usual], kind="stable")]
-    place_of = np.full(len(frame), -1)
-    place_of[free] = np.arange(len(free))
-    in_audit = place_of[drawn.order]
+    free = np.flatnonzero(~table.is_labelled & (table.predicted >= 0))
+    softmax, learned, chances = rank_points(score, table.take(free))
+    is_outlier = table.reason[free] == Reason.OUTLIER
+    outliers, others = np.flatnonzero(is_outlier), np.flatnonzero(~is_outlier)
+    index_of = np.full(len(table), -1)
+    index_of[free] = np.arange(len(free))
+    audited = index_of[audit.order]
     orders: dict[Stream, Ints] = {
-        Stream.OUTLIERS: by_surprise,
-        Stream.DOUBTFUL: by_doubt,
-        Stream.AUDIT: in_audit[in_audit >= 0],
+        Stream.OUTLIERS: outliers[np.argsort(table.p_value[free][outliers], kind="stable")],
+        Stream.DOUBTFUL: others[np.argsort(learned[others], kind="stable")],
+        Stream.AUDIT: audited[audited >= 0],
     }
-    places = tuple(
-        Place(
-            row=int(free[number]),
-            softmax_rank=int(softmax[number]),
-            learned_rank=int(learned[number]),
-            chance=None if np.isnan(chances[number]) else float(chances[number]),
+    items = tuple(
+        QueueItem(
+            row=int(free[index]),
+            softmax_rank=int(softmax[index]),
+            learned_rank=int(learned[index]),
+            chance=None if np.isnan(chances[index]) else float(chances[index]),
         )
-        for number in orders[stream][:limit].tolist()
+        for index in orders[stream][:limit].tolist()
     )
-    return Waiting(places, {each: len(order) for each, order in orders.items()})
+    return ReviewQueue(items, {each: len(order) for each, order in orders.items()})

@@ -1,19 +1,20 @@
-"""Endpoints of the drift page: figures over time, and two windows side by side."""
+"""Endpoints of the drift page: figures over time, and the comparison of two windows."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from darksight_core.scored import Reason
 from darksight_service.control.registry import ActiveModel
-from darksight_service.explorer.analysis.windows import (
+from darksight_service.explorer.analysis.drift import (
     LEVEL,
     PSI_BINS,
-    Moved,
+    CellComparison,
     class_counts,
     compare_clouds,
     compare_counts,
@@ -22,42 +23,56 @@ from darksight_service.explorer.analysis.windows import (
     over_time,
     slices,
 )
+from darksight_service.explorer.answers import Answer, to_json
 from darksight_service.explorer.columns import Columns
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.spans import DAY_MS, plain, read_span
-
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable, Rates
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import DAY_MS, Milliseconds, SpanInput, VersionInput, check_span
+from darksight_service.store import PointFilter, PointTable, Rates, joined
 
 __all__ = ["MAP_POINTS", "endpoints"]
 
 MAP_POINTS = 1_200
-"""Points of each window that are drawn on the map."""
+"""Maximum number of points that the map of a window shows."""
 
 _STEPS = 120
 _SLICES = 8
 _MINUTE_MS = 60_000
-_MOST_MS = 7 * DAY_MS
-# The store counts this class and all above as one.
-_MOST_CLASSES = 101
+_LONGEST_MS = 7 * DAY_MS
+# The store counts this class and all further ones together.
+_MAX_CLASSES = 101
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
+class _DriftInput(SpanInput):
+    longest_span_ms: ClassVar[int | None] = _LONGEST_MS
+
+
+class _WindowsInput(VersionInput):
+    before_since_ms: Milliseconds
+    before_until_ms: Milliseconds
+    now_since_ms: Milliseconds
+    now_until_ms: Milliseconds
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> _WindowsInput:
+        check_span("before_since_ms", self.before_since_ms, self.before_until_ms, _LONGEST_MS)
+        check_span("now_since_ms", self.now_since_ms, self.now_until_ms, _LONGEST_MS)
+        return self
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/drift` and `/api/drift/windows`."""
 
-    def describe(call: Call) -> Answer:
-        serving = sources.registry.get(call.text("model"), call.text("version", ""))
-        since, until = read_span(call, most_ms=_MOST_MS)
+    def describe(call: Call[_DriftInput]) -> Answer:
+        active = sources.active_model(call.input)
+        since, until = call.input.start_ms, call.input.until_ms
         step = _step(since, until)
-        rates = _rates(sources, serving, since, until, step)
-        rule_since = _rule_since(sources, serving)
-        rule = serving.gate.outlier
-        n = serving.bundle.calibration_rows
-        figures = over_time(
-            rates, calibration_rows=n, rank=None if rule is None else rule.rank, rule_since_ms=rule_since
-        )
-        whole = histogram(rates.bins.sum(axis=0), n)
-        verdict = None if whole.verdict is None else {**asdict(whole.verdict), "is_alert": whole.verdict.is_alert}
+        rates = _rates(sources, active, since, until, step)
+        rule, rule_since = active.gate.outlier, _rule_since(sources, active)
+        rows = active.bundle.calibration_rows
+        rank = None if rule is None else rule.rank
+        series = over_time(rates, calibration_rows=rows, rank=rank, rule_since_ms=rule_since)
+        whole = histogram(rates.bins.sum(axis=0), rows)
+        verdict = None if whole.verdict is None else asdict(whole.verdict) | {"is_alert": whole.verdict.is_alert}
         return {
             "since_ms": since,
             "until_ms": until,
@@ -65,120 +80,108 @@ def endpoints(sources: Sources) -> list[Endpoint]:
             "rule_since_ms": rule_since,
             "level": LEVEL,
             "psi_bins": PSI_BINS,
-            "calibration_rows": n,
+            "calibration_rows": rows,
             "alpha": None if rule is None else rule.alpha,
             "points": int(rates.points.sum()),
-            "over_time": plain({name: getattr(figures, name) for name in figures.__dataclass_fields__}),
-            "histogram": {
-                "counts": whole.counts.tolist(),
-                "low": whole.low,
-                "high": whole.high,
-                "verdict": plain(verdict),
-            },
-            "newest_ms": _newest(sources, serving) if not len(figures.rows) else None,
+            "over_time": series,
+            "histogram": {"counts": whole.counts, "low": whole.low, "high": whole.high, "verdict": verdict},
+            "newest_ms": None if len(series.rows) else _newest(sources, active),
         }
 
-    def compare(call: Call) -> Answer:
-        serving = sources.registry.get(call.text("model"), call.text("version", ""))
-        names = serving.bundle.class_names
-        spans = {name: read_span(call, most_ms=_MOST_MS, prefix=f"{name}_") for name in ("before", "now")}
-        classes = min(len(names), _MOST_CLASSES)
-        shown = [*names[:classes]] if len(names) == classes else [*names[: classes - 1], "all others"]
-        counted, frames, totals = [], {}, {}
-        for name, (since, until) in spans.items():
-            found = sources.store().class_rates(serving.model, serving.version, since_ms=since, until_ms=until)
+    def compare(call: Call[_WindowsInput]) -> Answer:
+        given, active = call.input, sources.active_model(call.input)
+        names = active.bundle.class_names
+        windows = {
+            "before": (given.before_since_ms, given.before_until_ms),
+            "now": (given.now_since_ms, given.now_until_ms),
+        }
+        classes = min(len(names), _MAX_CLASSES)
+        shown = [*names] if len(names) == classes else [*names[: classes - 1], "all others"]
+        counted, tables, totals = [], {}, {}
+        for name, (since, until) in windows.items():
+            found = sources.store().class_rates(active.model, active.version, since_ms=since, until_ms=until)
             counted.append(class_counts(found, classes))
-            rates = _rates(sources, serving, since, until, _step(since, until))
-            frames[name] = _spread(sources, serving, rates, since, until)
+            rates = _rates(sources, active, since, until, _step(since, until))
+            tables[name] = _spread(sources, active, rates, since, until)
             totals[name] = int(rates.points.sum())
-        moved = compare_counts(shown, counted[0][0], counted[1][0], outliers=(counted[0][1], counted[1][1]))
-        clouds = compare_clouds(frames["before"].points, frames["now"].points)
+        (points_before, outliers_before), (points_now, outliers_now) = counted
+        by_class = compare_counts(shown, points_before, points_now, outliers=(outliers_before, outliers_now))
         meta = {
-            "class_names": list(names),
-            "classes": _moved(moved),
-            "regions": _regions(sources, serving, frames),
-            "clouds": None if clouds is None else asdict(clouds),
+            "class_names": names,
+            "classes": _comparison(by_class),
+            "regions": _regions(sources, active, tables),
+            "clouds": compare_clouds(tables["before"].points, tables["now"].points),
             "totals": totals,
-            "drawn": {name: len(frame) for name, frame in frames.items()},
+            "drawn": {name: len(table) for name, table in tables.items()},
             "level": LEVEL,
         }
         arrays: dict[str, NDArray[Any]] = {}
-        for name, frame in frames.items():
-            placed = frame.take(np.flatnonzero(np.isfinite(frame.points).all(axis=1)))
+        for name, table in tables.items():
+            placed = table.take(np.flatnonzero(np.isfinite(table.points).all(axis=1)))
             arrays[f"{name}_x"], arrays[f"{name}_y"] = placed.points.T.astype(np.float32)
             arrays[f"{name}_class"] = placed.predicted.astype(np.int32)
             arrays[f"{name}_outlier"] = (placed.reason == Reason.OUTLIER).astype(np.uint8)
-        return Columns(arrays, plain(meta))
+        return Columns(arrays, to_json(meta))
 
     return [
-        Endpoint("GET", "/api/drift", "read", describe),
-        Endpoint("GET", "/api/drift/windows", "read", compare),
+        Endpoint("GET", "/api/drift", "read", _DriftInput, describe),
+        Endpoint("GET", "/api/drift/windows", "read", _WindowsInput, compare),
     ]
 
 
 def _step(since: int, until: int) -> int:
-    """Length of a step of which a window has about as many as a plot can show, in whole minutes."""
+    """Length of a time step in whole minutes, such that a window has about `_STEPS` of them."""
     return max(1, -(-(until - since) // _STEPS // _MINUTE_MS)) * _MINUTE_MS
 
 
-def _rates(sources: Sources, serving: ActiveModel, since: int, until: int, step: int) -> Rates:
-    return sources.store().rates(serving.model, serving.version, since_ms=since, until_ms=until, step_ms=step)
+def _rates(sources: Sources, active: ActiveModel, since: int, until: int, step: int) -> Rates:
+    return sources.store().rates(active.model, active.version, since_ms=since, until_ms=until, step_ms=step)
 
 
-def _rule_since(sources: Sources, serving: ActiveModel) -> int:
-    """Since when this version has its outlier rule, in Unix milliseconds; 0 for ever.
+def _rule_since(sources: Sources, active: ActiveModel) -> int:
+    """When the version got its current outlier level, in Unix milliseconds; 0 if it never changed.
 
-    A change of policy that leaves the level as it was does not start a new rule.
+    A change of policy that keeps the level does not count.
     """
-    rule = serving.bundle.gate.outlier
+    rule = active.bundle.gate.outlier
     own = 0.0 if rule is None else rule.alpha
     since, level = 0, own
-    for change in reversed(sources.control.history(serving.model)):
-        if change.payload.get("version") == serving.version:
+    for change in reversed(sources.control.history(active.model)):
+        if change.payload.get("version") == active.version:
             alpha = change.payload.get("alpha")
             new = own if alpha is None else float(alpha)
             since, level = (change.changed_ms, new) if new != level else (since, level)
     return since
 
 
-def _newest(sources: Sources, serving: ActiveModel) -> int | None:
-    """When the last point of all came."""
-    from darksight_service.store import PointFilter
-
-    found = sources.store().frame(PointFilter(serving.model, serving.version), limit=1)
+def _newest(sources: Sources, active: ActiveModel) -> int | None:
+    """When the newest point was received."""
+    found = sources.store().frame(PointFilter(active.model, active.version), limit=1)
     return int(found.received_ms[0]) if len(found) else None
 
 
-def _spread(sources: Sources, serving: ActiveModel, rates: Rates, since: int, until: int) -> PointTable:
-    """Points from all of a window, not only from its end."""
-    from darksight_service.store import PointFilter, joined
-
+def _spread(sources: Sources, active: ActiveModel, rates: Rates, since: int, until: int) -> PointTable:
+    """Points from all parts of a window, not only the newest."""
     parts = slices(rates, since, until, _SLICES)
-    return joined(
-        [
-            sources.store().frame(
-                PointFilter(serving.model, serving.version, since_ms=start, until_ms=end),
-                limit=MAP_POINTS // len(parts),
-            )
-            for start, end in parts
-        ]
-    )
+    filters = [PointFilter(active.model, active.version, since_ms=start, until_ms=end) for start, end in parts]
+    return joined([sources.store().frame(each, limit=MAP_POINTS // len(parts)) for each in filters])
 
 
-def _moved(moved: Moved) -> dict[str, Any]:
-    test = moved.test
+def _comparison(found: CellComparison) -> dict[str, Any]:
+    test = found.test
     return {
-        "cells": [asdict(each) for each in moved.cells],
+        "cells": found.cells,
         "p_value": None if test is None else test.p_value,
         "statistic": None if test is None else test.statistic,
         "dof": None if test is None else test.dof,
     }
 
 
-def _regions(sources: Sources, serving: ActiveModel, frames: dict[str, PointTable]) -> dict[str, Any] | None:
-    """How regions of the map that have not ended are occupied; None if there are none."""
-    regions = [each.saved.region for each in sources.control.regions.listed(serving.model, serving.version)]
+def _regions(sources: Sources, active: ActiveModel, tables: dict[str, PointTable]) -> dict[str, Any] | None:
+    """Points in the regions that have not expired; None without regions."""
+    regions = [each.saved.region for each in sources.control.regions.listed(active.model, active.version)]
     if not regions:
         return None
-    counts = {name: count_inside(frame.points, [each.inside for each in regions]) for name, frame in frames.items()}
-    return _moved(compare_counts([*(each.name for each in regions), "elsewhere"], counts["before"], counts["now"]))
+    counts = {name: count_inside(table.points, [each.inside for each in regions]) for name, table in tables.items()}
+    names = [*(each.name for each in regions), "elsewhere"]
+    return _comparison(compare_counts(names, counts["before"], counts["now"]))

@@ -1,12 +1,13 @@
-"""Endpoints of the gate page: scores side by side, a threshold, what it would do, and putting it into force."""
+"""Endpoints of the gate page: comparison of scores, thresholds, dry run, and change of the policy."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainValidator, StringConstraints
 
 from darksight_core.gate.certify import CHOICE_ROWS
 from darksight_core.guarantees.conformal import cutoff
@@ -14,174 +15,149 @@ from darksight_core.map.regions import inside_any
 from darksight_service.control.changes import check_policy
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import Change, PolicyOverride
-from darksight_service.errors import RefusedError, RequestError
-from darksight_service.explorer.analysis.audit import audit
-from darksight_service.explorer.analysis.learning import Latest
-from darksight_service.explorer.analysis.thresholds import (
-    ScoreLine,
-    certificate,
-    score_lines,
-    stored_scores,
-    threshold_steps,
-)
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.spans import DAY_MS, now_ms, plain, read_span
+from darksight_service.errors import RefusedError
+from darksight_service.explorer.analysis.background import BackgroundResults
+from darksight_service.explorer.analysis.scores import ScoreCurve, compare_scores, stored_scores
+from darksight_service.explorer.analysis.thresholds import certify, threshold_steps
+from darksight_service.explorer.answers import Answer
+from darksight_service.explorer.api.labelled import LabelsInput, labelled_points
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import ModelInput, now_ms
+from darksight_service.store import PointTable
 
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable
-
-__all__ = ["AUDIT_ROWS", "MOST_LABELS", "endpoints", "labelled_rows"]
-
-MOST_LABELS = 1_500
-"""Newest labels that curves are made from: enough to see a difference of a percent, few enough to wait for."""
-
-AUDIT_ROWS = 10_000
-"""Newest points that an audit is drawn from."""
+__all__ = ["endpoints"]
 
 _DRY_RUN_POINTS = 50_000
-_SPAN_MS = 30 * DAY_MS
+_MAX_CHANGES = 50
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
-    """`/api/gate` and what is below it."""
-    compared: Latest[list[ScoreLine]] = Latest()
+def _number(value: object) -> float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(value)
+    raise ValueError(f"must be a number, not {str(value)[:40]!r}")
 
-    def describe(call: Call) -> Answer:
-        serving = _serving(sources, call)
-        rows, used = labelled_rows(sources, call, serving)
-        policy = _policy(call)
-        key = (serving.model, serving.version, used["which"])
-        lines, is_computing = compared.get(key, rows, _compare) if len(rows) else ([], False)
+
+# May be a string, because JSON has no -inf.
+_Threshold = Annotated[float, PlainValidator(_number)]
+
+
+class _GateInput(LabelsInput):
+    alpha: float | None = None
+    threshold: _Threshold | None = None
+
+    @property
+    def policy(self) -> PolicyOverride:
+        """The policy that the page tries."""
+        return PolicyOverride(self.alpha, self.threshold)
+
+
+class _CertificateInput(_GateInput):
+    accuracy: float = 0.95
+    delta: float = 0.05
+
+
+class _PolicyInput(ModelInput):
+    version: str = ""
+    comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)]
+    author: Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] = ""
+    alpha: float | None = None
+    threshold: _Threshold | None = None
+    fail_open: bool | None = None
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
+    """`/api/gate` and the paths below it."""
+    comparisons = BackgroundResults(lambda table: compare_scores(stored_scores(table), table.errors))
+
+    def describe(call: Call[_GateInput]) -> Answer:
+        active = sources.active_model(call.input)
+        table, used = labelled_points(sources, active, call.input)
+        curves: list[ScoreCurve] | None = []
+        is_computing = False
+        if len(table):
+            curves, is_computing = comparisons.get((active.model, active.version, call.input.labels), table)
+        passed = _passed(active, call.input.policy, table)
         return {
-            "gate": serving.gate.settings(),
-            "bundle_gate": serving.bundle.gate.settings(),
-            "is_certified": serving.is_certified,
-            "is_active": serving.version == sources.control.model(serving.model).active,
-            "calibration_rows": serving.bundle.calibration_rows,
-            "used": {**used, "errors": int(rows.errors.sum()), "choice_rows": CHOICE_ROWS},
-            "lines": None if lines is None else [_line(each) for each in lines],
+            "gate": active.gate.settings(),
+            "bundle_gate": active.bundle.gate.settings(),
+            "is_certified": active.is_certified,
+            "is_active": active.version == sources.control.model(active.model).active,
+            "calibration_rows": active.bundle.calibration_rows,
+            "used": {**used, "errors": int(table.errors.sum()), "choice_rows": CHOICE_ROWS},
+            "curves": None if curves is None else [_curve(each) for each in curves],
             "is_computing": is_computing,
-            "steps": plain(asdict(threshold_steps(rows.confidence, _passed(serving, policy, rows), rows.errors))),
+            "steps": threshold_steps(table.confidence, passed, table.errors),
         }
 
-    def certify(call: Call) -> Answer:
-        serving = _serving(sources, call)
-        rows, used = labelled_rows(sources, call, serving)
-        passed = _passed(serving, _policy(call), rows)
-        accuracy, delta = call.number("accuracy", 0.95), call.number("delta", 0.05)
-        if not len(rows) or not (passed & ~np.isnan(rows.confidence)).any():
+    def certificate(call: Call[_CertificateInput]) -> Answer:
+        active = sources.active_model(call.input)
+        table, used = labelled_points(sources, active, call.input)
+        passed = _passed(active, call.input.policy, table)
+        if not (passed & ~np.isnan(table.confidence)).any():
             return {"certificate": None, "used": used}
-        found = certificate(rows.confidence, passed, rows.errors, accuracy, delta=delta)
-        promise = {"threshold": found.found.as_dict(), "coverage": found.coverage, "picked": found.picked}
-        return {"certificate": plain(promise), "used": used}
-
-    def dry_run(call: Call) -> Answer:
-        model = call.text("model")
-        since, until = read_span(call, default_ms=_SPAN_MS)
-        active = sources.control.model(model).active
-        first, points = sources.store().filled_since(
-            model, active, since_ms=since, until_ms=until, points=_DRY_RUN_POINTS
-        )
-        before, after = sources.control.dry_run(model, _policy(call), first, until)
+        found = certify(table.confidence, passed, table.errors, call.input.accuracy, delta=call.input.delta)
+        threshold = found.threshold.as_dict()
         return {
-            "since_ms": first,
-            "until_ms": until,
-            "points": points,
-            "before": asdict(before),
-            "after": asdict(after),
+            "certificate": {"threshold": threshold, "coverage": found.coverage, "picked": found.picked},
+            "used": used,
         }
 
-    def apply(call: Call) -> Answer:
-        body = call.body()
-        model, comment = str(body.get("model", "")), str(body.get("comment", "")).strip()
-        if not comment:
-            raise RequestError("comment: say why, so that others can follow it later", field="comment")
-        if body.get("version") not in (None, "", sources.control.model(model).active):
-            raise RefusedError("a policy is set for the active version, and another one is shown")
-        author = call.author or str(body.get("author", "")).strip()[:100] or "explorer"
-        policy = PolicyOverride(_number(body, "alpha"), _number(body, "threshold"), _truth(body, "fail_open"))
-        serving = sources.control.set_policy(model, policy, author=author, comment=comment[:1_000])
-        return {"gate": serving.gate.settings(), "is_certified": serving.is_certified}
+    def dry_run(call: Call[_GateInput]) -> Answer:
+        model, until = call.input.model, call.input.until_ms
+        active = sources.control.model(model).active
+        since, points = sources.store().filled_since(
+            model, active, since_ms=call.input.start_ms, until_ms=until, points=_DRY_RUN_POINTS
+        )
+        before, after = sources.control.dry_run(model, call.input.policy, since, until)
+        return {"since_ms": since, "until_ms": until, "points": points, "before": before, "after": after}
 
-    def history(call: Call) -> Answer:
-        changes = sources.control.history(call.text("model"))
-        return {"changes": [_change(each) for each in changes[:50]]}
+    def history(call: Call[ModelInput]) -> Answer:
+        changes = sources.control.history(call.input.model)
+        return {"changes": [_change(each) for each in changes[:_MAX_CHANGES]]}
+
+    def set_policy(call: Call[_PolicyInput]) -> Answer:
+        given = call.input
+        if given.version not in ("", sources.control.model(given.model).active):
+            raise RefusedError("a policy can be set for the active version only; the page shows another version")
+        policy = PolicyOverride(given.alpha, given.threshold, given.fail_open)
+        author = call.author or given.author or "explorer"
+        active = sources.control.set_policy(given.model, policy, author=author, comment=given.comment)
+        return {"gate": active.gate.settings(), "is_certified": active.is_certified}
 
     return [
-        Endpoint("GET", "/api/gate", "read", describe),
-        Endpoint("GET", "/api/gate/certificate", "read", certify),
-        Endpoint("GET", "/api/gate/dry-run", "read", dry_run),
-        Endpoint("GET", "/api/gate/history", "read", history),
-        Endpoint("POST", "/api/gate/policy", "admin", apply),
+        Endpoint("GET", "/api/gate", "read", _GateInput, describe),
+        Endpoint("GET", "/api/gate/certificate", "read", _CertificateInput, certificate),
+        Endpoint("GET", "/api/gate/dry-run", "read", _GateInput, dry_run),
+        Endpoint("GET", "/api/gate/history", "read", ModelInput, history),
+        Endpoint("POST", "/api/gate/policy", "admin", _PolicyInput, set_policy),
     ]
 
 
-def labelled_rows(sources: Sources, call: Call, serving: ActiveModel) -> tuple[PointTable, dict[str, Any]]:
-    """Labelled points that a call is about, all or those of the audit, and what is to be said about them."""
-    from darksight_service.store import PointFilter
-
-    since, until = read_span(call, default_ms=_SPAN_MS)
-    which = call.text("labels", "all")
-    if which not in ("all", "audit"):
-        raise RequestError(f"labels: is all or audit, not {which[:40]!r}", field="labels")
-    if which == "all":
-        found = sources.store().labelled_frame(
-            serving.model, serving.version, since_ms=since, until_ms=until, limit=MOST_LABELS
-        )
-    else:
-        wanted = PointFilter(serving.model, serving.version, since_ms=since, until_ms=until)
-        frame = sources.store().frame(wanted, limit=AUDIT_ROWS)
-        done = audit(frame, call.number("rate", 0.05)).done
-        found = frame.take(done[frame.is_labelled[done]])
-    whole = found.take((found.predicted >= 0) & np.isfinite(found.p_value))
-    facts = {"labels": len(whole), "left_out": len(found) - len(whole), "most": MOST_LABELS, "which": which}
-    return whole, {**facts, "since_ms": since, "until_ms": until}
-
-
-def _compare(rows: PointTable) -> list[ScoreLine]:
-    return score_lines(stored_scores(rows), rows.errors)
-
-
-def _serving(sources: Sources, call: Call) -> ActiveModel:
-    return sources.registry.get(call.text("model"), call.text("version", ""))
-
-
-def _policy(call: Call) -> PolicyOverride:
-    """The policy that a page tries out."""
-    threshold = call.text("threshold", "")
-    try:
-        cut = float(threshold) if threshold else None
-    except ValueError:
-        raise RequestError(f"threshold: must be a number, not {threshold[:40]!r}", field="threshold") from None
-    return PolicyOverride(call.number("alpha", 0.0) if call.text("alpha", "") else None, cut)
-
-
-def _passed(serving: ActiveModel, policy: PolicyOverride, rows: PointTable) -> NDArray[np.bool_]:
-    """Which rows the outlier rule would let through, and regions do."""
-    check_policy(serving.bundle, PolicyOverride(alpha=policy.alpha))
-    rule = serving.gate.outlier
+def _passed(active: ActiveModel, policy: PolicyOverride, table: PointTable) -> NDArray[np.bool_]:
+    """Which rows the outlier rule of a policy and the regions accept."""
+    check_policy(active.bundle, PolicyOverride(alpha=policy.alpha))
+    rule = active.gate.outlier
     if policy.alpha is not None:
-        rule = cutoff(serving.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
-    # Stored p-values were rounded to float32, and so must be what they are compared with.
-    usual = rows.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
-    return np.asarray(usual & ~inside_any(serving.gate.regions, rows.points), dtype=np.bool_)
+        rule = cutoff(active.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
+    # Stored p-values were rounded to float32, so the cutoff must be, too.
+    usual = table.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
+    return np.asarray(usual & ~inside_any(active.gate.regions, table.points), dtype=np.bool_)
 
 
-def _line(line: ScoreLine) -> dict[str, Any]:
-    figures = line.figures
-    return plain(  # type: ignore[no-any-return]  # JSON values
-        {
-            "name": line.name,
-            "coverage": line.coverage,
-            "accuracy": line.accuracy,
-            "auroc": figures.auroc,
-            "augrc": figures.augrc,
-            "aurc": figures.aurc,
-            "intervals": figures.intervals,
-            "gain": line.gain,
-            "gain_error": line.gain_error,
-        }
-    )
+def _curve(curve: ScoreCurve) -> dict[str, Any]:
+    figures = curve.figures
+    return {
+        "name": curve.name,
+        "coverage": curve.coverage,
+        "accuracy": curve.accuracy,
+        "auroc": figures.auroc,
+        "augrc": figures.augrc,
+        "aurc": figures.aurc,
+        "intervals": figures.intervals,
+        "gain": curve.gain,
+        "gain_error": curve.gain_error,
+    }
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -195,20 +171,3 @@ def _change(change: Change) -> dict[str, Any]:
         "threshold": change.payload.get("threshold"),
         "fail_open": change.payload.get("fail_open"),
     }
-
-
-def _number(body: dict[str, Any], name: str) -> float | None:
-    value = body.get(name)
-    if value in (None, ""):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise RequestError(f"{name}: must be a number, not {str(value)[:40]!r}", field=name) from None
-
-
-def _truth(body: dict[str, Any], name: str) -> bool | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise RequestError(f"{name}: must be true or false", field=name)
-    return value

@@ -1,76 +1,97 @@
-"""Endpoints of the map page: what a map looks like, its reference points, stored points, densities."""
+"""Endpoints of the map page: the map itself, its reference points, stored points and densities."""
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from darksight_core.bundle import Reference
 from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
+from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.columns import Columns
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, VersionInput, now_ms
+from darksight_service.report.palette import map_view
+from darksight_service.store import MAX_MAPPED, PointFilter
 
 __all__ = ["endpoints"]
 
 _GRID = 160
-# Points of one call unless it says how many; also the most of a call that reads their probabilities, which are larger.
-_CALL = 10_000
-# Parts of the reference that a first view may leave out at each side: a few points lie far off.
-_FAR = 0.002
+# Default number of points, and the maximum with probabilities, which are larger.
+_LIMIT = 10_000
+_MINUTE_MS = 60_000
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
-    """All paths under `/api/map`."""
+class _ReferenceInput(VersionInput):
+    classes: ClassNumbers = ()
 
-    def bundle(call: Call) -> Version:
-        return sources.registry.get(call.text("model"), call.text("version", "")).bundle
 
-    def describe(call: Call) -> Answer:
-        return _describe(call.text("model"), bundle(call))
+class _DensityInput(_ReferenceInput):
+    layer: Literal["student", "kde"] = "student"
 
-    def reference(call: Call) -> Answer:
-        return _reference_columns(bundle(call).reference, call.integers("classes"))
 
-    def density(call: Call) -> Answer:
-        layer = call.text("layer", "student")
-        if layer not in ("student", "kde"):
-            raise RequestError(f"layer: must be student or kde, not {layer[:40]!r}", field="layer")
-        return _density(bundle(call), layer, call.integers("classes"))
+class _PointsInput(_ReferenceInput):
+    since_ms: Milliseconds = 0
+    # A little later than now: clocks differ.
+    until_ms: Milliseconds = Field(default_factory=lambda: now_ms() + _MINUTE_MS)
+    decision: Literal["accept", "reject"] | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_MAPPED)] = _LIMIT
+    before: PointId = b""
+    after: PointId = b""
+    sample: bool = False
+    entropy: bool = False
+    count: bool = False
 
-    def points(call: Call) -> Answer:
-        return _points(sources, call)
 
-    def point(call: Call) -> Answer:
-        return _point(sources, call)
+class _PointInput(VersionInput):
+    id: PointId
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
+    """All paths below `/api/map`."""
+
+    def describe(call: Call[VersionInput]) -> Answer:
+        active = sources.active_model(call.input)
+        return _describe(active.model, active.bundle)
+
+    def reference(call: Call[_ReferenceInput]) -> Answer:
+        return _reference_columns(sources.active_model(call.input).bundle.reference, call.input.classes)
+
+    def density(call: Call[_DensityInput]) -> Answer:
+        return _density(sources.active_model(call.input).bundle, call.input.layer, call.input.classes)
+
+    def points(call: Call[_PointsInput]) -> Answer:
+        return _points(sources, call.input)
+
+    def point(call: Call[_PointInput]) -> Answer:
+        return _point(sources, call.input)
 
     return [
-        Endpoint("GET", "/api/map", "read", describe),
-        Endpoint("GET", "/api/map/reference", "read", reference),
-        Endpoint("GET", "/api/map/density", "read", density),
-        Endpoint("GET", "/api/map/points", "read", points),
-        Endpoint("GET", "/api/map/point", "read", point),
+        Endpoint("GET", "/api/map", "read", VersionInput, describe),
+        Endpoint("GET", "/api/map/reference", "read", _ReferenceInput, reference),
+        Endpoint("GET", "/api/map/density", "read", _DensityInput, density),
+        Endpoint("GET", "/api/map/points", "read", _PointsInput, points),
+        Endpoint("GET", "/api/map/point", "read", _PointInput, point),
     ]
 
 
 def _describe(model: str, bundle: Version) -> dict[str, Any]:
-    low, high = _view(bundle)
     return {
         "model": model,
         "version": bundle.version,
-        "class_names": list(bundle.class_names),
-        "classes": list(_mapped_classes(bundle)),
-        "means": bundle.embedder.student.means.tolist(),
-        "view": [low.tolist(), high.tolist()],
+        "class_names": bundle.class_names,
+        "classes": _mapped_classes(bundle),
+        "means": bundle.embedder.student.means,
+        "view": _view(bundle),
         "reference_points": len(bundle.reference.points),
         "has_labels": bool((bundle.reference.labels >= 0).any()),
-        "reasons": {int(reason): reason.name.lower().replace("_", " ") for reason in Reason},
     }
 
 
@@ -82,12 +103,7 @@ def _mapped_classes(bundle: Version) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)
 def _view(bundle: Version) -> tuple[Floats, Floats]:
-    """Corners that show all centres and nearly all reference points."""
-    ends = np.quantile(bundle.reference.points.astype(np.float64), [_FAR, 1.0 - _FAR], axis=0)
-    shown = np.concatenate([ends, bundle.embedder.student.means])
-    low, high = shown.min(axis=0), shown.max(axis=0)
-    margin = 0.06 * float((high - low).max()) + 1e-9
-    return low - margin, high + margin
+    return map_view(bundle.embedder.student, bundle.reference.points.astype(np.float64))
 
 
 def _reference_columns(reference: Reference, classes: tuple[int, ...]) -> Columns:
@@ -102,7 +118,7 @@ def _reference_columns(reference: Reference, classes: tuple[int, ...]) -> Column
         rest = 0.0 if classes else np.maximum(0.0, 1.0 - probs.sum(axis=1))
         if classes:
             probs = np.where(np.isin(reference.top_classes, classes), probs, 0.0)
-        columns |= _sureness(probs, rest)
+        columns |= _top_and_entropy(probs, rest)
         columns |= {"top_classes": reference.top_classes, "top_probs": reference.top_probs.astype(np.float32)}
     if classes:
         shown = np.isin(reference.predicted, classes)
@@ -111,8 +127,11 @@ def _reference_columns(reference: Reference, classes: tuple[int, ...]) -> Column
     return Columns(columns, {"top": kept})
 
 
-def _sureness(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np.float32]]:
-    """Largest probability and entropy of rows (n, t), renormalised, NaN for none; `rest` is left to others."""
+def _top_and_entropy(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np.float32]]:
+    """Largest probability and entropy of rows (n, t), renormalised; NaN for empty rows.
+
+    `rest` is the probability of all other classes together.
+    """
     total = probs.sum(axis=1) + rest
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = probs / total[:, None]
@@ -127,10 +146,9 @@ def _sureness(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np
 
 @lru_cache(maxsize=16)
 def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
-    """log10 of a density on a grid a little larger than the first view; of chosen classes if any are named.
+    """log10 of a density on a grid a little larger than the first view; of the chosen classes if any are named.
 
-    Of the student's density, P(y) = Σ_k P(k) P(y | k), the sum then runs over the chosen classes, whose priors are
-    renormalised.
+    The student's density P(y) = Σ_k P(k) P(y | k) is then summed over the chosen classes, with renormalised priors.
     """
     low, high = _view(bundle)
     low, high = low - 0.25 * (high - low), high + 0.25 * (high - low)
@@ -148,29 +166,25 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
     return Columns({"x": x, "y": y, "z": values}, {"rows": _GRID, "columns": _GRID})
 
 
-def _points(sources: Sources, call: Call) -> Columns:
-    from darksight_service.store import MAX_MAPPED, PointFilter
-
-    version = sources.registry.get(call.text("model"), call.text("version", "")).version
-    classes = call.integers("classes")
+def _points(sources: Sources, given: _PointsInput) -> Columns:
     wanted = PointFilter(
-        call.text("model"),
-        version,
-        since_ms=call.integer("since_ms", 0),
-        until_ms=call.integer("until_ms", 0) or int(time.time() * 1000) + 60_000,
-        decisions=_one_of(call, "decision", {"accept": Decision.ACCEPT, "reject": Decision.REJECT}),
-        reasons=call.integers("reasons"),
-        predicted=classes,
+        given.model,
+        sources.active_model(given).version,
+        since_ms=given.since_ms,
+        until_ms=given.until_ms,
+        decisions=() if given.decision is None else (int(Decision[given.decision.upper()]),),
+        predicted=given.classes,
     )
-    is_sample = bool(call.integer("sample", 0))
-    needs_probs = not is_sample and (bool(classes) or bool(call.integer("entropy", 0)))
-    most = _CALL if needs_probs else MAX_MAPPED
-    store, limit = sources.store(), call.integer("limit", _CALL, low=1, high=most)
-    if is_sample:
-        found = store.sample_map_points(wanted, limit=limit)
+    with_probs = not given.sample and (bool(given.classes) or given.entropy)
+    if with_probs and given.limit > _LIMIT:
+        raise RequestError(f"limit: must be at most {_LIMIT} with probabilities, not {given.limit}", field="limit")
+    store = sources.store()
+    if given.sample:
+        found = store.sample_map_points(wanted, limit=given.limit)
     else:
-        before, after = (_id(call, name) for name in ("before", "after"))
-        found = store.map_points(wanted, limit=limit, before=before, after=after, with_probs=needs_probs)
+        found = store.map_points(
+            wanted, limit=given.limit, before=given.before, after=given.after, with_probs=with_probs
+        )
     columns: dict[str, NDArray[Any]] = {
         "id": found.ids.reshape(-1),
         "time": found.received_ms,
@@ -183,31 +197,32 @@ def _points(sources: Sources, call: Call) -> Columns:
         "top": found.top,
         "p_value": found.p_value,
     }
-    if needs_probs:
-        sureness = _kept_sureness(found.probs, classes)
-        # Of all classes the stored one is the exact one.
-        columns |= sureness if classes else {"entropy": sureness["entropy"]}
-    meta = {"total": store.count_points(wanted)} if call.integer("count", 0) else {}
-    return Columns(columns, meta)
+    if with_probs:
+        computed = _stored_top_and_entropy(found.probs, given.classes)
+        # Over all classes the stored maximum is exact.
+        columns |= computed if given.classes else {"entropy": computed["entropy"]}
+    return Columns(columns, {"total": store.count_points(wanted)} if given.count else {})
 
 
-def _kept_sureness(rows: tuple[NDArray[np.float32], ...], classes: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
-    """Largest probability and entropy of stored rows, among the chosen classes if any; NaN where none were kept."""
+def _stored_top_and_entropy(
+    rows: tuple[NDArray[np.float32], ...], classes: tuple[int, ...]
+) -> dict[str, NDArray[np.float32]]:
+    """Largest probability and entropy of stored rows, over the chosen classes if any; NaN without probabilities."""
     width = max(map(len, rows), default=0)
     known = np.array([len(row) == width and width > 0 for row in rows])
     probs = np.full((len(rows), width), np.nan)
     if known.any():
         probs[known] = np.stack([row for row in rows if len(row) == width])
     chosen = [number for number in classes if number < width] if classes else slice(None)
-    return _sureness(probs[:, chosen])
+    return _top_and_entropy(probs[:, chosen])
 
 
-def _point(sources: Sources, call: Call) -> Answer:
-    """One stored point with its probabilities."""
-    serving = sources.registry.get(call.text("model"), call.text("version", ""))
-    points = sources.store().points_by_id(serving.model, serving.version, [_id(call, "id")])
+def _point(sources: Sources, given: _PointInput) -> Answer:
+    """A stored point with its probabilities."""
+    active = sources.active_model(given)
+    points = sources.store().points_by_id(active.model, active.version, [given.id])
     if not points:
-        raise NotFoundError("there is no such point of this version; it may be past retention", field="id")
+        raise NotFoundError("this version has no such point; retention may have deleted it", field="id")
     (found,) = points
     return {
         "prediction_id": found.prediction_id,
@@ -216,30 +231,6 @@ def _point(sources: Sources, call: Call) -> Answer:
         "reason": Reason(found.reason).name.lower().replace("_", " "),
         "predicted": found.predicted,
         "label": found.label,
-        **{name: _number(getattr(found, name)) for name in ("x", "y", "log_density", "log_kde", "p_value", "top")},
-        "probs": [_number(value) for value in found.probs.tolist()],
+        **{name: getattr(found, name) for name in ("x", "y", "log_density", "log_kde", "p_value", "top")},
+        "probs": found.probs,
     }
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-def _one_of(call: Call, name: str, choices: dict[str, Decision]) -> tuple[int, ...]:
-    text = call.text(name, "")
-    if not text:
-        return ()
-    if text not in choices:
-        raise RequestError(f"{name}: must be {' or '.join(choices)}, not {text[:40]!r}", field=name)
-    return (int(choices[text]),)
-
-
-def _id(call: Call, name: str) -> bytes:
-    text = call.text(name, "")
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        found = b"?"
-    if len(found) not in (0, 16):
-        raise RequestError(f"{name}: is no id of a point", field=name)
-    return found

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
+from darksight_service.explorer.answers import Answer
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import Input
 
 __all__ = ["endpoints"]
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/models`."""
 
-    def models(call: Call) -> Answer:
-        found: list[dict[str, Any]] = []
+    def models(_: Call[Input]) -> Answer:
+        found = []
         for name, state in sorted(sources.control.models().items()):
-            versions = [
-                {"version": version, "deployed_ms": deployment.deployed_ms}
-                for version, deployment in sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
-            ]
-            found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": versions})
+            versions = sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
+            listed = [{"version": version, "deployed_ms": each.deployed_ms} for version, each in versions]
+            found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
         return {"models": found}
 
-    return [Endpoint("GET", "/api/models", "read", models)]
+    return [Endpoint("GET", "/api/models", "read", Input, models)]

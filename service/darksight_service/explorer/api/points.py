@@ -1,4 +1,4 @@
-"""Endpoints of the points page: a table with filters, one point by its name, and a CSV file of what is shown."""
+"""Endpoints of the points page: a filtered table, one point by its prediction id, and a CSV file."""
 
 from __future__ import annotations
 
@@ -6,51 +6,73 @@ import csv
 import datetime
 import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from darksight_core.scored import Decision, Reason
-from darksight_service.errors import RequestError
-from darksight_service.explorer.endpoint import Answer, Call, Download, Endpoint, Sources
-from darksight_service.explorer.spans import DAY_MS, plain, read_span
-
-if TYPE_CHECKING:
-    from darksight_service.store import PointFilter, StoredPoint
+from darksight_service.explorer.answers import Answer, Download
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, members
+from darksight_service.store import PointFilter, StoredPoint
 
 __all__ = ["CSV_ROWS", "endpoints"]
 
 CSV_ROWS = 100_000
-"""Most rows of a CSV file."""
+"""Maximum number of rows in a CSV file."""
 
 _PAGE = 2_000
 _NUMBERS = ("x", "y", "log_density", "log_kde", "outlier_score", "p_value", "confidence", "top")
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
+class _FilterInput(SpanInput):
+    default_span_ms: ClassVar[int] = 7 * DAY_MS
+
+    decisions: Annotated[tuple[Decision, ...], BeforeValidator(partial(members, Decision))] = ()
+    reasons: Annotated[tuple[Reason, ...], BeforeValidator(partial(members, Reason))] = ()
+    classes: ClassNumbers = ()
+    shadow: bool = False
+
+
+class _PageInput(_FilterInput):
+    page_size: int = Field(50, ge=1, le=500)
+    page_token: str = ""
+
+
+class _CsvInput(_FilterInput):
+    limit: int = Field(CSV_ROWS, ge=1, le=CSV_ROWS)
+
+
+class _FindInput(ModelInput):
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/points`, `/api/points/find` and `/api/points.csv`."""
 
-    def page(call: Call) -> Answer:
-        wanted = _filter(sources, call)
-        size = call.integer("page_size", 50, low=1, high=500)
-        found = sources.store().list_points(wanted, page_size=size, page_token=call.text("page_token", ""))
-        names = _class_names(sources, wanted.model)
+    def page(call: Call[_PageInput]) -> Answer:
+        given = call.input
+        found = sources.store().list_points(
+            _filter(sources, given), page_size=given.page_size, page_token=given.page_token
+        )
         return {
-            "class_names": names,
+            "class_names": _class_names(sources, given.model),
             "points": [_row(each) for each in found.points],
             "next_token": found.next_token,
-            "since_ms": wanted.since_ms,
-            "until_ms": wanted.until_ms,
+            "since_ms": given.start_ms,
+            "until_ms": given.until_ms,
         }
 
-    def find(call: Call) -> Answer:
-        model = call.text("model")
-        found = sources.store().find_points(model, call.text("name").strip())
-        return {"class_names": _class_names(sources, model), "points": [_row(each, whole=True) for each in found]}
+    def find(call: Call[_FindInput]) -> Answer:
+        found = sources.store().find_points(call.input.model, call.input.name)
+        points = [{**_row(each), "probs": each.probs} for each in found]
+        return {"class_names": _class_names(sources, call.input.model), "points": points}
 
-    def export(call: Call) -> Answer:
-        wanted = _filter(sources, call)
+    def export(call: Call[_CsvInput]) -> Answer:
+        wanted, limit = _filter(sources, call.input), call.input.limit
         names = _class_names(sources, wanted.model)
-        limit = call.integer("limit", CSV_ROWS, low=1, high=CSV_ROWS)
-        # Asked for before the first byte leaves, so that an error is still an answer.
+        # Read before the response starts, so that an error still has a status.
         first = sources.store().list_points(wanted, page_size=min(_PAGE, limit))
 
         def parts() -> Iterator[bytes]:
@@ -66,46 +88,31 @@ def endpoints(sources: Sources) -> list[Endpoint]:
         return Download(f"{wanted.model}-points.csv", "text/csv; charset=utf-8", parts())
 
     return [
-        Endpoint("GET", "/api/points", "read", page),
-        Endpoint("GET", "/api/points/find", "read", find),
-        Endpoint("GET", "/api/points.csv", "read", export),
+        Endpoint("GET", "/api/points", "read", _PageInput, page),
+        Endpoint("GET", "/api/points/find", "read", _FindInput, find),
+        Endpoint("GET", "/api/points.csv", "read", _CsvInput, export),
     ]
 
 
-def _filter(sources: Sources, call: Call) -> PointFilter:
-    from darksight_service.store import PointFilter
-
-    since, until = read_span(call, default_ms=7 * DAY_MS)
-    model = call.text("model")
-    version = call.text("version", "")
+def _filter(sources: Sources, given: _FilterInput) -> PointFilter:
     return PointFilter(
-        model,
-        sources.registry.get(model, version).version if version else None,
-        since_ms=since,
-        until_ms=until,
-        decisions=_members(call, "decisions", Decision),
-        reasons=_members(call, "reasons", Reason),
-        predicted=call.integers("classes"),
-        is_shadow=bool(call.integer("shadow", 0, high=1)),
+        given.model,
+        sources.active_model(given).version if given.version else None,
+        since_ms=given.start_ms,
+        until_ms=given.until_ms,
+        decisions=given.decisions,
+        reasons=given.reasons,
+        predicted=given.classes,
+        is_shadow=given.shadow,
     )
 
 
-def _members(call: Call, name: str, kind: type[Decision] | type[Reason]) -> tuple[int, ...]:
-    """Numbers of the members that a parameter names, with commas between."""
-    names = [each for each in call.text(name, "").upper().split(",") if each]
-    unknown = [each for each in names if each not in kind.__members__]
-    if unknown:
-        known = ", ".join(each.lower() for each in kind.__members__)
-        raise RequestError(f"{name}: {unknown[0][:40].lower()!r} is none of {known}", field=name)
-    return tuple(int(kind[each]) for each in names)
+def _class_names(sources: Sources, model: str) -> tuple[str, ...]:
+    return tuple(sources.registry.get(model).bundle.class_names)
 
 
-def _class_names(sources: Sources, model: str) -> list[str]:
-    return list(sources.registry.get(model).bundle.class_names)
-
-
-def _row(point: StoredPoint, *, whole: bool = False) -> dict[str, Any]:
-    row = {
+def _row(point: StoredPoint) -> dict[str, Any]:
+    return {
         "id": point.id,
         "prediction_id": point.prediction_id,
         "version": point.version,
@@ -117,7 +124,6 @@ def _row(point: StoredPoint, *, whole: bool = False) -> dict[str, Any]:
         "label": point.label,
         **{name: getattr(point, name) for name in _NUMBERS},
     }
-    return plain({**row, "probs": point.probs} if whole else row)  # type: ignore[no-any-return]  # JSON values
 
 
 _HEADER = (
@@ -129,13 +135,13 @@ def _cells(point: StoredPoint, names: Sequence[str]) -> list[Any]:
     received = datetime.datetime.fromtimestamp(point.received_ms / 1000, datetime.UTC)
     numbers = [getattr(point, name) for name in _NUMBERS]
     return [
-        _tame(point.prediction_id),
+        _as_text(point.prediction_id),
         received.isoformat(timespec="milliseconds"),
         point.version,
         Decision(point.decision).name,
         Reason(point.reason).name,
-        _tame(_class_name(point.predicted, names)),
-        _tame(_class_name(point.label, names)),
+        _as_text(_class_name(point.predicted, names)),
+        _as_text(_class_name(point.label, names)),
         *("" if number != number else f"{number:.7g}" for number in numbers),
         point.id,
     ]
@@ -145,8 +151,8 @@ def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if 0 <= number < len(names) else ""
 
 
-def _tame(text: str) -> str:
-    """Text of others that a spreadsheet would take for a formula, as text."""
+def _as_text(text: str) -> str:
+    """Text of a caller, quoted if a spreadsheet would run it as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

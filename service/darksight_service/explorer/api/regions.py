@@ -1,63 +1,92 @@
-"""Endpoints of regions, on the map page: previewed, saved, enforced, carried over; `control.regions` does it all."""
+"""Endpoints of regions, on the map page; `control.regions` does the work."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from darksight_service.control.regions import CarryOver, ListedRegion, Preview
-from darksight_service.errors import RequestError
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
+from pydantic import Field
+
+from darksight_service.control.regions import ListedRegion
+from darksight_service.explorer.answers import Answer
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import ModelInput, Name, VersionInput
 
 __all__ = ["endpoints"]
 
+_Polygon = Annotated[list[tuple[float, float]], Field(max_length=10_000)]
 
-def endpoints(sources: Sources) -> list[Endpoint]:
-    """All paths under `/api/regions`; a preview is a POST because its polygon may be long, and changes nothing."""
+
+class _PreviewInput(VersionInput):
+    name: str = ""
+    polygon: _Polygon = Field(default_factory=list)
+
+
+class _RegionInput(ModelInput):
+    version: Name
+    name: Name
+
+
+class _SaveInput(_RegionInput):
+    polygon: _Polygon
+    expires_ms: int = 0
+    comment: str = ""
+
+
+class _ModeInput(_RegionInput):
+    enforce: bool
+
+
+class _CarryOverInput(_RegionInput):
+    to_version: Name
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
+    """All paths below `/api/regions`; the preview is a POST because its polygon may be long."""
     regions = sources.control.regions
 
-    def listed(call: Call) -> Answer:
-        return {"regions": [_region(each) for each in regions.listed(call.text("model"))]}
+    def listed(call: Call[ModelInput]) -> Answer:
+        return {"regions": [_region(each) for each in regions.listed(call.input.model)]}
 
-    def preview(call: Call) -> Answer:
-        body = call.body()
-        name, polygon = _text(body, "name", ""), _polygon(body) if "polygon" in body else ()
-        return _preview(regions.preview(_text(body, "model"), _text(body, "version", ""), name=name, polygon=polygon))
+    def preview(call: Call[_PreviewInput]) -> Answer:
+        given = call.input
+        found = regions.preview(given.model, given.version, name=given.name, polygon=given.polygon)
+        shares = {name: share.as_dict() for name, share in found.shares().items()}
+        return {**found.counts(), **shares, "accepted_share": found.accepted_share}
 
-    def save(call: Call) -> Answer:
-        body = call.body()
+    def carry_over(call: Call[_CarryOverInput]) -> Answer:
+        given = call.input
+        found = regions.carry_over(given.model, given.name, given.version, given.to_version)
+        return {**found.counts(), "polygon": found.region.polygon, "expires_ms": found.region.expires_ms}
+
+    def save(call: Call[_SaveInput]) -> Answer:
+        given = call.input
         saved = regions.save(
-            _text(body, "model"),
-            _text(body, "version"),
-            _text(body, "name"),
-            _polygon(body),
-            expires_ms=_integer(body, "expires_ms"),
+            given.model,
+            given.version,
+            given.name,
+            given.polygon,
+            expires_ms=given.expires_ms,
             author=call.author,
-            comment=_text(body, "comment", ""),
+            comment=given.comment,
         )
         return _region(saved)
 
-    def set_mode(call: Call) -> Answer:
-        body = call.body()
-        names = (_text(body, name) for name in ("model", "version", "name"))
-        return _region(regions.set_mode(*names, enforce=body.get("enforce") is True, author=call.author))
+    def set_mode(call: Call[_ModeInput]) -> Answer:
+        given = call.input
+        found = regions.set_mode(given.model, given.version, given.name, enforce=given.enforce, author=call.author)
+        return _region(found)
 
-    def remove(call: Call) -> Answer:
-        body = call.body()
-        names = (_text(body, name) for name in ("model", "version", "name"))
-        return _region(regions.remove(*names, author=call.author))
-
-    def carry(call: Call) -> Answer:
-        body = call.body()
-        names = (_text(body, name) for name in ("model", "name", "version", "to_version"))
-        return _carried(regions.carry_over(*names))
+    def remove(call: Call[_RegionInput]) -> Answer:
+        given = call.input
+        return _region(regions.remove(given.model, given.version, given.name, author=call.author))
 
     return [
-        Endpoint("GET", "/api/regions", "read", listed),
-        Endpoint("POST", "/api/regions/preview", "read", preview),
-        Endpoint("POST", "/api/regions/carry", "read", carry),
-        Endpoint("POST", "/api/regions/save", "admin", save),
-        Endpoint("POST", "/api/regions/mode", "admin", set_mode),
-        Endpoint("POST", "/api/regions/remove", "admin", remove),
+        Endpoint("GET", "/api/regions", "read", ModelInput, listed),
+        Endpoint("POST", "/api/regions/preview", "read", _PreviewInput, preview),
+        Endpoint("POST", "/api/regions/carry-over", "read", _CarryOverInput, carry_over),
+        Endpoint("POST", "/api/regions/save", "admin", _SaveInput, save),
+        Endpoint("POST", "/api/regions/mode", "admin", _ModeInput, set_mode),
+        Endpoint("POST", "/api/regions/remove", "admin", _RegionInput, remove),
     ]
 
 
@@ -66,47 +95,10 @@ def _region(found: ListedRegion) -> dict[str, Any]:
     return {
         "version": found.version,
         "name": saved.region.name,
-        "polygon": [list(corner) for corner in saved.region.polygon],
+        "polygon": saved.region.polygon,
         "is_enforced": saved.is_enforced,
         "is_from_bundle": found.is_from_bundle,
         "author": saved.author,
         "saved_ms": saved.saved_ms,
         "expires_ms": saved.region.expires_ms,
     }
-
-
-def _preview(found: Preview) -> dict[str, Any]:
-    return {
-        **found.counts(),
-        **{name: share.as_dict() for name, share in found.shares().items()},
-        "accepted_share": found.accepted_share,
-    }
-
-
-def _carried(found: CarryOver) -> dict[str, Any]:
-    return {
-        **found.counts(),
-        "polygon": [list(corner) for corner in found.region.polygon],
-        "expires_ms": found.region.expires_ms,
-    }
-
-
-def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    value = body.get(name, default)
-    if not isinstance(value, str) or (default is None and not value):
-        raise RequestError(f"{name}: must be a text", field=name)
-    return value
-
-
-def _integer(body: dict[str, Any], name: str) -> int:
-    value = body.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise RequestError(f"{name}: must be a whole number", field=name)
-    return value
-
-
-def _polygon(body: dict[str, Any]) -> list[tuple[float, float]]:
-    try:
-        return [(float(x), float(y)) for x, y in body["polygon"]]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise RequestError("polygon: must be a list of corners [x, y]", field="polygon") from None

@@ -1,215 +1,172 @@
-"""Endpoints of the review queue: what to look at, labels, and what they have taught.
+"""Endpoints of the review page: the queue, labels, and the learned score.
 
-Labels take the way of `ReportOutcomes`, through the monitor, but end in the store itself and not in a spool: when the
-page hears that a label is recorded, the next page already counts it. While the database is away a label is not taken,
-and the page keeps it and tries again. A label that is sent twice is stored once.
+Labels go through `ScoringService.report`, as those of `ReportOutcomes`, but straight into the store instead of the
+spool, so that the next request counts them. While the database is unavailable a label is refused, and the page retries.
+A label that is sent twice is stored once.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, PlainValidator
 
 from darksight_core.scored import Decision, Reason
-from darksight_service.control.registry import ActiveModel
-from darksight_service.errors import RequestError
-from darksight_service.explorer.analysis.audit import Audit, audit, audited_accuracy
-from darksight_service.explorer.analysis.learning import Latest, Lesson, learn
-from darksight_service.explorer.analysis.review_queue import Place, Stream, waiting
-from darksight_service.explorer.api.gate import AUDIT_ROWS, MOST_LABELS, labelled_rows
-from darksight_service.explorer.endpoint import Answer, Call, Endpoint, Sources
-from darksight_service.explorer.spans import DAY_MS, plain, read_span
+from darksight_service.explorer.analysis.audit import Audit, audited_accuracy, draw_audit
+from darksight_service.explorer.analysis.background import BackgroundResults
+from darksight_service.explorer.analysis.learning import LearnedScore, learn
+from darksight_service.explorer.analysis.review_queue import QueueItem, Stream, review_queue
+from darksight_service.explorer.analysis.scores import ScoreCurve
+from darksight_service.explorer.answers import Answer
+from darksight_service.explorer.api.labelled import MAX_LABELS, MAX_POINTS, LabelsInput, labelled_points, newest_points
+from darksight_service.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.explorer.inputs import Input, ModelInput
 from darksight_service.ingest.records import OutcomeBatch, decode
 from darksight_service.scoring.service import ScoringService
+from darksight_service.store import PointTable, StoredPoint
 
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable, StoredPoint
+__all__ = ["endpoints"]
 
-__all__ = ["DEFAULT_RATE", "endpoints"]
-
-DEFAULT_RATE = 0.05
-"""Odds of a point to be audited."""
-
-_SPAN_MS = 30 * DAY_MS
-_AT_A_TIME = 1_000
+_MAX_BATCH = 1_000
 _TOP_CLASSES = 10
-_EMPTY = Lesson(0, 0, 1)
+_NO_SCORE = LearnedScore(0, 0, 1)
+
+
+def _class_label(value: object) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("must be the number or the name of a class")
+    return value
+
+
+class _QueueInput(LabelsInput):
+    stream: Stream = Stream.AUDIT
+    limit: int = Field(20, ge=1, le=200)
+
+
+class _Label(Input):
+    prediction_id: str
+    label: Annotated[int | str, PlainValidator(_class_label)]
+    observed_ms: int = Field(0, ge=0, lt=1 << 48)
+
+
+class _LabelsBody(ModelInput):
+    labels: list[_Label] = Field(max_length=_MAX_BATCH)
 
 
 class _StoreRecorder:
-    """Where the monitor's outcomes go."""
+    """Takes the place of the spool: writes outcomes to the store at once."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def append(self, payload: bytes) -> bool:
-        """Store a record; raises if it cannot."""
+        """Store a record; raises if that fails."""
         batch = decode(payload)
         assert isinstance(batch, OutcomeBatch)
         self._sources.store().insert([batch])
         return True
 
 
-def endpoints(sources: Sources) -> list[Endpoint]:
-    """`/api/review`, `/api/review/lesson` and `/api/labels`."""
-    lessons: Latest[Lesson] = Latest()
-    monitor = ScoringService(sources.registry, _StoreRecorder(sources))
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
+    """`/api/review`, `/api/review/learned-score` and `/api/labels`."""
+    scores = BackgroundResults(learn)
+    service = ScoringService(sources.registry, _StoreRecorder(sources))
 
-    def queue(call: Call) -> Answer:
-        serving = _serving(sources, call)
-        stream = _stream(call)
-        rate = _rate(call)
-        frame = _frame(sources, call, serving)
-        drawn = audit(frame, rate)
-        lesson, is_learning = lessons.get(
-            (serving.model, serving.version), labelled_rows(sources, call, serving)[0], learn
-        )
-        found = waiting(frame, drawn, lesson or _EMPTY, stream, limit=call.integer("limit", 20, low=1, high=200))
-        ids = frame.take(np.array([place.row for place in found.places], dtype=np.int64)).id_bytes()
-        places = {str(uuid.UUID(bytes=each)): place for each, place in zip(ids, found.places, strict=True)}
-        points = sources.store().points_by_id(serving.model, serving.version, ids)
+    def queue(call: Call[_QueueInput]) -> Answer:
+        given, active = call.input, sources.active_model(call.input)
+        table = newest_points(sources, active, given)
+        audit = draw_audit(table, given.rate)
+        score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
+        found = review_queue(table, audit, score or _NO_SCORE, given.stream, limit=given.limit)
+        ids = table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
+        items = {str(uuid.UUID(bytes=each)): item for each, item in zip(ids, found.items, strict=True)}
+        points = sources.store().points_by_id(active.model, active.version, ids)
         return {
-            "class_names": list(serving.bundle.class_names),
-            "stream": stream.value,
-            "counts": {each.value: count for each, count in found.counts.items()},
-            "looked_at": len(frame),
-            "most": AUDIT_ROWS,
-            "most_labels": MOST_LABELS,
-            "oldest_ms": int(frame.received_ms[-1]) if len(frame) else None,
-            "items": [_item(point, places[point.id]) for point in points],
-            "audit": _audit(frame, drawn),
-            "lesson": _lesson(lesson, is_learning),
+            "class_names": active.bundle.class_names,
+            "stream": given.stream,
+            "counts": found.counts,
+            "points": len(table),
+            "max_points": MAX_POINTS,
+            "max_labels": MAX_LABELS,
+            "oldest_ms": int(table.received_ms[-1]) if len(table) else None,
+            "items": [_item(point, items[point.id]) for point in points],
+            "audit": _audit(table, audit),
+            "learned_score": _learned_score(score, is_learning),
         }
 
-    def lesson(call: Call) -> Answer:
-        serving = _serving(sources, call)
-        rows, used = labelled_rows(sources, call, serving)
-        found, is_learning = lessons.get((serving.model, serving.version), rows, learn)
-        return {"used": used, "lesson": _lesson(found, is_learning)}
+    def learned_score(call: Call[LabelsInput]) -> Answer:
+        active = sources.active_model(call.input)
+        table, used = labelled_points(sources, active, call.input)
+        return {"used": used, "learned_score": _learned_score(*scores.get((active.model, active.version), table))}
 
-    def label(call: Call) -> Answer:
-        body = call.body()
-        given = body.get("labels")
-        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-            raise RequestError(
-                "labels: must be a list of objects with prediction_id, label, observed_ms", field="labels"
-            )
-        if len(given) > _AT_A_TIME:
-            raise RequestError(f"labels: {len(given):,} at a time are more than {_AT_A_TIME:,}", field="labels")
-        recorded = monitor.report(
-            str(body.get("model", "")),
-            [str(each.get("prediction_id", "")) for each in given],
-            [_label(each.get("label"), row) for row, each in enumerate(given)],
-            [_moment(each.get("observed_ms", 0), row) for row, each in enumerate(given)],
+    def label(call: Call[_LabelsBody]) -> Answer:
+        labels = call.input.labels
+        recorded = service.report(
+            call.input.model,
+            [each.prediction_id for each in labels],
+            [each.label for each in labels],
+            [each.observed_ms for each in labels],
         )
         return {"recorded": recorded}
 
     return [
-        Endpoint("GET", "/api/review", "read", queue),
-        Endpoint("GET", "/api/review/lesson", "read", lesson),
-        Endpoint("POST", "/api/labels", "report", label),
+        Endpoint("GET", "/api/review", "read", _QueueInput, queue),
+        Endpoint("GET", "/api/review/learned-score", "read", LabelsInput, learned_score),
+        Endpoint("POST", "/api/labels", "report", _LabelsBody, label),
     ]
 
 
-def _serving(sources: Sources, call: Call) -> ActiveModel:
-    return sources.registry.get(call.text("model"), call.text("version", ""))
-
-
-def _stream(call: Call) -> Stream:
-    name = call.text("stream", Stream.AUDIT.value)
-    try:
-        return Stream(name)
-    except ValueError:
-        names = ", ".join(each.value for each in Stream)
-        raise RequestError(f"stream: is one of {names}, not {name[:40]!r}", field="stream") from None
-
-
-def _rate(call: Call) -> float:
-    rate = call.number("rate", DEFAULT_RATE)
-    if not 0.0 < rate <= 1.0:
-        raise RequestError(f"rate: must be above 0 and up to 1, not {rate}", field="rate")
-    return rate
-
-
-def _frame(sources: Sources, call: Call, serving: ActiveModel) -> PointTable:
-    from darksight_service.store import PointFilter
-
-    since, until = read_span(call, default_ms=_SPAN_MS)
-    wanted = PointFilter(serving.model, serving.version, since_ms=since, until_ms=until)
-    return sources.store().frame(wanted, limit=AUDIT_ROWS)
-
-
-def _item(point: StoredPoint, place: Place) -> dict[str, Any]:
+def _item(point: StoredPoint, item: QueueItem) -> dict[str, Any]:
     order = np.argsort(-point.probs, kind="stable")[:_TOP_CLASSES]
-    return plain(  # type: ignore[no-any-return]  # JSON values
-        {
-            "id": point.id,
-            "prediction_id": point.prediction_id,
-            "received_ms": point.received_ms,
-            "x": point.x,
-            "y": point.y,
-            "top": point.top,
-            "p_value": point.p_value,
-            "predicted": point.predicted,
-            "decision": Decision(point.decision).name,
-            "reason": Reason(point.reason).name,
-            "classes": order,
-            "probs": point.probs[order],
-            "softmax_rank": place.softmax_rank,
-            "learned_rank": place.learned_rank,
-            "chance": place.chance,
-        }
-    )
-
-
-def _audit(frame: PointTable, drawn: Audit) -> dict[str, Any]:
-    found = {}
-    for name, chosen in (("all", None), ("accepted", frame.is_accepted)):
-        figures = audited_accuracy(frame, drawn, chosen)
-        powered = figures.powered
-        interval = None if powered is None else powered.interval
-        found[name] = {**asdict(figures), "powered": None if powered is None else [powered.value, *(interval or ())]}
-    return plain({"rate": drawn.rate, "drawn": len(drawn.order), "done": drawn.depth, **found})  # type: ignore[no-any-return]  # JSON values
-
-
-def _lesson(lesson: Lesson | None, is_learning: bool) -> dict[str, Any]:
-    if lesson is None:
-        return {"is_learning": is_learning, "labels": None}
-    figures = {
-        name: None
-        if found is None
-        else {
-            "auroc": found.auroc,
-            "augrc": found.augrc,
-            "intervals": {key: found.intervals.get(key) for key in ("auroc", "augrc")},
-        }
-        for name, found in (("learned", lesson.cross_fitted), ("softmax", lesson.softmax))
+    return {
+        "id": point.id,
+        "prediction_id": point.prediction_id,
+        "received_ms": point.received_ms,
+        "x": point.x,
+        "y": point.y,
+        "top": point.top,
+        "p_value": point.p_value,
+        "predicted": point.predicted,
+        "decision": Decision(point.decision).name,
+        "reason": Reason(point.reason).name,
+        "classes": order,
+        "probs": point.probs[order],
+        "softmax_rank": item.softmax_rank,
+        "learned_rank": item.learned_rank,
+        "chance": item.chance,
     }
-    return plain(  # type: ignore[no-any-return]  # JSON values
-        {
-            "is_learning": is_learning,
-            "labels": lesson.labels,
-            "errors": lesson.errors,
-            "needed": lesson.needed,
-            "is_shrunk": lesson.is_shrunk,
-            "verdict": lesson.verdict,
-            "gain": lesson.gain,
-            "gain_error": lesson.gain_error,
-            **figures,
-        }
-    )
 
 
-def _label(value: Any, row: int) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise RequestError(f"labels[{row}].label: must be the number or name of a class", field="labels", row=row)
-    return value
+def _audit(table: PointTable, audit: Audit) -> dict[str, Any]:
+    accuracies = {
+        "all": audited_accuracy(table, audit),
+        "accepted": audited_accuracy(table, audit, table.is_accepted),
+    }
+    return {"rate": audit.rate, "drawn": len(audit.order), "done": audit.depth, **accuracies}
 
 
-def _moment(value: Any, row: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 48:
-        raise RequestError(f"labels[{row}].observed_ms: must be Unix milliseconds", field="labels", row=row)
-    return value
+def _learned_score(score: LearnedScore | None, is_learning: bool) -> dict[str, Any]:
+    if score is None:
+        return {"is_learning": is_learning, "labels": None}
+    gains = (None, None) if score.learned is None else (score.learned.gain, score.learned.gain_error)
+    return {
+        "is_learning": is_learning,
+        "labels": score.labels,
+        "errors": score.errors,
+        "labels_needed": score.labels_needed,
+        "is_softmax": score.is_softmax,
+        "summary": score.summary,
+        "gain": gains[0],
+        "gain_error": gains[1],
+        "learned": _figures(score.learned),
+        "softmax": _figures(score.softmax),
+    }
+
+
+def _figures(curve: ScoreCurve | None) -> dict[str, Any] | None:
+    if curve is None:
+        return None
+    figures = curve.figures
+    return {"auroc": figures.auroc, "augrc": figures.augrc, "intervals": figures.intervals}

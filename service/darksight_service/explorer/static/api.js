@@ -1,4 +1,4 @@
-// Requests to the explorer's own API; every failure is an ApiError with a sentence for people.
+// Requests to the explorer's API; every failure is an ApiError with a message for the user.
 
 let csrf = "";
 
@@ -11,7 +11,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The session's CSRF token, which requests that change something carry. */
+/** The session's CSRF token, sent with every POST. */
 export function setCsrf(token) {
   csrf = token;
 }
@@ -22,19 +22,19 @@ async function request(path, options = {}) {
     response = await fetch(path, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The explorer does not answer; it may be restarting. Try again in a moment.");
+    throw new ApiError("The explorer does not respond; it may be restarting. Try again.");
   }
   if (response.ok) return response;
   let found = {};
   try {
     found = (await response.json()).error || {};
   } catch {
-    found = { message: `The explorer answered with status ${response.status}.` };
+    found = { message: `The explorer responded with status ${response.status}.` };
   }
   throw new ApiError(found.message, { status: response.status, code: found.code, field: found.field });
 }
 
-/** `path` with parameters; those that are empty, null or undefined are left out. */
+/** `path` with parameters; empty, null and undefined ones are omitted. */
 export function address(path, params = {}) {
   const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const query = new URLSearchParams(given).toString();
@@ -45,7 +45,7 @@ export async function getJson(path, params = {}, signal = undefined) {
   return (await request(address(path, params), { signal })).json();
 }
 
-/** POST without a CSRF token: for logging in. */
+/** POST without a CSRF token, for the login. */
 export async function send(path, body, headers = {}) {
   const response = await request(path, {
     method: "POST",

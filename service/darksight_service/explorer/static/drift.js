@@ -1,4 +1,4 @@
-// Drift: outlier rate, p-values and evidence over time; two windows side by side.
+// The drift page: outlier rate, p-values and evidence over time; comparison of two windows.
 
 import { getColumns, getJson } from "./api.js";
 import { asInput, chance, count, fixed, fromInput, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
@@ -23,29 +23,29 @@ const dashed = { color: "#5B6675", width: 1.4, dash: "dash" };
 function showOverTime(found) {
   const { over_time: series, histogram } = found;
   const x = times(series.start_ms);
-  const rates = series.outliers.map((each, place) => each / series.rows[place]);
-  const custom = series.rows.map((rows, place) => [rows, series.outliers[place]]);
+  const rates = series.outliers.map((each, step) => each / series.rows[step]);
+  const custom = series.rows.map((rows, step) => [rows, series.outliers[step]]);
   const band = { type: "scatter", mode: "lines", x, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const expected = series.expected;
   draw(at("rate"), [
     { ...band, y: series.high }, { ...band, y: series.low, fill: "tonexty", fillcolor: "rgba(0,114,178,0.15)" },
-    { type: "scatter", mode: "lines", name: "outlier rate", x, y: rates, customdata: custom, line: { color: ACCEPT, width: 2 },
+    { type: "scatter", mode: "lines+markers", marker: { size: 4 }, name: "outlier rate", x, y: rates, customdata: custom, line: { color: ACCEPT, width: 2 },
       hovertemplate: "%{y:.2%}: %{customdata[1]} of %{customdata[0]}<br>%{x}<extra></extra>" },
     ...(expected === null ? [] : [{ type: "scatter", mode: "lines", name: "without drift", x: [x[0], x.at(-1)], y: [expected, expected], line: dashed, hoverinfo: "skip" }]),
   ], { yaxis: { ...STILL, tickformat: ".1%", rangemode: "tozero" }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: `Outlier rate in ${x.length} steps` });
   if (series.evidence) {
     draw(at("evidence"), [
-      { type: "scatter", mode: "lines", x, y: series.evidence, line: { color: REJECT, width: 2 }, hovertemplate: "ln M = %{y:.1f}<br>%{x}<extra></extra>" },
+      { type: "scatter", mode: "lines+markers", marker: { size: 4 }, x, y: series.evidence, line: { color: REJECT, width: 2 }, hovertemplate: "ln M = %{y:.1f}<br>%{x}<extra></extra>" },
       { type: "scatter", mode: "lines", x: [x[0], x.at(-1)], y: [series.threshold, series.threshold], line: dashed, hoverinfo: "skip" },
     ], { yaxis: { ...STILL, title: { text: "ln M" } }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: `Evidence, up to ${fixed(Math.max(...series.evidence.filter((each) => each !== null)), 1)}; alarm at ${fixed(series.threshold, 1)}` });
     at("evidence-hint").textContent =
-      `Crosses the dashed line with a probability of at most ${percent(found.level, 0)} if nothing changed, however often one looks. Counted from the start of the window` +
-      (found.rule_since_ms > found.since_ms ? `, or from the last change of the outlier level (${when(found.rule_since_ms)}).` : "; a start chosen after seeing the data voids that.");
-  } else showEmpty(at("evidence"), "The gate has no outlier rule", "Set a level α on the gate page, then evidence is counted.");
+      `Without drift it crosses the dashed line with a probability of at most ${percent(found.level, 0)}, however often it is checked. Counted from the start of the window` +
+      (found.rule_since_ms > found.since_ms ? `, or from the last change of the outlier level (${when(found.rule_since_ms)}).` : "; this does not hold for a start that was chosen after seeing the data.");
+  } else showEmpty(at("evidence"), "The gate has no outlier rule", "Set a level α on the gate page to get evidence.");
   const bins = histogram.counts.length;
   const total = histogram.counts.reduce((sum, each) => sum + each, 0);
-  const centres = histogram.counts.map((_, place) => (place + 0.5) / bins);
-  draw(at("bins"), [{ type: "bar", x: centres, y: histogram.counts.map((each) => each / total), customdata: histogram.counts, marker: { color: centres.map((_, place) => (histogram.counts[place] / total > histogram.high ? REJECT : ACCEPT)) },
+  const centres = histogram.counts.map((_, bin) => (bin + 0.5) / bins);
+  draw(at("bins"), [{ type: "bar", x: centres, y: histogram.counts.map((each) => each / total), customdata: histogram.counts, marker: { color: centres.map((_, bin) => (histogram.counts[bin] / total > histogram.high ? REJECT : ACCEPT)) },
     hovertemplate: "%{customdata} rows, %{y:.1%}<extra></extra>" }], {
     bargap: 0.08, margin: WIDE, xaxis: { ...STILL, title: { text: "p-value" }, range: [0, 1] }, yaxis: { ...STILL, tickformat: ".0%", title: { text: "share of rows" } },
     shapes: [{ type: "rect", x0: 0, x1: 1, y0: histogram.low, y1: histogram.high, fillcolor: "rgba(91,102,117,0.22)", line: { width: 0 } }],
@@ -65,23 +65,23 @@ function showVerdicts(found, total) {
   const isAlarm = last !== null && last >= series.threshold;
   at("verdicts").replaceChildren(
     stat(percent(outliers / total, 2), "outliers", "share of scored points in this window"),
-    stat(series.expected === null ? "–" : percent(series.expected, 2), "without drift"),
-    stat(last === null || !Number.isFinite(last) ? "–" : isAlarm ? "changed" : "no alarm", `evidence ${last === null || !Number.isFinite(last) ? "" : fixed(last, 1)} (alarm at ${fixed(series.threshold, 1)})`),
+    stat(series.expected === null ? "–" : percent(series.expected, 2), "expected without drift"),
+    stat(last === null || !Number.isFinite(last) ? "–" : isAlarm ? "alarm" : "no alarm", `evidence ${last === null || !Number.isFinite(last) ? "" : fixed(last, 1)} (alarm at ${fixed(series.threshold, 1)})`),
     stat(verdict ? fixed(verdict.psi, 3) : "–", verdict ? `PSI, critical ${fixed(verdict.critical, 3)}` : "PSI"),
-    stat(!verdict ? "–" : verdict.is_alert ? "alert" : verdict.psi > verdict.critical ? "small but real" : "as usual", "PSI verdict", "an alert takes significance, a PSI above 0.1 and enough rows"),
+    stat(!verdict ? "–" : verdict.is_alert ? "alert" : verdict.psi > verdict.critical ? "small change" : "no change", "by PSI", "an alert needs significance, a PSI above 0.1 and enough rows"),
   );
-  at("used").textContent = `${count(total)} scored points in ${count(series.start_ms.length)} steps of ${Math.round(found.step_ms / 60000)} min, from counts per minute; ranked among ${count(found.calibration_rows)} calibration rows.`;
+  at("used").textContent = `${count(total)} scored points in ${count(series.start_ms.length)} steps of ${Math.round(found.step_ms / 60000)} min; ${count(found.calibration_rows)} calibration rows.`;
 }
 
-function showMoved(place, moved, what) {
-  const rows = moved.cells.slice(0, 25).map((cell) => ({
+function showComparison(id, found, what) {
+  const rows = found.cells.slice(0, 25).map((cell) => ({
     mark: cell.is_moved ? "moved" : null,
     cells: [cell.name, percent(cell.share_before), percent(cell.share_now), `${cell.residual >= 0 ? "+" : "−"}${Math.abs(cell.residual).toFixed(1)}`, chance(cell.p_value),
       ...(what === "class" ? [percent(cell.outliers_before), percent(cell.outliers_now)] : [])],
   }));
   const header = [what, "before", "now", "z", "p", ...(what === "class" ? ["outliers before", "now"] : [])];
-  const test = moved.p_value === null ? "One of the windows is empty." : `All together: χ² = ${fixed(moved.statistic, 1)} on ${moved.dof}, p = ${chance(moved.p_value)}. Marked: moved at 1%, the number of rows of this table considered (Holm).`;
-  at(place).replaceChildren(table(header, rows, { numbers: [1, 2, 3, 4, 5, 6] }), element("p", { class: "hint" }, test));
+  const test = found.p_value === null ? "One of the windows is empty." : `Joint test: χ² = ${fixed(found.statistic, 1)}, ${found.dof} degrees of freedom, p = ${chance(found.p_value)}. Marked rows changed at the 1% level, corrected for the number of rows (Holm).`;
+  at(id).replaceChildren(table(header, rows, { numbers: [1, 2, 3, 4, 5, 6] }), element("p", { class: "hint" }, test));
 }
 
 function drawMaps(found) {
@@ -94,10 +94,10 @@ function drawMaps(found) {
     return [low - 0.06 * (high - low) - 1e-6, high + 0.06 * (high - low) + 1e-6];
   };
   for (const name of all) {
-    const classes = Array.from(found[`${name}_class`]), odd = found[`${name}_outlier`];
+    const classes = Array.from(found[`${name}_class`]), outliers = found[`${name}_outlier`];
     draw(at(`map-${name}`), [{
       type: "scatter", mode: "markers", x: Array.from(found[`${name}_x`]), y: Array.from(found[`${name}_y`]), text: classes.map((each) => names[each] || "–"),
-      marker: { size: 5, opacity: 0.7, color: classes.map(classColour), symbol: Array.from(odd, (each) => (each ? "x" : "circle")) }, hovertemplate: "%{text}<extra></extra>",
+      marker: { size: 5, opacity: 0.7, color: classes.map(classColour), symbol: Array.from(outliers, (each) => (each ? "x" : "circle")) }, hovertemplate: "%{text}<extra></extra>",
     }], { xaxis: { ...STILL, range: range("x"), showticklabels: false }, yaxis: { ...STILL, range: range("y"), showticklabels: false }, showlegend: false, margin: { l: 8, r: 8, t: 4, b: 8 } },
     { label: `Map of ${classes.length} points, ${name}` });
   }
@@ -107,12 +107,12 @@ const compare = () =>
   page.guard(async () => {
     const found = await getColumns("/api/drift/windows", { ...asked, before_since_ms: state.b0, before_until_ms: state.b1, now_since_ms: state.n0, now_until_ms: state.n1 });
     const { meta } = found;
-    const clouds = meta.clouds ? ` Places on the map differ with p = ${chance(meta.clouds.p_value)} (MMD, ${meta.clouds.rows.map(count).join(" and ")} points; smallest possible 0.005).` : "";
-    at("compared").textContent = `Counts of ${count(meta.totals.before)} and ${count(meta.totals.now)} points; ${count(meta.drawn.before)} and ${count(meta.drawn.now)} of them, spread over each window, are drawn. Crosses are outliers.${clouds}`;
+    const clouds = meta.clouds ? ` Distributions on the map differ with p = ${chance(meta.clouds.p_value)} (MMD test of ${meta.clouds.rows.map(count).join(" and ")} points; the smallest possible p is 0.005).` : "";
+    at("compared").textContent = `${count(meta.totals.before)} and ${count(meta.totals.now)} points, of which ${count(meta.drawn.before)} and ${count(meta.drawn.now)} are drawn. Crosses are outliers.${clouds}`;
     drawMaps(found);
-    showMoved("classes", meta.classes, "class");
-    if (meta.regions) showMoved("regions", meta.regions, "region");
-    else showEmpty(at("regions"), "No regions are marked on this map", element("span", {}, "Draw one on the ", element("a", { href: `/map?model=${encodeURIComponent(page.model)}` }, "map"), "; until then the predicted classes beside this tell where traffic moved."));
+    showComparison("classes", meta.classes, "class");
+    if (meta.regions) showComparison("regions", meta.regions, "region");
+    else showEmpty(at("regions"), "This version has no regions", element("span", {}, "Draw one on the ", element("a", { href: `/map?model=${encodeURIComponent(page.model)}` }, "map"), " to compare its share of the points."));
   });
 
 function setWindows() {
@@ -146,7 +146,7 @@ await page.guard(async () => {
     const query = around && new URLSearchParams({ model: page.model, ...around });
     showEmpty(at("nothing"), "No scored points in this window", found.newest_ms
       ? element("span", {}, `The newest point is from ${when(found.newest_ms)}. `, element("a", { href: `/drift?${query}` }, "Show the day before it"))
-      : "Send predictions with client.score(model, probs); a point shows here a second later.");
+      : "Send predictions with client.score(model, probs); they appear here within a second.");
     return;
   }
   showOverTime(found);

@@ -1,17 +1,16 @@
-// Logging in: the token goes to the server once, a cookie that scripts cannot read comes back.
+// Login: sends the token once and gets a cookie that scripts cannot read.
 
 import { getJson, send } from "./api.js";
 import { clearNotices, notify, openControls } from "./notice.js";
 
 function target() {
   const asked = new URLSearchParams(location.search).get("next") || "/";
-  // Somewhere on this site and nothing else. The browser must say where it leads: "//elsewhere" and "/\t/elsewhere" are
-  // addresses, too.
+  // Only a URL of this site. The browser must resolve it: "//elsewhere" and "/\t/elsewhere" lead to other sites.
   const found = URL.canParse(asked, location.origin) ? new URL(asked, location.origin) : null;
   return found && found.origin === location.origin ? found.href : "/";
 }
 
-// A link from elsewhere comes without the cookie; from this page the session may well be found.
+// A link from another site comes without the cookie; this request has it.
 getJson("/api/session").then(() => location.replace(target()), () => {});
 
 document.getElementById("login").addEventListener("submit", async (event) => {

@@ -1,4 +1,4 @@
-// One point: what is known about it, and its probabilities as bars.
+// Details of a point, with its probabilities as bars.
 
 import { getJson } from "./api.js";
 import { when } from "./figures.js";
@@ -10,7 +10,7 @@ const fetched = new Map();
 let latest = 0;
 
 export function clearDetail() {
-  showEmpty(document.getElementById("detail"), "None chosen", "Point at one on the map, or walk with n and p.");
+  showEmpty(document.getElementById("detail"), "No point selected", "Point at one on the map, or use the keys n and p.");
 }
 
 /** Show a row of `source`, or the stored point of that id. */
@@ -18,7 +18,7 @@ export async function showDetail(scene, at, source, row) {
   latest += 1;
   const mine = latest;
   const found = source === "reference" ? referencePoint(scene, row) : await storedPoint(scene, at, source, row);
-  // An answer that comes late must not replace that of a later question.
+  // A late response must not replace a newer one.
   if (mine === latest) show(scene.map, found, scene.state.classes.map(Number));
 }
 
@@ -46,13 +46,13 @@ function hex(bytes) {
 }
 
 function show(map, point, classes) {
-  const name = (number) => (number >= 0 ? map.class_names[number] : "not known");
+  const name = (number) => (number >= 0 ? map.class_names[number] : "unknown");
   const facts = [["predicted", name(point.predicted)], ["true class", name(point.label)]];
   if (point.decision) facts.push(["decision", point.reason === "none" ? point.decision : `${point.decision}: ${point.reason}`]);
   for (const [key, title] of [["p_value", "p-value"], ["log_density", "log P(y; θ)"], ["log_kde", "log KDE"]]) {
     if (Number.isFinite(point[key])) facts.push([title, point[key].toPrecision(4)]);
   }
-  facts.push(["place", `${Number(point.x).toFixed(2)}, ${Number(point.y).toFixed(2)}`]);
+  facts.push(["coordinates", `${Number(point.x).toFixed(2)}, ${Number(point.y).toFixed(2)}`]);
   if (point.received_ms) facts.push(["received", when(point.received_ms)]);
   if (point.prediction_id) facts.push(["id", point.prediction_id]);
   const list = element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
@@ -67,20 +67,20 @@ function show(map, point, classes) {
 function bars(map, probs, classes) {
   let known = (probs || []).map((value, number) => ({ value, number })).filter(({ value }) => value !== null);
   if (classes.length) known = known.filter(({ number }) => classes.includes(number));
-  if (known.length === 0) return element("p", { class: "hint" }, "No probabilities were kept of this row.");
+  if (known.length === 0) return element("p", { class: "hint" }, "No probabilities are stored for this row.");
   const sum = classes.length ? known.reduce((total, { value }) => total + value, 0) || 1 : 1;
   const shown = known.sort((a, b) => b.value - a.value).slice(0, BARS);
-  const place = element("div", { class: "bars", role: "list", "aria-label": "Probabilities" });
+  const container = element("div", { class: "bars", role: "list", "aria-label": "Probabilities" });
   for (const { value, number } of shown) {
     const share = value / sum;
     const fill = element("div", { class: "fill" });
     fill.style.width = `${(100 * share).toFixed(1)}%`;
     fill.style.background = classColour(number);
-    place.append(
+    container.append(
       element("span", { class: "name", role: "listitem", "aria-label": `${map.class_names[number]} ${(100 * share).toFixed(1)} %` }, map.class_names[number]),
       element("span", { class: "track", "aria-hidden": "true" }, fill),
       element("span", { class: "value", "aria-hidden": "true" }, `${(100 * share).toFixed(1)}%`),
     );
   }
-  return place;
+  return container;
 }

@@ -1,4 +1,4 @@
-// What the map draws: density, points, centres, regions.
+// Draws the map: density, points, centres, regions.
 
 import { when } from "./figures.js";
 import { ACCEPT, REJECT, SCALE, UNKNOWN, classColour, classSymbol } from "./palette.js";
@@ -72,14 +72,14 @@ function first({ map, state, reference }) {
   return ends.map((end, i) => end + (i % 2 ? margin : -margin));
 }
 
-/** The view after a change of it, as text for the address; null if the change was of something else. */
+/** The view after a relayout, as text for the URL; null if the view did not change. */
 export function viewOf(plot, changed) {
   if (!Object.keys(changed).some((name) => name.startsWith("xaxis.") || name.startsWith("yaxis."))) return null;
   const { xaxis, yaxis } = plot._fullLayout;
   return [...xaxis.range, ...yaxis.range].map((value) => Number(value).toPrecision(6)).join(",");
 }
 
-/** Move or zoom by parts of what is seen. */
+/** Pan or zoom, relative to the current view. */
 export function lookAt(plot, { by = [0, 0], zoom = 1 }) {
   const next = {};
   ["xaxis", "yaxis"].forEach((name, i) => {
@@ -91,7 +91,7 @@ export function lookAt(plot, { by = [0, 0], zoom = 1 }) {
   window.Plotly.relayout(plot, next);
 }
 
-/** Show a part of the map. */
+/** Zoom to a polygon. */
 export function zoomTo(plot, polygon) {
   const ends = [0, 1].map((i) => [Math.min(...polygon.map((corner) => corner[i])), Math.max(...polygon.map((corner) => corner[i]))]);
   const margin = 0.6 * Math.max(...ends.map(([low, high]) => high - low));
@@ -127,7 +127,7 @@ function heatmap(scene) {
   };
 }
 
-/** Points of one source: those of one colour are one trace, wrong ones are crosses. */
+/** Points of one source: one trace per colour; wrong predictions are crosses. */
 function points(scene, source) {
   const { colour } = scene.state;
   if (["entropy", "confidence", "p_value", "time"].includes(colour)) return graded(scene, source, colour);
@@ -141,7 +141,7 @@ function points(scene, source) {
     if (!groups.has(key)) groups.set(key, { fill, symbol, name, isWrong, rows: [] });
     groups.get(key).rows.push(row);
   }
-  // Crosses last, so that they lie on top.
+  // Crosses last, so that they are on top.
   const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong);
   return ordered.map((group) => trace(scene, source, group.rows, group.isWrong, { color: group.fill, symbol: group.symbol }));
 }
@@ -176,12 +176,12 @@ function limits(scene, colour, values) {
   const chosen = scene.state.classes.length || scene.map.class_names.length;
   if (colour === "entropy") return { low: 0, high: Math.log(Math.max(chosen, 2)), shift: 0, ticks: {} };
   if (colour !== "time") return { low: 0, high: 1, shift: 0, ticks: {} };
-  // Seconds since 1970 do not fit into 32 bits: count from the oldest point.
+  // Unix milliseconds do not fit into a float32: count from the oldest point.
   const oldest = values.reduce((least, value) => Math.min(least, value), Infinity);
   const newest = values.reduce((most, value) => Math.max(most, value), -Infinity);
-  const places = [0, 0.5, 1].map((part) => part * (newest - oldest));
-  const texts = places.map((place) => when(oldest + place).slice(0, 16));
-  return { low: 0, high: newest - oldest || 1, shift: oldest, ticks: { tickvals: places, ticktext: texts } };
+  const ticks = [0, 0.5, 1].map((part) => part * (newest - oldest));
+  const texts = ticks.map((tick) => when(oldest + tick).slice(0, 16));
+  return { low: 0, high: newest - oldest || 1, shift: oldest, ticks: { tickvals: ticks, ticktext: texts } };
 }
 
 function trace(scene, source, rows, isWrong, marker) {
@@ -208,7 +208,7 @@ function shown({ map, state }) {
     .filter(({ number }) => !hidden.has(number) && (state.classes.length === 0 || state.classes.includes(String(number))));
 }
 
-// WebGL too: what is SVG lies below it.
+// Also WebGL, because SVG is drawn below it.
 function centres(scene) {
   const chosen = shown(scene);
   return {
@@ -246,13 +246,13 @@ function annotations(scene) {
   return names(scene).concat(scene.regions.map(({ name, polygon, is_enforced: isEnforced }) => {
     const top = polygon.reduce((best, corner) => (corner[1] > best[1] ? corner : best));
     return {
-      x: top[0], y: top[1], text: `${escaped(name)} · ${isEnforced ? "refused" : "shadow"}`, showarrow: false, yshift: 9,
+      x: top[0], y: top[1], text: `${escaped(name)} · ${isEnforced ? "enforced" : "shadow"}`, showarrow: false, yshift: 9,
       bgcolor: "rgba(255,255,255,0.85)", font: { size: 11, color: "#8A3B00" },
     };
   }));
 }
 
-// plotly.js reads a little markup in texts.
+// plotly.js interprets some markup in texts.
 function escaped(text) {
   return text.replace(/[<>&]/g, (sign) => ({ "<": "‹", ">": "›", "&": "+" })[sign]);
 }

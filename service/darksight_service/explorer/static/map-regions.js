@@ -1,16 +1,16 @@
-// Regions: draw one, see what it holds, save it as a shadow, enforce it, remove it, carry it over from another version.
+// Regions: draw, preview, save as shadow, enforce, remove, carry over from another version.
 
 import { getJson, postJson } from "./api.js";
 import { DAY_MS, when } from "./figures.js";
 import { zoomTo } from "./map-figure.js";
 import { element, notify } from "./notice.js";
 
-// Corners that are closer to the line than this part of what is seen are left out of a polygon drawn by hand.
+// Corners of a drawn polygon that are closer to a line than this share of the view are dropped.
 const COARSE = 0.003;
 
-/** The panel; `load()` fetches regions and draws them. */
+/** The panel of regions; `load()` loads and draws them. */
 export function openRegions(page, scene, plot, redraw) {
-  const place = document.getElementById("regions");
+  const panel = document.getElementById("regions");
   const at = { model: page.model, version: page.version };
   const mayChange = page.may("admin");
   let others = [];
@@ -37,7 +37,7 @@ export function openRegions(page, scene, plot, redraw) {
     isListening = true;
     scene.isDrawing = true;
     scene.draft = null;
-    notify("Draw around the region on the map: press, follow its border, let go.");
+    notify("Draw the border of the region on the map with the mouse button held down.");
     show();
     redraw();
   }
@@ -62,7 +62,7 @@ export function openRegions(page, scene, plot, redraw) {
     redraw();
     const told = document.getElementById("draft-preview");
     if (draft.polygon.length >= 3) page.guard(async () => showPreview(told, await preview({ polygon: draft.polygon })));
-    else told.textContent = "A region has three corners or more.";
+    else told.textContent = "A region needs at least three corners.";
   }
 
   const preview = (what) => postJson("/api/regions/preview", { ...at, ...what });
@@ -70,18 +70,18 @@ export function openRegions(page, scene, plot, redraw) {
   function show() {
     const parts = [];
     if (scene.draft) parts.push(form());
-    else if (scene.isDrawing) parts.push(element("div", { class: "row" }, "Drawing …", element("button", { onclick: stop }, "Cancel")));
+    else if (scene.isDrawing) parts.push(element("div", { class: "row" }, "Drawing…", element("button", { onclick: stop }, "Cancel")));
     else {
       parts.push(element("div", { class: "row" },
         element("button", { id: "draw-region", onclick: startDrawing }, "Draw a region"),
         element("button", { class: "quiet", onclick: () => setDraft({ polygon: middle(), name: "", expires_ms: 0 }) }, "Type corners")));
     }
     if (!scene.regions.length && !scene.draft) {
-      parts.push(element("p", { class: "hint" }, "A region is a part of the map where the gate refuses. Draw one where mistakes gather, look at its preview, and save it: as a shadow first, which changes no decision."));
+      parts.push(element("p", { class: "hint" }, "A region is a part of the map where the gate rejects predictions. Draw one where errors gather, check its preview, and save it. It starts as a shadow, which changes no decision."));
     }
     parts.push(...scene.regions.map(item));
-    if (others.length && mayChange) parts.push(element("h3", {}, "On other versions' maps"), ...others.map(other));
-    place.replaceChildren(...parts);
+    if (others.length && mayChange) parts.push(element("h3", {}, "Regions of other versions"), ...others.map(other));
+    panel.replaceChildren(...parts);
   }
 
   function middle() {
@@ -94,7 +94,7 @@ export function openRegions(page, scene, plot, redraw) {
     const { draft } = scene;
     const name = element("input", { id: "region-name", type: "text", maxlength: 100, value: draft.name, placeholder: "for example: blurred 3s" });
     const until = element("select", { id: "region-expires" },
-      ...[["never", 0], ["in a day", 1], ["in 7 days", 7], ["in 30 days", 30]].map(([text, days]) => element("option", { value: days }, text)));
+      ...[["never", 0], ["in 1 day", 1], ["in 7 days", 7], ["in 30 days", 30]].map(([text, days]) => element("option", { value: days }, text)));
     const box = element("textarea", { id: "region-corners", spellcheck: "false" });
     box.value = draft.polygon.map((corner) => corner.map((value) => Number(value.toPrecision(6))).join(", ")).join("\n");
     box.addEventListener("change", () => setDraft({ ...scene.draft, name: name.value, polygon: typed(box.value) }));
@@ -103,28 +103,28 @@ export function openRegions(page, scene, plot, redraw) {
       const expires = days ? Date.now() + days * DAY_MS : scene.draft.expires_ms;
       await postJson("/api/regions/save", { ...at, name: name.value.trim(), polygon: scene.draft.polygon, expires_ms: Math.round(expires) });
       scene.draft = null;
-      notify(`Saved ${name.value.trim()} as a shadow: it changes no decision yet.`, "done");
+      notify(`Saved ${name.value.trim()} as a shadow, which changes no decision.`, "done");
     });
     return element("div", { class: "draft" },
       element("div", { class: "field" }, element("label", { for: "region-name" }, "Name"), name),
-      element("div", { class: "field" }, element("label", { for: "region-expires" }, "Ends"), until),
+      element("div", { class: "field" }, element("label", { for: "region-expires" }, "Expires"), until),
       element("details", {}, element("summary", {}, `${draft.polygon.length} corners`), box),
-      element("div", { id: "draft-preview", role: "status" }, draft.note || "Looking …"),
+      element("div", { id: "draft-preview", role: "status" }, "Loading the preview…"),
       element("div", { class: "row" },
-        element("button", { class: "primary", id: "save-region", onclick: save, disabled: !mayChange, title: mayChange ? null : "Needs a token with the scope admin" }, "Save as shadow"),
+        element("button", { class: "primary", id: "save-region", onclick: save, disabled: !mayChange, title: mayChange ? null : "Needs a token with scope admin" }, "Save as shadow"),
         element("button", { onclick: stop }, "Discard")));
   }
 
   function item(region) {
     const named = { ...at, name: region.name };
     const told = element("div", { role: "status" });
-    const ends = region.expires_ms ? `, ends ${when(region.expires_ms)}` : "";
+    const ends = region.expires_ms ? `, expires ${when(region.expires_ms)}` : "";
     const buttons = [
-      element("button", { onclick: () => page.guard(async () => { zoomTo(plot, region.polygon); showPreview(told, await preview({ name: region.name })); }) }, "Look"),
+      element("button", { onclick: () => page.guard(async () => { zoomTo(plot, region.polygon); showPreview(told, await preview({ name: region.name })); }) }, "Preview"),
     ];
     if (mayChange && !region.is_from_bundle) {
       buttons.push(
-        element("button", { onclick: () => act(() => postJson("/api/regions/mode", { ...named, enforce: !region.is_enforced })) }, region.is_enforced ? "Back to shadow" : "Enforce"),
+        element("button", { onclick: () => act(() => postJson("/api/regions/mode", { ...named, enforce: !region.is_enforced })) }, region.is_enforced ? "Make shadow" : "Enforce"),
         element("button", { class: "danger", onclick: () => act(() => postJson("/api/regions/remove", named)) }, "Remove"));
     }
     const who = region.is_from_bundle ? "from the bundle" : region.author ? `by ${region.author}` : "";
@@ -137,11 +137,11 @@ export function openRegions(page, scene, plot, redraw) {
 
   function other(region) {
     const carry = () => page.guard(async () => {
-      const found = await postJson("/api/regions/carry", { model: page.model, name: region.name, version: region.version, to_version: page.version });
+      const found = await postJson("/api/regions/carry-over", { model: page.model, name: region.name, version: region.version, to_version: page.version });
       setDraft({ polygon: found.polygon, name: region.name, expires_ms: found.expires_ms });
       zoomTo(plot, found.polygon);
-      notify(found.is_same_map ? "Both versions have the same map: the region is the same." :
-        `Found again by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon holds ${found.held} of them, and takes in ${found.taken_in} of ${found.others} others. Save it if that is right.`);
+      notify(found.is_same_map ? "Both versions have the same map, so the region is the same." :
+        `Placed by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon contains ${found.held} of them, and ${found.taken_in} of ${found.others} other rows. Save it if that is right.`);
     });
     return element("div", { class: "region" }, element("div", { class: "row" },
       element("span", {}, `${region.name} on ${region.version.slice(0, 12)}`), element("button", { onclick: carry }, "Carry over")));
@@ -150,19 +150,19 @@ export function openRegions(page, scene, plot, redraw) {
   return { load };
 }
 
-function showPreview(place, found) {
+function showPreview(container, found) {
   const share = ({ rows, right, share: value, low, high }) =>
     value === null ? "no labels" : `${(100 * value).toFixed(1)}% (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)}%), ${right} of ${rows}`;
-  const refused = found.accepted_share === null ? "" : ` = ${(100 * found.accepted_share).toFixed(2)}% of accepted traffic`;
+  const rejected = found.accepted_share === null ? "" : ` = ${(100 * found.accepted_share).toFixed(2)}% of accepted traffic`;
   const facts = [
     ["stored points inside", `${found.inside.toLocaleString()} of ${found.looked_at.toLocaleString()}`],
-    ["would be refused", `${found.inside_accepted.toLocaleString()}${refused}`],
+    ["would be rejected", `${found.inside_accepted.toLocaleString()}${rejected}`],
     ["accuracy inside", share(found.accuracy)],
-    ["of those since it was saved", share(found.fresh_accuracy)],
+    ["accuracy since it was saved", share(found.fresh_accuracy)],
     ["reference points inside", `${found.reference_inside.toLocaleString()} of ${found.reference_points.toLocaleString()}`],
-    ["their accuracy", share(found.reference_accuracy)],
+    ["accuracy of reference points", share(found.reference_accuracy)],
   ];
-  place.replaceChildren(element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])));
+  container.replaceChildren(element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])));
 }
 
 function corners(path) {
@@ -174,7 +174,7 @@ function typed(text) {
     .filter((corner) => corner.length === 2 && corner.every(Number.isFinite));
 }
 
-/** Douglas and Peucker's: the fewest corners with which no corner left out is farther away than `reach`. */
+/** Douglas-Peucker: drops corners that are within `reach` of the simplified line. */
 function simplified(polygon, reach) {
   if (polygon.length <= 4) return polygon;
   const between = (start, end) => {

@@ -1,4 +1,4 @@
-// The map: what is shown stands in the address, what is drawn in map-figure.js, regions in map-regions.js.
+// The map page: state and loading. map-figure.js draws, map-regions.js edits regions.
 
 import { getColumns, getJson } from "./api.js";
 import { asInput, fromInput } from "./figures.js";
@@ -15,9 +15,9 @@ const DEFAULTS = {
   colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "auto",
   reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
 };
-// Points that one call gives with their probabilities; without them it gives all that are drawn.
+// Maximum number of points per request with probabilities; without them a request returns all points that are drawn.
 const CALL = 10_000;
-// Points that are drawn one by one; of a window that has more the density is shown, unless points are chosen or followed.
+// Maximum number of points that are drawn; of more points the density is shown, unless points are chosen or followed.
 const MOST = 100_000;
 const FOLLOW_MS = 2_000;
 const SPANS = { "1h": 3_600_000, "24h": 86_400_000, "7d": 604_800_000 };
@@ -31,7 +31,7 @@ let loading = new AbortController();
 
 const scene = { map: null, reference: null, live: null, isShaded: false, total: 0, contours: null, regions: [], draft: null, state };
 
-/** Load what the state asks for, all at once, and draw it as it arrives. */
+/** Load everything that the state needs in parallel, and draw it as it arrives. */
 async function refresh() {
   loading.abort();
   loading = new AbortController();
@@ -42,7 +42,7 @@ async function refresh() {
   await Promise.all([loadLive(signal), loadFitted(signal)]);
 }
 
-/** What does not change with the traffic. */
+/** Load what does not change with the traffic. */
 async function loadFitted(signal) {
   const classes = state.classes.join(",");
   const [reference, contours] = await Promise.all([
@@ -58,11 +58,11 @@ function query() {
   const since = state.window === "custom" ? state.since : SPANS[state.window] ? now - SPANS[state.window] : 0;
   return {
     ...at, classes: state.classes.join(","), decision: state.decision, since_ms: since,
-    until_ms: state.window === "custom" ? state.until : 0, entropy: state.colour === "entropy" ? 1 : "",
+    until_ms: state.window === "custom" ? state.until : "", entropy: state.colour === "entropy" ? 1 : "",
   };
 }
 
-/** How many points are drawn at most. */
+/** Maximum number of points to draw. */
 const most = () => Math.min(Number(state.amount) || MOST, MOST);
 
 async function loadLive(signal) {
@@ -72,7 +72,7 @@ async function loadLive(signal) {
   }
   let isShaded = state.amount === "density";
   const atOnce = state.colour === "entropy" || state.classes.length ? CALL : MOST;
-  // How many there are tells whether they are drawn; asked for by number, they are.
+  // The total decides between points and density, unless a number of points was chosen.
   const limit = Number(state.amount) ? Math.min(atOnce, most()) : CALL;
   let first = await getColumns("/api/map/points", { ...query(), limit, count: 1, sample: isShaded ? 1 : "" }, signal);
   const total = Math.max(first.meta.total, first.x.length);
@@ -87,7 +87,7 @@ async function loadLive(signal) {
   performance.mark("darksight:all");
 }
 
-/** The points below those that are there. To draw costs more than to fetch: the first ones were drawn, then all are. */
+/** Load the older points. Drawing takes longer than loading, so all are drawn at once. */
 async function loadRest(atOnce, signal) {
   for (let isMore = true; isMore && scene.live.x.length < most(); ) {
     const limit = Math.min(atOnce, most() - scene.live.x.length);
@@ -113,7 +113,7 @@ async function followLive() {
 let drawing = null;
 let isStale = false;
 
-/** Draw what is there; what arrives while plotly.js is read or draws is drawn once, after that. */
+/** Draw the scene; changes that arrive during a draw are drawn together after it. */
 async function redraw() {
   isStale = true;
   drawing ??= drawStale().finally(() => { drawing = null; });
@@ -123,7 +123,7 @@ async function redraw() {
 async function drawStale() {
   await loadPlotly();
   while (isStale) {
-    // Answers that came meanwhile wait for their turn.
+    // Let pending responses arrive first.
     await new Promise((resolve) => setTimeout(resolve));
     isStale = false;
     scene.state = state;
@@ -134,7 +134,7 @@ async function drawStale() {
 
 function tell() {
   if (!scene.reference || (state.live && scene.live === null)) {
-    field("count").textContent = "Loading stored points …";
+    field("count").textContent = "Loading stored points…";
     return;
   }
   const shown = scene.live ? scene.live.x.length : 0;
@@ -147,8 +147,8 @@ function tell() {
   let hint = "";
   if (state.live && shown === 0) {
     hint = state.window !== "all" || state.decision || state.classes.length
-      ? " Nothing stored matches: widen time, decision or classes."
-      : ` Nothing is stored yet: send predictions with Client.score("${page.model}", probs).`;
+      ? " No stored point matches: change time, decision or classes."
+      : ` No points are stored yet: send predictions with Client.score("${page.model}", probs).`;
   }
   field("count").textContent = `${stored}, ${reference}.${hint}`;
 }
@@ -186,7 +186,7 @@ function bind() {
   field("show-reference").addEventListener("change", () => change({ reference: field("show-reference").checked }, { isLight: true }));
   field("show-live").addEventListener("change", () => change({ live: field("show-live").checked }));
   field("follow").addEventListener("click", () => {
-    // Points are followed, not their density.
+    // New points can be followed, a density cannot.
     const amount = state.amount === "density" ? "auto" : state.amount;
     change({ follow: !state.follow, amount }, { isLight: !scene.isShaded && scene.total <= MOST });
   });
@@ -216,7 +216,7 @@ function select(found, isPinned) {
   clearTimeout(waiting);
   const { source } = found.data.meta;
   const row = rows[found.pointNumber];
-  // A pointer on its way crosses many points; only where it rests something is fetched.
+  // Load a point only when the pointer rests on it.
   waiting = setTimeout(() => showRow(source, row, isPinned), isPinned ? 0 : 60);
 }
 
@@ -243,7 +243,7 @@ function onKey(event) {
   else if (event.key === "0") change({ view: "" }, { isLight: true });
   else if ((event.key === "n" || event.key === "p") && scene.live) {
     const rows = filterRows(scene, "live");
-    if (rows.length === 0) return notify("There is no stored point to go to.");
+    if (rows.length === 0) return notify("No stored point is shown.");
     walked = Math.max(0, Math.min(rows.length - 1, walked + (event.key === "n" ? 1 : -1)));
     showRow("live", rows[walked], true);
   } else return undefined;
@@ -276,7 +276,7 @@ await page.guard(async () => {
   if (state.point) selectById(state.point);
 });
 
-// One after the other: a slow answer does not pile up requests.
+// One request after the other, so that slow responses do not pile up.
 (async function follow() {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));

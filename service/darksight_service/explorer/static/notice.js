@@ -1,4 +1,4 @@
-// What happened, and what to do where there is nothing to show. Text is only ever set as text.
+// Messages to the user, and elements. Text is only ever set as text.
 
 /** An element with attributes and children; `on...` functions become listeners. */
 export function element(tag, attributes = {}, ...children) {
@@ -12,13 +12,13 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Tell what happened, at the top of the page; `kind` is `info`, `done` or `error`. Errors stay until dismissed. */
+/** Show a message at the top of the page; `kind` is `info`, `done` or `error`. Errors stay until dismissed. */
 export function notify(text, kind = "info") {
   const notice = element("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : null }, text);
   notice.append(element("button", { class: "quiet", "aria-label": "Dismiss", onclick: () => notice.remove() }, "×"));
-  const place = document.getElementById("notices");
-  for (const old of place.children) if (old.firstChild.textContent === text) old.remove();
-  place.append(notice);
+  const notices = document.getElementById("notices");
+  for (const old of notices.children) if (old.firstChild.textContent === text) old.remove();
+  notices.append(notice);
   if (kind !== "error") setTimeout(() => notice.remove(), 6000);
 }
 
@@ -26,12 +26,12 @@ export function clearNotices() {
   document.getElementById("notices").replaceChildren();
 }
 
-/** Fill a place where there is nothing to show with what to do about it. `text` may be an element. */
-export function showEmpty(place, title, text) {
-  place.replaceChildren(element("div", { class: "empty" }, element("h2", {}, title), element("p", {}, text)));
+/** Say in a container that there is nothing to show and what to do. `text` may be an element. */
+export function showEmpty(container, title, text) {
+  container.replaceChildren(element("div", { class: "empty" }, element("h2", {}, title), element("p", {}, text)));
 }
 
-/** Let people use the controls: they are served disabled, so that nothing is chosen or sent before a listener hears it. */
+/** Enable the controls; they are disabled until the listeners are registered. */
 export function openControls() {
   document.getElementById("controls").disabled = false;
 }

@@ -1,6 +1,6 @@
-// Colours that people with any kind of colour vision can tell apart.
+// Colours that are safe for colour-blind readers.
 
-// Okabe and Ito's eight without black and yellow, which a white page cannot carry, then Tol's muted ones.
+// Okabe and Ito's palette without black and yellow, then Tol's muted colours.
 const CLASSES = [
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#332288", "#882255", "#117733", "#999933",
   "#AA4499", "#6699CC", "#661100", "#44AA99", "#888888",
@@ -12,7 +12,7 @@ export const REJECT = "#D55E00";
 export const INK = "#1C2430";
 export const GRID = "#E6E9EE";
 
-/** Colour of a class by its number; after the first fifteen, hues that are far from their neighbours. */
+/** Colour of a class by its number; after the first fifteen, hues far from those of their neighbours. */
 export function classColour(number) {
   if (number < 0) return UNKNOWN;
   if (number < CLASSES.length) return CLASSES[number];
@@ -21,12 +21,12 @@ export function classColour(number) {
   return hex(turn % 360, 0.58, light / 100);
 }
 
-/** Symbols that tell apart what colours repeat: with 100 classes nobody tells 100 colours apart. */
+/** Symbol of a class, because 100 colours cannot be told apart. */
 export function classSymbol(number) {
   return ["circle", "square", "diamond", "triangle-up", "pentagon"][Math.floor(Math.max(number, 0) / CLASSES.length) % 5];
 }
 
-/** From dark to light, the same in grey: Cividis. */
+/** Cividis: from dark to light, also in greyscale. */
 export const SCALE = [
   [0, "#00224E"], [0.13, "#123570"], [0.25, "#3B496C"], [0.38, "#575D6D"], [0.5, "#707173"],
   [0.63, "#8A8678"], [0.75, "#A59C74"], [0.88, "#C3B369"], [1, "#E1CC55"],

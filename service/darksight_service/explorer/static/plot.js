@@ -1,4 +1,4 @@
-// Figures by plotly.js in the explorer's own style; the page must have `has_plots` in pages.py.
+// Figures by plotly.js in the explorer's style; the page needs `has_plots` in pages.py.
 
 import { ApiError } from "./api.js";
 import { GRID, INK } from "./palette.js";
@@ -9,26 +9,26 @@ const AXIS = { gridcolor: GRID, zerolinecolor: GRID, linecolor: GRID, ticks: "",
 
 const CONFIG = {
   displaylogo: false, responsive: true, modeBarButtonsToRemove: ["toImage"], scrollZoom: true,
-  // plotly offers to upload a figure to its makers unless told not to.
+  // Without these plotly offers to upload a figure to its cloud.
   showSendToCloud: false, plotlyServerURL: "",
 };
 
 let plotly = null;
 
-/** plotly.js, once it is here; begun only when a page has asked for its data, because to read it takes most of a second. */
+/** plotly.js, loaded once and after the page has requested its data, because parsing takes most of a second. */
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = "/vendor/plotly.min.js";
     script.addEventListener("load", () => resolve(window.Plotly));
-    script.addEventListener("error", () => reject(new ApiError("The explorer does not send what draws figures; load the page again.")));
+    script.addEventListener("error", () => reject(new ApiError("plotly.js could not be loaded; reload the page.")));
     document.head.append(script);
   });
   return plotly;
 }
 
-/** Draw or redraw a figure; `label` says to those who cannot see it what it shows. */
-export async function draw(place, traces, layout = {}, { label = "", config = {} } = {}) {
+/** Draw or redraw a figure; `label` describes it for screen readers. */
+export async function draw(container, traces, layout = {}, { label = "", config = {} } = {}) {
   const { xaxis = {}, yaxis = {}, ...rest } = layout;
   const whole = {
     font: FONT,
@@ -41,9 +41,9 @@ export async function draw(place, traces, layout = {}, { label = "", config = {}
     yaxis: { ...AXIS, ...yaxis },
   };
   if (label) {
-    place.setAttribute("role", "img");
-    place.setAttribute("aria-label", label);
+    container.setAttribute("role", "img");
+    container.setAttribute("aria-label", label);
   }
   const { react } = await loadPlotly();
-  await react(place, traces, whole, { ...CONFIG, ...config });
+  await react(container, traces, whole, { ...CONFIG, ...config });
 }

@@ -1,4 +1,4 @@
-// Stored points: filters, pages, one point, and a CSV file. Every view has an address.
+// The points page: filters, pages, details of a point, CSV file.
 
 import { address, getJson } from "./api.js";
 import { count, fixed, percent, spanOf, spanOptions, table, when } from "./figures.js";
@@ -13,7 +13,7 @@ const page = await openPage();
 const state = readState(DEFAULTS);
 let names = [];
 
-/** A page token belongs to its exact request, so a named span is fixed when the second page is asked for. */
+/** A page token is valid for exactly the same request, so the second page fixes a span that ends now. */
 let span = spanOf(state);
 const asked = () => ({ model: page.model, version: page.version, ...span, decisions: state.decisions, reasons: state.reasons, classes: state.classes });
 const className = (number) => (number < 0 ? "–" : names[number] ?? String(number));
@@ -28,7 +28,7 @@ function classCell(number) {
   return element("span", {}, element("span", { class: "swatch", style: `background:${classColour(number)}` }), className(number));
 }
 
-function right(point) {
+function labelCell(point) {
   if (point.label < 0) return "–";
   return element("span", { class: `badge ${point.label === point.predicted ? "accept" : "reject"}` }, className(point.label));
 }
@@ -38,29 +38,29 @@ function showTable(found) {
   if (!found.points.length) {
     const hasFilter = state.decisions || state.reasons || state.classes || state.name;
     showEmpty(at("table"), state.name ? "No point has this id" : "No points match",
-      hasFilter ? "Clear the filters, or choose a longer time." : "Send predictions with client.score(model, probs), or choose a longer time; points show here a second later.");
+      hasFilter ? "Clear the filters, or choose a longer time span." : "Send predictions with client.score(model, probs), or choose a longer time span. Points appear here within a second.");
   } else {
     const rows = found.points.map((point) => ({
-      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), right(point)],
+      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), labelCell(point)],
     }));
-    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "right class"], rows, { numbers: [3, 5, 6, 7, 8] }));
+    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label"], rows, { numbers: [3, 5, 6, 7, 8] }));
   }
 }
 
 function showDetail(point) {
-  const place = at("detail");
-  place.hidden = false;
+  const detail = at("detail");
+  detail.hidden = false;
   const order = point.probs.map((value, number) => [value, number]).sort((a, b) => b[0] - a[0]).slice(0, 15);
   const bars = order.flatMap(([value, number]) => [
     element("span", { class: "swatch", style: `background:${classColour(number)}` }), element("span", {}, className(number)),
     element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
   ]);
-  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["place on the map", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier_score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
-  place.replaceChildren(
+  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
+  detail.replaceChildren(
     element("h2", {}, `Prediction ${point.prediction_id}`),
     element("div", { class: "grid" },
       element("div", { class: "half" }, table(["", ""], facts.map((cells) => ({ cells })))),
-      element("div", { class: "half" }, order.length ? element("div", { class: "bars" }, ...bars) : "The store keeps no probabilities (keep_probabilities = none).")),
+      element("div", { class: "half" }, order.length ? element("div", { class: "bars" }, ...bars) : "No probabilities are stored (keep_probabilities = none).")),
   );
 }
 
@@ -70,14 +70,15 @@ const load = () =>
     if (state.name) {
       const found = await getJson("/api/points/find", { model: page.model, name: state.name });
       showTable(found);
-      at("used").textContent = `${count(found.points.length)} point${found.points.length === 1 ? "" : "s"} of this id.`;
+      fillClasses();
+      at("used").textContent = `${count(found.points.length)} point${found.points.length === 1 ? "" : "s"} with this id.`;
       if (found.points.length) showDetail(found.points[0]);
       at("next").disabled = at("first").disabled = true;
       return;
     }
     const found = await getJson("/api/points", { ...asked(), page_token: state.token });
     showTable(found);
-    at("used").textContent = `${count(found.points.length)} points of this page, newest first, received ${when(found.since_ms)} to ${when(found.until_ms)}. CSV has up to 100,000 of them.`;
+    at("used").textContent = `${count(found.points.length)} points on this page, newest first, received ${when(found.since_ms)} to ${when(found.until_ms)}. The CSV file has up to 100,000 points.`;
     at("first").disabled = !state.token;
     at("next").disabled = !found.next_token;
     at("next").onclick = () => {

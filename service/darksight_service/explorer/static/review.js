@@ -1,5 +1,5 @@
-// The review queue: a point at a time, one key for a label. A label waits a few seconds, so that it can be taken back,
-// and stays in this browser until the server says that it is recorded.
+// The review page: one point at a time, one key per label. A label is sent after a few seconds, so that it can be undone,
+// and stays in this browser until the server confirms it.
 
 import { getJson, postJson } from "./api.js";
 import { count, fixed, percent, stat, table, when } from "./figures.js";
@@ -10,9 +10,9 @@ import { readState, writeState } from "./state.js";
 
 const DEFAULTS = { stream: "audit", rate: "0.05" };
 const STREAMS = {
-  outliers: ["Outliers", "what the classifier rarely produces, the least usual first"],
-  doubtful: ["Doubtful", "what is likely wrong, the least sure first"],
-  audit: ["Random audit", "a random draw, accepted points included: the one that measures accuracy"],
+  outliers: ["Outliers", "outliers, lowest p-value first"],
+  doubtful: ["Doubtful", "predictions that are likely wrong, lowest confidence first"],
+  audit: ["Random audit", "a random sample, accepted points included, that measures accuracy"],
 };
 const WAIT_MS = 4000;
 const at = (id) => document.getElementById(id);
@@ -22,12 +22,12 @@ const key = `darksight:labels:${page.model}`;
 
 let found = null;
 let items = [];
-/** Points that are not shown again on this page: labelled here, or skipped. */
+/** Points that were labelled or skipped on this page. */
 const seen = new Set();
-/** Labels that the server has not confirmed, the oldest first. */
+/** Labels that the server has not confirmed, oldest first. */
 let pending = readPending();
-/** Those of them that are on their way, and can no longer be taken back. */
-let underway = [];
+/** Labels of the running request, which can no longer be undone. */
+let sending = [];
 let timer = 0;
 
 const asked = () => ({ model: page.model, version: page.version, stream: state.stream, rate: state.rate });
@@ -43,14 +43,14 @@ function readPending() {
   }
 }
 
-const mayUndo = () => pending.length > 0 && !underway.includes(pending.at(-1));
+const mayUndo = () => pending.length > 0 && !sending.includes(pending.at(-1));
 
 function keep() {
   if (pending.length) localStorage.setItem(key, JSON.stringify(pending));
   else localStorage.removeItem(key);
   at("undo").disabled = !mayUndo();
   const last = pending.at(-1);
-  at("pending").textContent = last ? `“${last.text}” for ${last.prediction_id} is sent in a few seconds; u takes it back.` : "";
+  at("pending").textContent = last ? `“${last.text}” for ${last.prediction_id} is sent in a few seconds; press u to undo.` : "";
 }
 
 const load = () =>
@@ -58,55 +58,55 @@ const load = () =>
     found = await getJson("/api/review", asked());
     items = found.items.filter((item) => !seen.has(item.prediction_id));
     showAll();
-    if (found.lesson.is_learning) setTimeout(loadLesson, 500);
+    if (found.learned_score.is_learning) setTimeout(loadLearnedScore, 500);
   });
 
-const loadLesson = () =>
+const loadLearnedScore = () =>
   page.guard(async () => {
-    const { lesson } = await getJson("/api/review/lesson", asked());
-    found.lesson = lesson;
-    showLesson();
-    if (lesson.is_learning) setTimeout(loadLesson, 500);
+    const { learned_score: score } = await getJson("/api/review/learned-score", asked());
+    found.learned_score = score;
+    showLearnedScore();
+    if (score.is_learning) setTimeout(loadLearnedScore, 500);
     else await load();
   });
 
 function showAll() {
-  at("streams").replaceChildren(...Object.entries(STREAMS).map(([name, [word, hint]]) =>
-    element("button", { id: `stream-${name}`, title: hint, "aria-pressed": String(name === state.stream), onclick: () => choose({ stream: name }) }, `${word} (${count(found.counts[name])})`)));
-  at("used").textContent = found.looked_at
-    ? `${STREAMS[state.stream][1]}; among the newest ${count(found.looked_at)} points since ${when(found.oldest_ms)}${found.looked_at === found.most ? " (the most that are looked at)" : ""}.`
+  at("streams").replaceChildren(...Object.entries(STREAMS).map(([name, [title, hint]]) =>
+    element("button", { id: `stream-${name}`, title: hint, "aria-pressed": String(name === state.stream), onclick: () => choose({ stream: name }) }, `${title} (${count(found.counts[name])})`)));
+  at("used").textContent = found.points
+    ? `${STREAMS[state.stream][1]}; from the newest ${count(found.points)} points, since ${when(found.oldest_ms)}${found.points === found.max_points ? " (the maximum)" : ""}.`
     : "";
   at("class-list").replaceChildren(...found.class_names.map((name) => element("option", { value: name })));
   showItem();
   showQueue();
   showAudit();
-  showLesson();
+  showLearnedScore();
 }
 
 function showItem() {
   const item = current();
   if (!item) {
-    const total = found.looked_at;
-    showEmpty(at("item"), total ? "Nothing waits in this stream" : "There are no points to review",
-      total ? "Choose another stream, or raise the audit rate: a higher rate keeps the points drawn so far and adds others." : "Send predictions with client.score(model, probs); points wait here a second later.");
+    const total = found.points;
+    showEmpty(at("item"), total ? "This stream is empty" : "There are no points to review",
+      total ? "Choose another stream, or raise the audit rate: a higher rate keeps the points drawn so far and adds others." : "Send predictions with client.score(model, probs); they appear here within a second.");
     return;
   }
   const mayLabel = page.may("report");
-  const picks = item.classes.map((number, place) =>
+  const picks = item.classes.map((number, rank) =>
     element("button", { class: "pick", disabled: !mayLabel, onclick: () => label(number) },
-      element("kbd", {}, place < 9 ? String(place + 1) : "0"), element("span", { class: "swatch", style: `background:${classColour(number)}` }),
+      element("kbd", {}, rank < 9 ? String(rank + 1) : "0"), element("span", { class: "swatch", style: `background:${classColour(number)}` }),
       element("span", { style: "flex:0 0 9em" }, className(number)),
-      element("span", { class: "bar-track", style: "flex:1" }, element("span", { class: "bar-fill", style: `display:block;width:${100 * item.probs[place]}%` })),
-      element("span", { class: "number", style: "flex:0 0 5em;text-align:right" }, percent(item.probs[place], 2))));
+      element("span", { class: "bar-track", style: "flex:1" }, element("span", { class: "bar-fill", style: `display:block;width:${100 * item.probs[rank]}%` })),
+      element("span", { class: "number", style: "flex:0 0 5em;text-align:right" }, percent(item.probs[rank], 2))));
   const point = `/points?${new URLSearchParams({ model: page.model, name: item.prediction_id })}`;
   at("item").replaceChildren(
     element("div", { class: "stats" },
       stat(className(item.predicted), "predicted"), stat(percent(item.top, 2), "largest probability"), stat(fixed(item.p_value, 4), "p-value"),
       stat(item.decision === "ACCEPT" ? "accept" : item.reason.toLowerCase().replace("_", " "), "decision"),
-      stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned")),
+      stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned score")),
     element("p", {}, element("a", { class: "mono", href: point }, item.prediction_id), ` · ${when(item.received_ms)}`),
-    ...(item.classes.length ? picks : [element("p", { class: "hint" }, "The store keeps no probabilities; type the class.")]),
-    ...(mayLabel ? [] : [element("p", { class: "hint" }, "Labelling takes a token with the scope report.")]),
+    ...(item.classes.length ? picks : [element("p", { class: "hint" }, "No probabilities are stored; type the class.")]),
+    ...(mayLabel ? [] : [element("p", { class: "hint" }, "Labelling needs a token with scope report.")]),
   );
 }
 
@@ -116,36 +116,36 @@ function showQueue() {
     const arrow = change === 0 ? "=" : change > 0 ? `▲ ${count(change)}` : `▼ ${count(-change)}`;
     return { cells: [element("span", { class: "mono" }, item.prediction_id), className(item.predicted), percent(item.top, 1), fixed(item.p_value, 4), item.decision.toLowerCase(), count(item.softmax_rank), count(item.learned_rank), arrow] };
   });
-  const hint = "Places among all unlabelled points, the least sure first: by max-softmax, by the learned score, and how far labels have moved the point forward.";
-  at("queue").replaceChildren(table(["prediction id", "predicted", "p₁", "p-value", "decision", "by softmax", "learned", "moved"], rows, { numbers: [2, 3, 5, 6, 7] }), element("p", { class: "hint" }, hint));
+  const hint = "Ranks among all unlabelled points, lowest confidence first, by max-softmax and by the learned score, and their difference.";
+  at("queue").replaceChildren(table(["prediction id", "predicted", "p₁", "p-value", "decision", "softmax rank", "learned rank", "change"], rows, { numbers: [2, 3, 5, 6, 7] }), element("p", { class: "hint" }, hint));
 }
 
 function showAudit() {
   const { audit } = found;
-  const line = (word, part) => ({ cells: [word, part.value === null ? "–" : percent(part.value, 1), element("span", { class: "whole" }, part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`), element("span", { class: "whole" }, `${count(part.right)} of ${count(part.labelled)}`)] });
+  const line = (label, part) => ({ cells: [label, part.value === null ? "–" : percent(part.value, 1), element("span", { class: "whole" }, part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`), element("span", { class: "whole" }, `${count(part.right)} of ${count(part.labelled)}`)] });
   const powered = audit.all.powered;
   at("audit").replaceChildren(
     table(["", "accuracy", "95% interval", "right"], [line("all", audit.all), line("accepted", audit.accepted)], { numbers: [1, 2, 3] }),
     element("p", { class: "hint" },
-      `${count(audit.done)} of ${count(audit.drawn)} drawn points are worked through; each point had odds of ${percent(audit.rate, 0)}. ` +
-      (audit.all.skipped ? `${count(audit.all.skipped)} were skipped: the interval counts them as wrong and as right. ` : "") +
-      (powered ? `Sharpened by the confidence of the others: ${percent(powered[0], 1)} (${percent(powered[1])} – ${percent(powered[2])}). ` : "") +
-      "Labels of the other streams do not count here: they were picked where errors are likely."));
+      `${count(audit.done)} of ${count(audit.drawn)} drawn points are done; each point is drawn with probability ${percent(audit.rate, 0)}. ` +
+      (audit.all.skipped ? `${count(audit.all.skipped)} were skipped; the interval covers both outcomes. ` : "") +
+      (powered ? `Prediction-powered estimate: ${percent(powered.value, 1)} (${percent(powered.interval[0])} – ${percent(powered.interval[1])}). ` : "") +
+      "Labels of the other streams are not used here, because they were selected where errors are likely."));
 }
 
-function showLesson() {
-  const { lesson } = found;
-  if (lesson.labels === null) {
-    at("lesson").replaceChildren(element("p", { class: "hint" }, "Learning…"));
+function showLearnedScore() {
+  const { learned_score: score } = found;
+  if (score.labels === null) {
+    at("learned-score").replaceChildren(element("p", { class: "hint" }, "Learning…"));
     return;
   }
   const figure = (part) => (part ? [fixed(part.auroc, 3), part.intervals.auroc ? `${fixed(part.intervals.auroc[0], 3)} – ${fixed(part.intervals.auroc[1], 3)}` : "–", fixed(1000 * part.augrc, 2)] : ["–", "–", "–"]);
-  const gain = lesson.gain === null ? "" : ` Gain in AUGRC × 1000: ${fixed(1000 * lesson.gain, 2)} ± ${fixed(1000 * lesson.gain_error, 2)}.`;
-  at("lesson").replaceChildren(
-    element("div", { class: "stats" }, stat(element("span", { id: "label-count", class: "figure" }, count(lesson.labels)), "labels learned from"), stat(count(lesson.errors), "of them errors")),
-    element("p", { class: "verdict" }, lesson.verdict + (lesson.is_learning ? " (learning from new labels…)" : "")),
-    table(["", "AUROC", "95%", "AUGRC"], [{ cells: ["max-softmax", ...figure(lesson.softmax)] }, { cells: ["learned", ...figure(lesson.learned)] }], { numbers: [1, 2, 3] }),
-    element("p", { class: "hint" }, `By cross-validation on the newest ${count(found.most_labels)} labels at most, on rows the fit has not seen.${gain} With 100 to 300 labels hardly anything beats max-softmax reliably, so the learned score leaves its order only if that pays beyond noise. Labels picked where errors are likely make P(correct) too low for ordinary traffic; the order is what counts.`),
+  const gain = score.gain === null ? "" : ` Gain in AUGRC × 1000: ${fixed(1000 * score.gain, 2)} ± ${fixed(1000 * score.gain_error, 2)}.`;
+  at("learned-score").replaceChildren(
+    element("div", { class: "stats" }, stat(element("span", { id: "label-count", class: "figure" }, count(score.labels)), "labels used"), stat(count(score.errors), "errors among them")),
+    element("p", { class: "verdict" }, score.summary + (score.is_learning ? " Updating with new labels…" : "")),
+    table(["", "AUROC", "95%", "AUGRC"], [{ cells: ["max-softmax", ...figure(score.softmax)] }, { cells: ["learned", ...figure(score.learned)] }], { numbers: [1, 2, 3] }),
+    element("p", { class: "hint" }, `Cross-validated on at most the newest ${count(found.max_labels)} labels.${gain} With 100 to 300 labels hardly any score beats max-softmax reliably, so the learned score departs from its order only if the improvement exceeds noise. If labels were selected where errors are likely, P(correct) is too low for ordinary traffic; the order still holds.`),
   );
 }
 
@@ -181,11 +181,11 @@ function undo() {
   load();
 }
 
-/** Send everything that waits; what is not confirmed stays, and is sent again: the same label twice is stored once. */
+/** Send all pending labels. Unconfirmed ones are sent again; a label that is sent twice is stored once. */
 async function send() {
   clearTimeout(timer);
-  if (underway.length || !pending.length) return;
-  const batch = (underway = pending.slice(0, 1000));
+  if (sending.length || !pending.length) return;
+  const batch = (sending = pending.slice(0, 1000));
   try {
     await postJson("/api/labels", { model: page.model, labels: batch.map(({ prediction_id, label: number, observed_ms }) => ({ prediction_id, label: number, observed_ms })) });
     pending = pending.filter((each) => !batch.includes(each));
@@ -195,11 +195,11 @@ async function send() {
       pending = pending.filter((each) => !batch.includes(each));
       notify(`Not recorded: ${error.message}`, "error");
     } else {
-      notify(`${error.message} ${count(pending.length)} labels wait in this browser and are sent again.`, "error");
+      notify(`${error.message} ${count(pending.length)} labels are kept in this browser and sent again.`, "error");
       timer = setTimeout(send, WAIT_MS);
     }
   } finally {
-    underway = [];
+    sending = [];
     keep();
   }
 }
@@ -214,8 +214,8 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const item = current();
   if (/^[0-9]$/.test(event.key) && item) {
-    const place = event.key === "0" ? 9 : Number(event.key) - 1;
-    if (place < item.classes.length) label(item.classes[place]);
+    const rank = event.key === "0" ? 9 : Number(event.key) - 1;
+    if (rank < item.classes.length) label(item.classes[rank]);
   } else if (event.key === "s") skip();
   else if (event.key === "u") undo();
   else if (event.key === "/") {

@@ -1,14 +1,14 @@
-// What all pages share: session, pickers of model and version, navigation that keeps both.
+// Shared by all pages: session, pickers of model and version, navigation.
 
 import { ApiError, getJson, postJson, setCsrf } from "./api.js";
 import { element, notify, showEmpty } from "./notice.js";
 
 /**
- * Who looks at what. Give `{ needsModel: false }` for a page that works without a model.
- * `page.model` and `page.version` are what the address names, or the first model and its active version;
- * `page.may("admin")` tells whether the session has a scope; `page.guard(work)` runs async work and shows its error.
+ * Load session and models. `page.model` and `page.version` come from the URL; by default they are the first model and its
+ * active version. `page.may("admin")` tells whether the session has a scope; `page.guard(work)` runs async work and shows
+ * its error.
  */
-export async function openPage({ needsModel = true } = {}) {
+export async function openPage() {
   const main = document.getElementById("main");
   const page = { model: "", version: "", models: [], session: null, guard, may: () => false };
   try {
@@ -17,20 +17,20 @@ export async function openPage({ needsModel = true } = {}) {
     Object.assign(page, { session, models });
   } catch (error) {
     if (error.status === 401) location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
-    showEmpty(main, "The explorer cannot show anything just now", error.message);
+    showEmpty(main, "The explorer is unavailable", error.message);
     throw error;
   }
   page.may = (scope) => page.session.scopes.includes(scope);
   showSession(page.session);
   choose(page);
-  if (needsModel && !page.model) {
-    showEmpty(main, "There is no model yet", "Fit a map with “darksight fit”, then serve it: darksight serve --model NAME=BUNDLE");
-    throw new ApiError("there is no model");
+  if (!page.model) {
+    showEmpty(main, "No model is deployed", "Fit a map with “darksight fit”, then serve it: darksight serve --model NAME=BUNDLE");
+    throw new ApiError("no model is deployed");
   }
   return page;
 }
 
-/** Run async work; an error is shown to people. Returns what the work returns, or undefined. */
+/** Run async work and show its error; returns the result, or undefined after an error. */
 export async function guard(work) {
   try {
     return await work();
@@ -38,7 +38,7 @@ export async function guard(work) {
     if (error.name === "AbortError") return undefined;
     if (error.status === 401) location.reload();
     if (!(error instanceof ApiError)) console.error(error);
-    notify(error instanceof ApiError ? error.message : "Something went wrong on this page; load it again.", "error");
+    notify(error instanceof ApiError ? error.message : "Unexpected error on this page; reload it.", "error");
     return undefined;
   }
 }
@@ -47,11 +47,11 @@ function choose(page) {
   const query = new URLSearchParams(location.search);
   const asked = query.get("model");
   const model = page.models.find((each) => each.name === asked) || page.models[0];
-  if (asked && model && model.name !== asked) notify(`There is no model ${asked}; this is ${model.name}.`, "error");
+  if (asked && model && model.name !== asked) notify(`There is no model ${asked}; showing ${model.name}.`, "error");
   if (!model) return;
   const version = query.get("version") || "";
   const known = version && model.versions.find((each) => each.version.startsWith(version));
-  if (version && !known) notify(`Model ${model.name} has no version ${version}; this is the active one.`, "error");
+  if (version && !known) notify(`Model ${model.name} has no version ${version}; showing the active one.`, "error");
   page.model = model.name;
   page.version = known ? known.version : model.active;
   page.isActive = page.version === model.active;

@@ -1,6 +1,6 @@
-// What a page shows stands in its address: every view can be linked to, and "back" goes to the view before.
+// The state of a page is in its URL: every view can be linked to, and "back" returns to the previous view.
 
-/** Values of the address over defaults; numbers, booleans and lists are read as the default is. */
+/** State from the URL over defaults; the type of a default decides how a value is parsed. */
 export function readState(defaults) {
   const query = new URLSearchParams(location.search);
   const state = {};
@@ -15,7 +15,7 @@ export function readState(defaults) {
   return state;
 }
 
-/** Put what differs from the defaults into the address; `replace` does not make a new entry of the history. */
+/** Write the values that differ from the defaults to the URL; `replace` adds no history entry. */
 export function writeState(state, defaults, { replace = false } = {}) {
   const query = new URLSearchParams(location.search);
   for (const [name, initial] of Object.entries(defaults)) {

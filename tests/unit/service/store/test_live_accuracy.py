@@ -6,7 +6,7 @@ from darksight_service.store import PointTable
 from darksight_service.store.read.live_accuracy import COVERAGES, Share, live_accuracy
 
 from darksight_core.evaluation.failure import failure_figures
-from tests.support.frames import make_frame
+from tests.support.point_tables import make_table
 
 
 def points(n: int, *, seed: int = 0, confidence: float | None = None) -> PointTable:
@@ -14,7 +14,7 @@ def points(n: int, *, seed: int = 0, confidence: float | None = None) -> PointTa
     rng = np.random.default_rng(seed)
     sure = rng.uniform(size=n)
     right = rng.uniform(size=n) < sure
-    return make_frame(
+    return make_table(
         n,
         confidence=sure if confidence is None else np.full(n, confidence),
         p_value=rng.uniform(size=n),

@@ -1,4 +1,4 @@
-"""Frames of made-up points, for the tests of the explorer's figures."""
+"""Tables of generated points, for the tests of the explorer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from darksight_service.store import PointTable
 
-__all__ = ["make_frame"]
+__all__ = ["make_table"]
 
 
-def make_frame(n: int = 400, *, classes: int = 4, seed: int = 0, labelled: float = 1.0, **columns: Any) -> PointTable:
+def make_table(n: int = 400, *, classes: int = 4, seed: int = 0, labelled: float = 1.0, **columns: Any) -> PointTable:
     """Points whose largest probability is the chance of being right; a share of them has a label."""
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(classes, 0.35), size=n).astype(np.float32)

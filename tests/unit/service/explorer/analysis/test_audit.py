@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from darksight_service.explorer.analysis.audit import audit, audit_numbers, audited_accuracy
+from darksight_service.explorer.analysis.audit import audit_numbers, audited_accuracy, draw_audit
 from darksight_service.ingest.records import make_batch_id
 
-from tests.support.frames import make_frame
+from tests.support.point_tables import make_table
 
 _REPEATS = 150
 
@@ -30,7 +30,7 @@ def test_the_draw_is_uniform_although_ids_are_consecutive():
 
 
 def test_the_draw_is_the_same_tomorrow():
-    """It hangs on the id alone: not on the frame, the order or the process."""
+    """It hangs on the id alone: not on the table, the order or the process."""
     ids = ids_of(5)
 
     assert audit_numbers(ids)[::-1].tolist() == audit_numbers(ids[::-1]).tolist()
@@ -41,9 +41,9 @@ def test_the_draw_is_the_same_tomorrow():
 
 def test_a_higher_rate_draws_the_same_points_and_more():
     """So an audit can be deepened without throwing labels away."""
-    frame = make_frame(4_000, ids=ids_of(4_000))
+    table = make_table(4_000, ids=ids_of(4_000))
 
-    few, many = audit(frame, 0.05), audit(frame, 0.2)
+    few, many = draw_audit(table, 0.05), draw_audit(table, 0.2)
 
     assert many.order[: len(few.order)].tolist() == few.order.tolist()
     assert len(few.order) == pytest.approx(200, abs=4 * math.sqrt(200))
@@ -51,32 +51,32 @@ def test_a_higher_rate_draws_the_same_points_and_more():
 
 def test_rows_without_a_prediction_do_not_hold_the_audit_up():
     """A fifth of the rows was not valid: nobody can label them, so they are not drawn and count as nothing."""
-    whole = make_frame(4_000, ids=ids_of(4_000))
+    whole = make_table(4_000, ids=ids_of(4_000))
     is_invalid = np.arange(4_000) % 5 == 0
-    frame = make_frame(
+    table = make_table(
         4_000,
         ids=ids_of(4_000),
         predicted=np.where(is_invalid, -1, whole.predicted),
         label=np.where(is_invalid, -1, whole.label),
     )
 
-    drawn = audit(frame, 0.2)
-    found = audited_accuracy(frame, drawn)
+    drawn = draw_audit(table, 0.2)
+    found = audited_accuracy(table, drawn)
 
     assert drawn.depth == len(drawn.order) == found.labelled
     assert found.skipped == 0
-    assert (frame.predicted[drawn.order] >= 0).all()
+    assert (table.predicted[drawn.order] >= 0).all()
 
 
 def test_labels_of_other_origin_do_not_count():
     """Errors that somebody looked for are labelled, the rest is not: the audit has no depth and says nothing."""
-    frame = make_frame(4_000, ids=ids_of(4_000))
-    first = audit(frame, 1.0).order[0]
-    label = np.where(frame.errors, frame.label, -1)
+    table = make_table(4_000, ids=ids_of(4_000))
+    first = draw_audit(table, 1.0).order[0]
+    label = np.where(table.errors, table.label, -1)
     label[first] = -1
-    picked = make_frame(4_000, ids=ids_of(4_000), label=label)
+    picked = make_table(4_000, ids=ids_of(4_000), label=label)
 
-    found = audited_accuracy(picked, audit(picked, 0.1))
+    found = audited_accuracy(picked, draw_audit(picked, 0.1))
 
     assert found.value is None
     assert (found.low, found.high) == (0.0, 1.0)
@@ -84,13 +84,13 @@ def test_labels_of_other_origin_do_not_count():
 
 def test_a_skipped_point_widens_the_interval():
     """It counts as wrong at the lower end and as right at the upper."""
-    frame = make_frame(2_000, ids=ids_of(2_000))
-    drawn = audit(frame, 0.1)
-    label = frame.label.copy()
+    table = make_table(2_000, ids=ids_of(2_000))
+    drawn = draw_audit(table, 0.1)
+    label = table.label.copy()
     label[drawn.order[50]] = -1
-    gap = make_frame(2_000, ids=ids_of(2_000), label=label)
+    gap = make_table(2_000, ids=ids_of(2_000), label=label)
 
-    whole, holed = audited_accuracy(frame, drawn), audited_accuracy(gap, audit(gap, 0.1))
+    whole, holed = audited_accuracy(table, drawn), audited_accuracy(gap, draw_audit(gap, 0.1))
 
     assert holed.skipped == 1
     assert holed.labelled == whole.labelled - 1
@@ -106,13 +106,13 @@ def test_the_interval_contains_the_accuracy_as_often_as_it_says(depth: int):
         rng = np.random.default_rng(seed)
         n = 2_000
         ids = rng.integers(1 << 62, size=(n, 2), dtype=np.uint64)
-        frame = make_frame(n, ids=ids, seed=seed)
-        truth = 1.0 - frame.errors.mean()
-        order = audit(frame, 0.1).order
+        table = make_table(n, ids=ids, seed=seed)
+        truth = 1.0 - table.errors.mean()
+        order = draw_audit(table, 0.1).order
         label = np.full(n, -1)
-        label[order[:depth]] = frame.label[order[:depth]]
-        seen = make_frame(n, ids=ids, seed=seed, label=label)
-        found = audited_accuracy(seen, audit(seen, 0.1))
+        label[order[:depth]] = table.label[order[:depth]]
+        seen = make_table(n, ids=ids, seed=seed, label=label)
+        found = audited_accuracy(seen, draw_audit(seen, 0.1))
         hits += found.low <= truth <= found.high
         if found.powered is not None and found.powered.interval is not None:
             powered += 1
@@ -128,10 +128,10 @@ def test_the_interval_contains_the_accuracy_as_often_as_it_says(depth: int):
 def test_accepted_points_are_measured_by_themselves():
     """Only audited points that were accepted count for what was accepted."""
     is_accepted = np.arange(2_000) % 2 == 0
-    frame = make_frame(2_000, ids=ids_of(2_000), is_accepted=is_accepted)
-    drawn = audit(frame, 0.2)
+    table = make_table(2_000, ids=ids_of(2_000), is_accepted=is_accepted)
+    drawn = draw_audit(table, 0.2)
 
-    found = audited_accuracy(frame, drawn, frame.is_accepted)
+    found = audited_accuracy(table, drawn, table.is_accepted)
 
     counted = drawn.done[is_accepted[drawn.done]]
-    assert (found.labelled, found.right) == (len(counted), int((~frame.errors[counted]).sum()))
+    assert (found.labelled, found.right) == (len(counted), int((~table.errors[counted]).sum()))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from darksight_service.explorer.analysis.windows import (
+from darksight_service.explorer.analysis.drift import (
     LEVEL,
     class_counts,
     compare_clouds,

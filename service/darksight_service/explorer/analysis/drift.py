@@ -1,7 +1,7 @@
-"""Is the traffic drifting, and where: the figures of the drift page, without a wire.
+"""The figures of the drift page.
 
-Everything over time comes from counts per minute, so it costs the same for a thousand points and for ten million.
-Where points themselves are needed, on the map, a bounded number is spread evenly over the window.
+Figures over time come from counts per minute, so their cost does not grow with the number of points. The maps need the
+points themselves: a bounded number, spread evenly over the window.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,16 +29,14 @@ from darksight_core.drift import (
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
-
-if TYPE_CHECKING:
-    from darksight_service.store import ClassRate, Rates
+from darksight_service.store import ClassRate, Rates
 
 __all__ = [
     "LEVEL",
     "PSI_BINS",
     "Cell",
+    "CellComparison",
     "Histogram",
-    "Moved",
     "OverTime",
     "class_counts",
     "compare_clouds",
@@ -52,10 +50,10 @@ __all__ = [
 Counts: TypeAlias = NDArray[np.int64]
 
 LEVEL = 0.01
-"""Chance of a false alarm that every figure of the page is drawn for."""
+"""False-alarm probability of every test on the page."""
 
 PSI_BINS = 10
-"""Bins of PSI, as in the alerts; the store keeps twice as many."""
+"""Bins of PSI, as in the alerts; the store counts twice as many."""
 
 _DELTA = 0.05
 _CLOUD_ROWS = 250
@@ -63,26 +61,24 @@ _CLOUD_ROWS = 250
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverTime:
-    """Figures of m steps of time, (m,) each; steps without scored points are left out.
+    """Figures of m time steps, (m,) each; steps without scored points are omitted.
 
     Parameters
     ----------
     start_ms
-        When the step begins.
-    rows
-        Scored points.
-    outliers
-        Of them outliers.
+        Start of the step.
+    rows, outliers
+        Scored points, and the outliers among them.
     low, high
-        Exact 95% interval of the step's outlier rate.
+        Exact 95% interval of the outlier rate.
     psi, psi_critical
-        Of the step's p-values, and what it exceeds by chance in a share `LEVEL` of steps.
+        PSI of the p-values, and the value that it exceeds by chance in a share `LEVEL` of steps.
     evidence
-        ln M of the outlier rate since the rule is in force, NaN before; None without an outlier rule.
+        ln M of the outlier rate since the outlier rule was set, NaN before; None without a rule.
     threshold
-        What the evidence ever reaches by chance with probability `LEVEL`.
+        Evidence that is ever reached by chance with probability `LEVEL`.
     expected
-        The outlier rate without drift; None without an outlier rule.
+        Outlier rate without drift; None without an outlier rule.
     """
 
     start_ms: Counts
@@ -106,7 +102,7 @@ class Histogram:
     counts
         In bins of equal width, (B,).
     low, high
-        Shares between which a bin stays in 99% of windows without drift, both samples' noise included.
+        Range of a bin's share in 99% of windows without drift, with the noise of both samples.
     verdict
         PSI against uniform; None without points.
     """
@@ -124,19 +120,19 @@ class Cell:
     Parameters
     ----------
     name
-        Of it.
+        Name of the class or region.
     before, now
-        Points in it.
+        Number of points.
     share_before, share_now
-        Of all points of the window.
+        Share of the points of the window.
     residual
-        Standardised gap of the shares, about N(0, 1) without drift.
+        Standardised difference of the shares, about N(0, 1) without drift.
     p_value
-        Two-sided, of this cell alone.
+        Two-sided p-value of this cell alone.
     is_moved
-        Whether it moved at `LEVEL`, all cells considered (Holm).
+        Whether the share changed at `LEVEL`, corrected for the number of cells (Holm).
     outliers_before, outliers_now
-        Outlier rates in it; None where it has no points or they are not known.
+        Outlier rates; None without points, or where they are not known.
     """
 
     name: str
@@ -152,26 +148,26 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """Cells of two windows, the most moved first, and the test of all together; None if a window is empty."""
+class CellComparison:
+    """Cells of two windows, the largest change first, and the joint test; None if a window is empty."""
 
     cells: tuple[Cell, ...]
     test: OccupancyTest | None
 
 
 def over_time(rates: Rates, *, calibration_rows: int, rank: int | None, rule_since_ms: int = 0) -> OverTime:
-    """Outlier rate, PSI and evidence step by step.
+    """Outlier rate, PSI and evidence of each time step.
 
     Parameters
     ----------
     rates
         Counts over time.
     calibration_rows
-        Rows that p-values are ranks among.
+        Calibration rows of the bundle.
     rank
-        Rows with a p-value of at most rank / (calibration_rows + 1) were called outliers; None without such a rule.
+        A row is an outlier if its p-value is at most rank / (calibration_rows + 1); None without an outlier rule.
     rule_since_ms
-        Since when that is so: evidence is counted from the first step after it.
+        When the rule was set; evidence starts with the first step after it.
     """
     bins = _coarse(rates.bins)
     rows = bins.sum(axis=1)
@@ -204,7 +200,7 @@ def over_time(rates: Rates, *, calibration_rows: int, rank: int | None, rule_sin
 
 
 def histogram(bins: ArrayLike, calibration_rows: int) -> Histogram:
-    """p-values of a window, counted in bins (B,), against uniform."""
+    """p-values of a window, counted in bins (B,), compared with a uniform distribution."""
     counts = np.asarray(bins, dtype=np.int64)
     rows, cells = int(counts.sum()), len(counts)
     verdict = psi_verdict(_coarse(counts[None])[0], calibration_rows, level=LEVEL)
@@ -219,13 +215,13 @@ def compare_counts(
     now: ArrayLike,
     *,
     outliers: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Moved:
-    """Which of K cells have another share of the points now than before.
+) -> CellComparison:
+    """Compare the shares of K cells in two windows.
 
     Parameters
     ----------
     names
-        Of the cells.
+        Names of the cells.
     before, now
         Points of each cell in the two windows, (K,).
     outliers
@@ -240,7 +236,7 @@ def compare_counts(
     cells = []
     for number, name in enumerate(names):
         first, second = (int(each[number]) for each in counts)
-        odd = (None, None) if outliers is None else tuple(int(np.asarray(each)[number]) for each in outliers)
+        rare = (None, None) if outliers is None else tuple(int(np.asarray(each)[number]) for each in outliers)
         cells.append(
             Cell(
                 name=name,
@@ -251,28 +247,28 @@ def compare_counts(
                 residual=float(residuals[number]),
                 p_value=float(p_values[number]),
                 is_moved=bool(moved[number]),
-                outliers_before=None if odd[0] is None or not first else odd[0] / first,
-                outliers_now=None if odd[1] is None or not second else odd[1] / second,
+                outliers_before=None if rare[0] is None or not first else rare[0] / first,
+                outliers_now=None if rare[1] is None or not second else rare[1] / second,
             )
         )
-    return Moved(tuple(sorted(cells, key=lambda cell: -abs(cell.residual))), test)
+    return CellComparison(tuple(sorted(cells, key=lambda cell: -abs(cell.residual))), test)
 
 
 def class_counts(rates: Sequence[ClassRate], classes: int) -> tuple[Counts, Counts]:
-    """Points and outliers by class, (K,); classes from the last one on count as one, rows not valid nowhere."""
+    """Points and outliers by class, (K,); the last class includes all further ones, invalid rows are skipped."""
     points, outliers = np.zeros((2, classes), dtype=np.int64)
     for each in rates:
         if each.predicted >= 0:
-            place = min(each.predicted, classes - 1)
-            points[place] += each.points
-            outliers[place] += each.outliers
+            number = min(each.predicted, classes - 1)
+            points[number] += each.points
+            outliers[number] += each.outliers
     return points, outliers
 
 
 def count_inside(points: Floats, regions: Sequence[Callable[[Floats], NDArray[np.bool_]]]) -> Counts:
     """How many points (n, 2) lie in each of r regions, and how many in none, (r + 1,).
 
-    A point in several regions counts for the first, so that cells do not overlap.
+    A point in several regions counts for the first of them.
     """
     counts = np.zeros(len(regions) + 1, dtype=np.int64)
     free = np.isfinite(points).all(axis=1)
@@ -285,7 +281,7 @@ def count_inside(points: Floats, regions: Sequence[Callable[[Floats], NDArray[np
 
 
 def compare_clouds(before: Floats, now: Floats) -> TwoSampleTest | None:
-    """Whether points (n, 2) and (m, 2) lie alike on the map; None if there are too few to say."""
+    """MMD test whether points (n, 2) and (m, 2) have the same distribution on the map; None with too few points."""
     clouds = [points[np.isfinite(points).all(axis=1)] for points in (before, now)]
     if min(map(len, clouds)) < 20:
         return None
@@ -293,27 +289,27 @@ def compare_clouds(before: Floats, now: Floats) -> TwoSampleTest | None:
 
 
 def slices(rates: Rates, since_ms: int, until_ms: int, parts: int) -> list[tuple[int, int]]:
-    """A window cut into at most so many parts of about equally many points each, oldest first."""
+    """Split a window into at most `parts` parts with about equally many points, oldest first."""
     if not rates.points.sum():
         return []
     shares = np.cumsum(rates.points) / rates.points.sum()
     edges = [since_ms]
     for part in range(1, parts):
-        place = int(np.searchsorted(shares, part / parts))
-        edge = int(rates.start_ms[min(place, len(shares) - 1)])
+        step = int(np.searchsorted(shares, part / parts))
+        edge = int(rates.start_ms[min(step, len(shares) - 1)])
         if edges[-1] < edge < until_ms:
             edges.append(edge)
     return list(zip(edges, [*edges[1:], until_ms], strict=True))
 
 
 def _coarse(bins: Counts) -> Counts:
-    """Counts (m, B) in the bins of PSI, (m, 10)."""
+    """Counts (m, B) added up to the bins of PSI, (m, 10)."""
     m, fine = bins.shape
     return np.asarray(bins.reshape(m, PSI_BINS, fine // PSI_BINS).sum(axis=2), dtype=np.int64)
 
 
 def _holm(p_values: Floats) -> NDArray[np.bool_]:
-    """Which hypotheses fall at `LEVEL` for all of them together."""
+    """Which hypotheses Holm's procedure rejects at `LEVEL`."""
     order = np.argsort(p_values, kind="stable")
     limits = LEVEL / np.arange(len(p_values), 0, -1)
     failed = p_values[order] > limits
