@@ -1,18 +1,13 @@
-"""Options of a fit, and where it runs."""
+"""The options of a map fit. Needs no torch."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-import torch
-
 from darksight_core.errors import ConfigError
 
-__all__ = ["FitConfig", "Method", "ScaleRule", "choose_device", "one_thread"]
+__all__ = ["FitConfig", "Method", "ScaleRule"]
 
 Method: TypeAlias = Literal["fast", "paper", "paper-cd", "svd"]
 ScaleRule: TypeAlias = Literal["fixed", "shared", "per-class"]
@@ -23,36 +18,45 @@ _SCALES = ("fixed", "shared", "per-class")
 
 @dataclass(frozen=True, slots=True)
 class FitConfig:
-    """Options of a map fit; the defaults are what we recommend.
+    """Options of a map fit. The defaults are recommended.
+
+    `darksight fit` and `python -m darksight_core.fit` have one option for each, described by the text below.
 
     Parameters
     ----------
     method
-        `fast` second-order fit; `paper` plain SGD and `paper-cd` coordinate descent, both with Adam; `svd` closed form
-        of a softmax student.
+        How to fit: `fast` is a second-order method, `paper` gradient descent with Adam, `paper-cd` Adam on points and
+        class densities in turn, and `svd` a closed form without a density.
     dof
-        Degrees of freedom ν of the class densities; 1 to 3 keep clusters compact.
+        Degrees of freedom of the class densities. Values from 1 to 3 keep clusters compact.
     scale
-        `fixed` at the paper's √(log K), one `shared` learned scale, or one `per-class`.
+        Scale of the class densities: `fixed` at √(log K) as in the paper, one `shared` learned scale, or one
+        learned scale `per-class`.
     temperature
-        T applied to the rows before fitting; above 1 spreads points apart.
+        Temperature applied to the rows before the fit. Values above 1 spread the points.
     seed
-        Same rows, seed and machine give the same map.
+        Random seed. The same rows, seed and machine give the same map.
     device
-        `auto` takes a GPU when there is one.
+        `cpu`, `cuda`, or `auto` for a GPU if there is one.
     spread_penalty
-        Ridge on the class centres: larger values give a more compact map at a higher KL_sym.
+        Ridge penalty on the class centres. Larger values give a more compact map with a higher KL_sym.
     starts
-        Random starts of `fast`, the best of which is kept; None chooses by the number of classes.
+        Random starts of `fast`, of which the best is kept. The default depends on the number of classes.
     theta_rows
-        Rows that decide θ in `fast`, drawn half uniformly and half by entropy; others are placed on the finished map.
+        Rows that `fast` fits the class densities to, half of them sampled uniformly and half by entropy. The other rows
+        are placed on the finished map.
     tolerance
-        `fast` stops when a step over them improves the objective by less than this share.
+        `fast` stops when the objective improves by less than this fraction.
     faithful
-        Keep every row where the student predicts the same class as the watched classifier.
-    epochs, batch_rows, anneal, init
-        Used by `paper`: epochs of Adam, rows in a mini-batch, whether to lower the temperature from 20 to 1, and where
-        points start (`gauss` or at the `centre` of their predicted class).
+        Keep every point where the map predicts the class that the classifier predicts.
+    epochs
+        Epochs of the `paper` methods.
+    batch_rows
+        Rows in a mini-batch of the `paper` methods.
+    anneal
+        Lower the temperature from 20 to 1 during the fit (`paper` methods).
+    init
+        Initial points of the `paper` methods: random (`gauss`) or at the `centre` of the predicted class.
     """
 
     method: Method = "fast"
@@ -94,34 +98,3 @@ class FitConfig:
     def as_dict(self) -> dict[str, object]:
         """Plain values for a manifest."""
         return asdict(self)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or any torch device that is present; each process of torchrun takes a GPU of its own."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; it must be auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch finds no GPU here; use --device auto or cpu")
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    return device
-
-
-@contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """One thread of torch on a CPU.
-
-    The arrays fit the cache of one core, and more threads mostly wait for each other: on a busy machine two threads
-    were five to ten times slower than one.
-    """
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from darksight_service.cli.replay import Prometheus, running_prometheus
+from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 
@@ -170,7 +170,7 @@ def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterato
     replicas = {f"replica-{i}": Replica(folder / f"counts-{i}", i) for i in (1, 2)}
     with contextlib.ExitStack() as stack:
         urls = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
-        server = stack.enter_context(running_prometheus(folder / "prometheus", urls, is_service_fast=True))
+        server = stack.enter_context(run_prometheus(folder / "prometheus", urls, speed_up_service_rules=True))
         # It has read pages without a row, and quantiles of none are no numbers: the story begins with traffic.
         last = time.time()
         start = last + _LEAD_SECONDS

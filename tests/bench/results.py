@@ -156,7 +156,7 @@ def real_probs(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64] | None
 
 def digits_probs() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Out-of-fold predictions of a small network on scikit-learn's digits."""
-    from darksight_service.cli.demo import digits_predictions
+    from darksight_service.cli.demo.digits import digits_predictions
 
     probs, labels, _ = digits_predictions()
     return probs, labels

@@ -534,7 +534,7 @@ def swaps(bench: Bench) -> results.Parts:
                 break
         elapsed = time.perf_counter() - started
         during = merged(parts)
-        taken_over = len(ours.server.events("state_taken_over"))
+        taken_over = len(ours.server.events("state_reloaded"))
     disagree, used = 0, Counter()
     for number, answer in during.kept:
         message, columns = read_response(answer, size)

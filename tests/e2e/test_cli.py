@@ -135,7 +135,7 @@ def test_bundle_show_verify_diff(folder: Path) -> None:
 
     assert shown.returncode == proven.returncode == same.returncode == 0
     assert "classes" in shown.stdout
-    assert "sound" in proven.stdout
+    assert "valid" in proven.stdout
     assert same.stdout.strip() == "no difference"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from darksight_client import Client
-from darksight_service.cli.replay import Alarm, Prometheus, running_prometheus
+from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle
@@ -40,9 +40,9 @@ Maker = Callable[[np.random.Generator], Rows]
 class Story:
     """What had fired when the quiet part was over and at the end, and the state of the service and of Prometheus."""
 
-    quiet: list[Alarm]
+    quiet: list[Alert]
     quiet_rows: Mapping[str, int]
-    final: list[Alarm]
+    final: list[Alert]
     page: str
     rule_errors: Mapping[str, str]
 
@@ -103,13 +103,13 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
     """Three models with quiet traffic; then two of them drift, each in its way, until an alert for each has fired."""
     running, scorer = server
     folder: Path = tmp_path_factory.mktemp("prometheus")
-    with running_prometheus(folder / "run", {"drift": running.http_url}) as prometheus:
+    with run_prometheus(folder / "run", {"drift": running.http_url}) as prometheus:
         # Each connection belongs to one worker; of eight, both get some.
         clients = [Client(running.grpc_target, timeout_seconds=60.0) for _ in range(8)]
         try:
             send(clients, dict.fromkeys(("quiet", "strange", "easy"), usual), lambda rows: rows >= QUIET_ROWS)
             wait_until(lambda: set(counted(prometheus).values()) == {QUIET_ROWS}, PATIENCE, "all quiet rows")
-            quiet, quiet_rows = prometheus.alarms(), counted(prometheus)
+            quiet, quiet_rows = prometheus.alerts(), counted(prometheus)
 
             end = time.monotonic() + PATIENCE
             fired: set[tuple[str, str]] = set()
@@ -117,7 +117,7 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
             wanted.add(("easy", "DarkSightScoreDrift"))
 
             def is_over(_: int) -> bool:
-                fired.update((alarm.model, alarm.name) for alarm in prometheus.alarms())
+                fired.update((alarm.model, alarm.name) for alarm in prometheus.alerts())
                 return wanted <= fired or time.monotonic() > end
 
             send(clients, {"quiet": usual, "strange": strange, "easy": easy(scorer)}, is_over)
@@ -131,7 +131,7 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
         # A group is first evaluated at some time within its interval.
         wait_until(lambda: all(rule["health"] != "unknown" for rule in rules()), 120.0, "every rule to be evaluated")
         errors = {rule["name"]: rule["lastError"] for rule in rules() if rule["health"] != "ok"}
-        return Story(quiet, quiet_rows, prometheus.alarms(), running.get("/metrics")[1], errors)
+        return Story(quiet, quiet_rows, prometheus.alerts(), running.get("/metrics")[1], errors)
 
 
 def test_nothing_fires_while_it_is_quiet(story: Story) -> None:

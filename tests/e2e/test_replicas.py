@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 import pytest
 from darksight_client import Client, Policy
-from darksight_service.cli.replay import Alarm, Prometheus, running_prometheus
+from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
 from darksight_service.store import Store
 from numpy.typing import NDArray
 
@@ -63,8 +63,8 @@ class Side:
 
     prometheus: Prometheus
     client: Client
-    quiet: list[Alarm] = field(default_factory=list)
-    final: list[Alarm] = field(default_factory=list)
+    quiet: list[Alert] = field(default_factory=list)
+    final: list[Alert] = field(default_factory=list)
     counts: dict[str, Counted] = field(default_factory=dict)
 
     def values(self, query: str, *labels: str) -> Counted:
@@ -79,7 +79,7 @@ class Side:
 
     def alerts(self) -> set[tuple[str, str]]:
         """Models and alerts that have fired."""
-        return {(alarm.model, alarm.name) for alarm in self.prometheus.alarms()}
+        return {(alarm.model, alarm.name) for alarm in self.prometheus.alerts()}
 
     def read_counts(self) -> None:
         """Everything that must add up."""
@@ -165,7 +165,7 @@ def world(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
         def watched(services: list[Service]) -> Side:
             name = services[0].data_dir.name
-            server = stack.enter_context(running_prometheus(folder / f"prometheus-{name}", instances(services)))
+            server = stack.enter_context(run_prometheus(folder / f"prometheus-{name}", instances(services)))
             targets = [service.target for service in services]
             return Side(server, stack.enter_context(Client(targets, timeout_seconds=60.0)))
 
@@ -201,7 +201,7 @@ def story(world: World) -> World:
         score("strange", usual(rng))
     settled(world, sent)
     for side in world.sides:
-        side.quiet = side.prometheus.alarms()
+        side.quiet = side.prometheus.alerts()
     for _ in range(REPLICAS):
         score("slight", slight(rng, world.scorer))
     wanted = {("strange", name) for name in DRIFT_ALERTS} | {("slight", "DarkSightOutlierRateChanged")}
@@ -212,7 +212,7 @@ def story(world: World) -> World:
         time.sleep(0.2)
     settled(world, sent)
     for side in world.sides:
-        side.final = side.prometheus.alarms()
+        side.final = side.prometheus.alerts()
         side.read_counts()
     return world
 

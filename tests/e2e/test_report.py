@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     np.savez(folder / "images.npz", images=rng.integers(0, 256, (240, 8, 8), dtype=np.uint8))
     done = report(
         folder, "--out", "page.html", "--ood", "foreign.npz", "--images", "images.npz", "--cache", "cache", "--json",
-        "--path", "class 0", "1", "--path-points", "0,0", "1,1.5", "--figures", "pictures",
+        "--path", "class 0", "1", "--path-points", "0,0 1,1.5", "--figures", "pictures",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Made(folder, done.stderr, json.loads(done.stdout))
@@ -124,8 +124,8 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
         (("--out", "nowhere/page.html"), "is no folder"),
         (("--out", "x.html", "--images", "foreign.npz"), "50 images, but the predictions have 240 rows"),
         (("--out", "x.html", "--features", "none.npz"), "none.npz does not exist"),
-        (("--out", "x.html", "--path", "class 0", "zebra"), "'zebra', which is no class of the map"),
-        (("--out", "x.html", "--path-points", "0,0"), "two or more places"),
+        (("--out", "x.html", "--path", "class 0", "zebra"), "the map has no class 'zebra'"),
+        (("--out", "x.html", "--path-points", "0,0"), "two or more points"),
     ],
     ids=["exists", "no folder", "images", "features", "class", "points"],
 )

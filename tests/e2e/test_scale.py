@@ -51,12 +51,9 @@ def one(store: Path) -> dict[str, object]:
 
 
 def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, one: dict[str, object]) -> None:
-    """A killed process ends the fit with one sentence; --resume completes it, with the bundle of one process.
-
-    An option may be written short: the processes are as many all the same.
-    """
+    """A killed process ends the fit with one sentence; --resume completes it, with the bundle of one process."""
     out = store / "two.safetensors"
-    command = [*DARKSIGHT, "fit", str(store / "part*.parquet"), "--out", str(out), "--starts", "1", "--npro", "2"]
+    command = [*DARKSIGHT, "fit", str(store / "part*.parquet"), "--out", str(out), "--starts", "1", "--nproc", "2"]
     process = subprocess.Popen(
         [*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
     )
@@ -74,7 +71,7 @@ def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, 
     done = darksight(*command[3:], "--resume", "--json", "--quiet")
 
     assert process.returncode == 2
-    assert "process 1 of 2 was ended by SIGKILL" in errors
+    assert "process 1 of 2 was killed by SIGKILL" in errors
     assert "--resume" in errors
     assert left_no_bundle
     assert kept

@@ -166,7 +166,7 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "upgrade", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"before": schema.head(), "after": schema.head()}
     assert main(["db", "check"]) == 0
-    assert capsys.readouterr().out.startswith("sound")
+    assert capsys.readouterr().out.startswith("valid")
     with Store.open(empty_url) as store:
         store.insert([make_batch(7, ms=NOW_MS - 70 * 86_400_000)])
     assert main(["db", "stats", "--json"]) == 0

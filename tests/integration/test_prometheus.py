@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from darksight_service.cli.replay import Prometheus
+from darksight_service.cli.demo.prometheus import Prometheus
 
 from deploy.grafana.dashboards import DASHBOARDS, Panel
 from deploy.grafana.render import VERSION, panel_series, run, story

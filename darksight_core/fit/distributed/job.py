@@ -7,7 +7,6 @@ torchrun --nnodes 2 --nproc-per-node 4 -m darksight_core.fit ...     four on eac
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,19 +18,18 @@ import numpy as np
 from darksight_core.bundle import refuse_existing
 from darksight_core.errors import FitError
 from darksight_core.fit.checkpoints import Checkpoints
-from darksight_core.fit.config import FitConfig
 from darksight_core.fit.context import FitContext
 from darksight_core.fit.distributed.process_group import ProcessGroup, assign_blocks
 from darksight_core.fit.distributed.shards import Shard
 from darksight_core.fit.figures import FitReport
-from darksight_core.fit.options import class_columns, out_path
+from darksight_core.fit.options import FitOptions
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.version import __version__
 
-__all__ = ["checkpoint_folder", "config_of", "launch", "run_fit"]
+__all__ = ["checkpoint_folder", "launch", "run_fit"]
 
 _KEPT_FROM = 1 << 18
 """Rows from which a single process keeps checkpoints; fewer take seconds."""
@@ -39,38 +37,31 @@ _KEPT_FROM = 1 << 18
 _CHUNK_ROWS = 1 << 16
 
 
-def config_of(args: argparse.Namespace) -> FitConfig:
-    """Options of the map."""
-    names = ("method", "dof", "scale", "temperature", "seed", "device", "spread_penalty", "starts", "epochs", "anneal",
-             "init")  # fmt: skip
-    return FitConfig(**{name: getattr(args, name) for name in names})
-
-
 def checkpoint_folder(out: Path) -> Path:
     """Directory of the checkpoints of a fit until it succeeds."""
     return out.with_name(out.name + ".checkpoints")
 
 
-def run_fit(args: argparse.Namespace, report: Report = silent) -> FitReport | None:
+def run_fit(options: FitOptions, report: Report = silent) -> FitReport | None:
     """Fit as one of the processes that torchrun started, if it did; the report is None except on the first."""
-    out, config = out_path(args), config_of(args)
-    refuse_existing(out, overwrite=args.overwrite)
-    group = ProcessGroup.join(config.device)
+    out, rows, bundle = options.out(), options.rows, options.bundle
+    refuse_existing(out, overwrite=bundle.overwrite)
+    group = ProcessGroup.join(options.config.device)
     try:
-        store = Store.open(find_files(args.predictions), kind="logits" if args.logits else None)
-        columns = class_columns(args.classes, store.class_names, store.source)
-        identity = _identity(args, config, store, columns)
-        kept = group.size > 1 or args.resume or len(store) >= _KEPT_FROM
-        checkpoints = Checkpoints(group, checkpoint_folder(out) if kept else None, identity, resume=args.resume)
-        predictions, shard, sample = _rows(args, store, group, report)
+        store = Store.open(find_files(options.predictions), kind="logits" if rows.logits else None)
+        columns = rows.columns(store.class_names, store.source)
+        identity = _identity(options, store, columns)
+        kept = group.size > 1 or bundle.resume or len(store) >= _KEPT_FROM
+        checkpoints = Checkpoints(group, checkpoint_folder(out) if kept else None, identity, resume=bundle.resume)
+        predictions, shard, sample = _rows(options, store, group, report)
         found = fit_bundle(
             predictions,
             out,
-            config=config,
+            config=options.config,
             columns=columns,
-            shares=args.split,
-            refine_steps=args.refine_steps,
-            overwrite=args.overwrite,
+            shares=rows.shares(),
+            refine_steps=bundle.refine_steps,
+            overwrite=bundle.overwrite,
             sample=sample,
             context=FitContext(shard, checkpoints, report),
         )
@@ -117,15 +108,15 @@ def launch(command: list[str], processes: int, out: Path) -> int:
             return int(failure.exitcode)
         name = signal.Signals(-failure.exitcode).name
         raise FitError(
-            f"process {rank} of {processes} was ended by {name}, so the fit was; {out} was not written. The same "
-            "command with --resume goes on after the last finished step",
+            f"process {rank} of {processes} was killed by {name}; {out} was not written. Rerun the same command with "
+            "--resume to continue from the last checkpoint",
             rank=rank,
         ) from error
     return 0
 
 
 def _rows(
-    args: argparse.Namespace, store: Store, group: ProcessGroup, report: Report
+    options: FitOptions, store: Store, group: ProcessGroup, report: Report
 ) -> tuple[Predictions, Shard, Sample | None]:
     """The rows of this process, and how they were drawn if only a sample is to be fitted."""
 
@@ -133,7 +124,7 @@ def _rows(
         report(Progress("read", done, total or done, float("nan")))
 
     own = assign_blocks(len(store), group.rank, group.size)
-    if args.sample is None:
+    if options.rows.sample is None:
         return _alike(store.read(own, progress=progress), store, group), Shard(group, own, len(store)), None
     like = _alike(store.read(range(own.start, min(own.start + 1, own.stop))), store, group)
     nothing = like.take(np.empty(0, dtype=np.int64))
@@ -143,7 +134,15 @@ def _rows(
             yield start, chunk
             progress(start + len(chunk) - own.start, len(own))
 
-    drawn, sample = draw_sample(chunks(), args.sample, len(store), args.seed, args.split, like=nothing, group=group)
+    drawn, sample = draw_sample(
+        chunks(),
+        options.rows.sample,
+        len(store),
+        options.config.seed,
+        options.rows.shares(),
+        like=nothing,
+        group=group,
+    )
     shard = Shard(group, assign_blocks(len(drawn), group.rank, group.size), len(drawn))
     mine = drawn if group.size == 1 else drawn.take(np.arange(shard.rows.start, shard.rows.stop))
     return mine, shard, sample
@@ -160,17 +159,15 @@ def _alike(rows: Predictions | None, store: Store, group: ProcessGroup) -> Predi
     return replace(rows, ids=None)
 
 
-def _identity(
-    args: argparse.Namespace, config: FitConfig, store: Store, columns: tuple[int, ...] | None
-) -> dict[str, Any]:
+def _identity(options: FitOptions, store: Store, columns: tuple[int, ...] | None) -> dict[str, Any]:
     """What tells this fit from others."""
     return {
         "darksight": __version__,
         "files": [[file.path.name, file.n_rows, file.fingerprint] for file in store.files],
-        "config": config.as_dict(),
+        "config": options.config.as_dict(),
         "columns": None if columns is None else list(columns),
-        "split": list(args.split),
-        "sample": args.sample,
-        "refine_steps": args.refine_steps,
-        "logits": args.logits,
+        "split": list(options.rows.shares()),
+        "sample": options.rows.sample,
+        "refine_steps": options.bundle.refine_steps,
+        "logits": options.rows.logits,
     }

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from darksight_core.errors import DarkSightError, FitError
-from darksight_core.fit.config import choose_device
+from darksight_core.fit.device import choose_device
 
 __all__ = ["BLOCK_ROWS", "Arrays", "ProcessGroup", "ProcessGroupError", "assign_blocks"]
 

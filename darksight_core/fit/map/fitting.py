@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError, FitError
-from darksight_core.fit.config import FitConfig, choose_device, one_thread
+from darksight_core.fit.config import FitConfig
+from darksight_core.fit.device import choose_device, one_thread
 from darksight_core.fit.map.fast import Coreset, fit_theta
 from darksight_core.fit.map.paper import fit_paper
 from darksight_core.fit.map.placement import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError
-from darksight_core.fit.config import choose_device, one_thread
+from darksight_core.fit.device import choose_device, one_thread
 from darksight_core.fit.map.fast import Coreset
 from darksight_core.fit.map.fitting import entropies
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of

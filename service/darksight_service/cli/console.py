@@ -1,41 +1,21 @@
-"""What commands share: progress on stderr, results on stdout, and the words for a missing extra."""
+"""Output of commands: results on stdout, progress bars and messages on stderr."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import NoReturn, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import NoReturn, Self
 
 from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
+from darksight_core.progress import Progress
 
-__all__ = ["Bars", "HelpFormatter", "print_json", "print_table", "require", "say"]
-
-
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that names a default where there is one to name."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False:
-            return action.help
-        return super()._get_help_string(action)
-
-
-class _Progress(Protocol):
-    @property
-    def stage(self) -> str: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
-    @property
-    def loss(self) -> float: ...
-
+__all__ = ["Bars", "as_json", "on_interrupt", "print_json", "print_table", "require", "say"]
 
 _STAGES: Mapping[str, str] = {
     "start": "map: starts",
@@ -53,19 +33,17 @@ _STAGES: Mapping[str, str] = {
 
 
 class Bars:
-    """One progress bar per stage, on stderr, with loss, pace and time left; silent with `quiet`."""
+    """One progress bar per stage, on stderr, with loss, rate and time left; none with `quiet`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._bar: tqdm[NoReturn] | None = None
         self._stage = ""
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -74,8 +52,8 @@ class Bars:
             self._bar.close()
             self._bar = None
 
-    def __call__(self, progress: _Progress) -> None:
-        """Show where a computation stands."""
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress of a computation."""
         if self._quiet:
             return
         bar = self._bar
@@ -91,17 +69,28 @@ class Bars:
 
 
 def say(text: str) -> None:
-    """A line for people, on stderr."""
+    """Print a message on stderr."""
     print(f"darksight: {text}", file=sys.stderr)
 
 
+def as_json(value: object) -> str:
+    """A JSON document. NaN is an error: a figure that does not exist is null."""
+
+    def encode(other: object) -> str:
+        if isinstance(other, datetime):
+            return other.isoformat()
+        raise TypeError(f"{type(other).__name__} has no JSON form")
+
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False, default=encode) + "\n"
+
+
 def print_json(value: object) -> None:
-    """One JSON document on stdout; figures that do not exist are null, never NaN."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    """Print one JSON document on stdout."""
+    sys.stdout.write(as_json(value))
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """A plain text table on stdout, first column left, others right."""
+    """Print a text table on stdout, the first column left-aligned, the others right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     for line in [list(header), ["-" * width for width in widths], *cells]:
@@ -118,8 +107,19 @@ def _cell(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
+@contextmanager
+def on_interrupt(effect: str) -> Iterator[None]:
+    """State what an interrupt within the block leaves behind, for the message that ends the command."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            interrupt.args = (effect,)
+        raise
+
+
 def require(module: str, extra: str) -> None:
-    """Say which extra to install when a module that a command needs is missing."""
+    """Raise ConfigError with the extra to install if a module is missing."""
     try:
         importlib.import_module(module)
     except ImportError as error:

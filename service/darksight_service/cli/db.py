@@ -1,189 +1,173 @@
-"""`darksight db`: bring the database up to date, check it, prune it, look at what it knows."""
+"""`darksight db`: migrate, check, prune and query the database."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
+
+from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
-from darksight_service.cli.console import HelpFormatter, print_json, print_table, require
+from darksight_service.cli.console import on_interrupt, print_json, print_table
+from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, load_settings
+from darksight_service.settings import Settings
+from darksight_service.store import Limits, Store
+from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 
-if TYPE_CHECKING:
-    from darksight_service.settings import Settings
-    from darksight_service.store import Store
-
-__all__ = ["add_parser", "run_accuracy", "run_check", "run_prune", "run_stats", "run_upgrade"]
+__all__ = ["accuracy", "check", "db", "prune", "stats", "upgrade"]
 
 _DAY_MS = 86_400_000
+_LIMITS = Group("Limits", sort_key=1)
+_Where = Annotated[StoreOptions, Parameter(name="*", group=STORE)]
+
+db = command_group("db", "Migrate, check, prune or query the database.")
 
 
-def add_parser(commands: Any) -> None:
-    """Add `db` to the command line."""
-    parser = commands.add_parser(
-        "db", help="migrate, check, prune or measure the store", description="Look after the SQL database."
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument(
-        "--database-url", metavar="URL", help="sqlite:///FILE or postgresql://... (DARKSIGHT_DATABASE_URL)"
-    )
-    where.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the SQLite file (DARKSIGHT_DATA_DIR)")
-    where.add_argument("--json", action="store_true", help="print the result as JSON")
+@db.command
+def upgrade(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
+    """Run the missing migrations.
 
-    upgrade = actions.add_parser(
-        "upgrade",
-        parents=[where],
-        help="run the migrations that are missing",
-        description="Run the migrations that are missing. It may run while older servers go on, and several at a time: "
-        "one migrates and the others wait.",
-    )
-    upgrade.set_defaults(run=run_upgrade, on_interrupt="a migration that was not finished left nothing")
-    check = actions.add_parser(
-        "check",
-        parents=[where],
-        help="compare tables and audit trail with what they must be",
-        description="Exit 0 if the database has the tables of this program and its audit trail was not altered, 2 with "
-        "the reason if not. Prints the last hash of the trail: note it elsewhere, and a later check shows whether "
-        "entries were cut off.",
-    )
-    check.set_defaults(run=run_check)
-    prune = actions.add_parser(
-        "prune",
-        parents=[where],
-        help="delete points that are too old or too many",
-        description="Delete the oldest points until what is left is within the limits; by default the limits of the "
-        "settings. PostgreSQL drops whole days, and never the current one.",
-        formatter_class=HelpFormatter,
-    )
-    prune.add_argument("--max-days", type=float, help="age of points and outcomes (DARKSIGHT_RETENTION_DAYS)")
-    prune.add_argument("--max-rows", type=int, help="number of points (DARKSIGHT_RETENTION_ROWS)")
-    prune.add_argument("--max-bytes", type=int, help="size of points on disk (DARKSIGHT_RETENTION_BYTES)")
-    prune.add_argument("--max-rollup-days", type=float, default=0.0, help="age of counts per minute; 0 keeps them")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
-    prune.set_defaults(run=run_prune, on_interrupt="what was pruned until then is gone")
-    stats = actions.add_parser("stats", parents=[where], help="how much is stored", description="Say what is stored.")
-    stats.set_defaults(run=run_stats)
-    accuracy = actions.add_parser(
-        "accuracy",
-        parents=[where],
-        help="how often accepted and rejected predictions were right",
-        description="Accuracy of accepted and rejected points whose right class was reported, with exact 95%% "
-        "intervals, and how the accuracy of the rest grows as each score rejects more. Where outcomes are not "
-        "reported at random, this is about the reported points and not about the traffic.",
-        formatter_class=HelpFormatter,
-    )
-    accuracy.add_argument("model", metavar="MODEL", help="name of the watched classifier")
-    accuracy.add_argument("--version", help="sha256 of a bundle; default: all versions")
-    accuracy.add_argument("--days", type=float, default=30.0, help="received within the last days")
-    accuracy.set_defaults(run=run_accuracy)
-
-
-def run_upgrade(args: argparse.Namespace) -> int:
-    """Migrate to the newest revision."""
-    settings = _settings(args)
+    Services of an older version can keep running. Several upgrades can run at once: one migrates, the others wait.
+    """
+    settings = load_settings(where)
     if settings.store_url.startswith("sqlite"):
         settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with _open(args, check=False) as store:
+    with on_interrupt("an unfinished migration was rolled back"), _open(settings, check=False) as store:
         before, after = store.upgrade()
-    if args.json:
+    if json:
         print_json({"before": before, "after": after})
     else:
-        print(f"revision {after}" + (", as it was" if before == after else f", was {before or 'empty'}"))
-    return 0
+        print(f"revision {after}" + (", unchanged" if before == after else f", was {before or 'empty'}"))
 
 
-def run_check(args: argparse.Namespace) -> int:
-    """Check tables and audit trail."""
-    with _open(args) as store:
+@db.command
+def check(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
+    """Check the tables and the audit trail.
+
+    The exit status is 0 if the tables are those of this version and the audit trail was not altered, 2 with the reason
+    if not. Prints the last hash of the trail: store it elsewhere, and a later check shows whether entries were removed.
+    """
+    with _open(load_settings(where)) as store:
         changes, last_hash = store.check()
-    if args.json:
+    if json:
         print_json({"changes": changes, "last_hash": last_hash})
     else:
-        print(f"sound: tables as they must be, {changes} entries in the audit trail, last hash {last_hash or '-'}")
-    return 0
+        print(f"valid: tables are current, {changes} entries in the audit trail, last hash {last_hash or '-'}")
 
 
-def run_prune(args: argparse.Namespace) -> int:
-    """Delete what is over the limits."""
-    from darksight_service.store import Limits
+@db.command
+def prune(
+    *,
+    max_days: Annotated[float | None, Parameter(group=_LIMITS)] = None,
+    max_rows: Annotated[int | None, Parameter(group=_LIMITS)] = None,
+    max_bytes: Annotated[int | None, Parameter(group=_LIMITS)] = None,
+    max_rollup_days: Annotated[float, Parameter(group=_LIMITS)] = 0.0,
+    dry_run: bool = False,
+    where: _Where = StoreOptions(),
+    json: AsJson = False,
+) -> None:
+    """Delete the oldest points until the rest is within the limits.
 
-    settings = _settings(args)
-    days = settings.retention_days if args.max_days is None else args.max_days
+    PostgreSQL drops whole days, and never the current day.
+
+    Parameters
+    ----------
+    max_days
+        Largest age of points and outcomes. Default: the setting retention_days.
+    max_rows
+        Largest number of points. Default: the setting retention_rows.
+    max_bytes
+        Largest size of the points on disk. Default: the setting retention_bytes.
+    max_rollup_days
+        Largest age of the counts per minute; 0 keeps all of them.
+    dry_run
+        Only print what would be deleted.
+    """
+    settings = load_settings(where)
     limits = Limits(
-        max_age_ms=round(days * _DAY_MS),
-        max_rows=settings.retention_rows if args.max_rows is None else args.max_rows,
-        max_bytes=settings.retention_bytes if args.max_bytes is None else args.max_bytes,
-        max_rollup_age_ms=round(args.max_rollup_days * _DAY_MS),
+        max_age_ms=round((settings.retention_days if max_days is None else max_days) * _DAY_MS),
+        max_rows=settings.retention_rows if max_rows is None else max_rows,
+        max_bytes=settings.retention_bytes if max_bytes is None else max_bytes,
+        max_rollup_age_ms=round(max_rollup_days * _DAY_MS),
     )
     if limits == Limits():
         raise ConfigError("there is no limit: give --max-days, --max-rows, --max-bytes or --max-rollup-days")
-    with _open(args) as store:
-        pruned = store.prune(limits, dry_run=args.dry_run)
-    if args.json:
+    with on_interrupt("points that were deleted before are gone"), _open(settings) as store:
+        pruned = store.prune(limits, dry_run=dry_run)
+    if json:
         print_json(asdict(pruned))
     else:
-        verb = "would go" if args.dry_run else "gone"
-        print(f"{verb}: {pruned.points:,} points, {pruned.outcomes:,} outcomes, {pruned.rollups:,} counts per minute")
-    return 0
+        verb = "would delete" if dry_run else "deleted"
+        print(f"{verb} {pruned.points:,} points, {pruned.outcomes:,} outcomes, {pruned.rollups:,} counts per minute")
 
 
-def run_stats(args: argparse.Namespace) -> int:
+@db.command
+def stats(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
     """Print how much is stored."""
-    with _open(args) as store:
+    with _open(load_settings(where)) as store:
         found = asdict(store.stats())
-    if args.json:
+    if json:
         print_json(found)
     else:
         for name, value in found.items():
             print(f"{name:<10} {len(value) if isinstance(value, list) else value}")
-    return 0
 
 
-def run_accuracy(args: argparse.Namespace) -> int:
-    """Print live accuracy and risk against coverage."""
-    from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
+@db.command
+def accuracy(
+    model: str,
+    /,
+    *,
+    version: str | None = None,
+    days: float = 30.0,
+    where: _Where = StoreOptions(),
+    json: AsJson = False,
+) -> None:
+    """Print how often accepted and rejected predictions were right.
 
+    Uses the points whose right class was reported, with exact 95% intervals, and shows how the accuracy of the accepted
+    rows grows as each score rejects more. If outcomes are not reported at random, the figures describe the reported
+    points and not the traffic.
+
+    Parameters
+    ----------
+    model
+        Name of the model.
+    version
+        Version (sha256) of a bundle. Default: all versions.
+    days
+        Use points received within this many days.
+    """
     now = time.time_ns() // 1_000_000
-    with _open(args) as store:
-        since = now - round(args.days * _DAY_MS)
-        points = store.labelled_frame(args.model, args.version, since_ms=since, until_ms=now + 1)
+    with _open(load_settings(where)) as store:
+        points = store.labelled_frame(model, version, since_ms=now - round(days * _DAY_MS), until_ms=now + 1)
     found = live_accuracy(points)
-    if args.json:
+    if json:
         print_json(found.as_dict())
-        return 0
+        return
     if not found.everything.rows:
-        print(f"no outcome of {args.model} is known in the last {args.days:g} days; report them with ReportOutcomes")
-        return 0
+        print(f"no outcome of {model} was reported for the last {days:g} days; report outcomes with ReportOutcomes")
+        return
     parts = (("all", found.everything), ("accepted", found.accepted), ("rejected", found.rejected))
     print_table(
         [(name, each.rows, each.right, each.share, f"{each.low:.4f} to {each.high:.4f}") for name, each in parts],
         ("points", "labelled", "right", "accuracy", "95% interval"),
     )
-    print("\nAccuracy of the rest if a score rejects until this share is left:")
+    print("\nAccuracy if each score rejects until this share of the points is left:")
     print_table(
         [(name, *curve, found.scores[name].augrc) for name, curve in found.curves.items()],
         ("score", *(f"{share:.0%}" for share in COVERAGES), "AUGRC"),
     )
-    return 0
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    from darksight_service.settings import read_settings
-
-    return read_settings(database_url=args.database_url, data_dir=args.data_dir)
-
-
-def _open(args: argparse.Namespace, *, check: bool = True) -> Store:
-    require("sqlalchemy", "service")
-    from darksight_service.store import Store
-
-    url = _settings(args).store_url
+def _open(settings: Settings, *, check: bool = True) -> Store:
+    url = settings.store_url
     file = Path(url.removeprefix("sqlite:///"))
     if check and url.startswith("sqlite:///") and not file.exists():
         raise ConfigError(
-            f"{file}: there is no store; give --data-dir or --database-url; to make one run: darksight db upgrade"
+            f"{file}: the database does not exist; name it with --data-dir or --database-url, or run: "
+            "darksight db upgrade"
         )
     return Store.open(url, check=check)

@@ -1,171 +1,220 @@
-"""`darksight explain`: which parts of an input put it where it is on the map, and how little moves it elsewhere."""
+"""`darksight explain`: which parts of an input decide its point on the map, and how small a change moves it."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+from cyclopts import Group, Parameter
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import Decision, ScoredBatch
-from darksight_service.cli.console import Bars, HelpFormatter, print_json, print_table, require, say
+from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
+from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Overwrite, Pair, Quiet
 from darksight_service.scoring.files.arrays import read_array
 from darksight_service.scoring.files.tables import atomic, check_place
 
 if TYPE_CHECKING:
     from darksight_core.explain import Attack, Attribution, Chain, Objective
 
-__all__ = ["add_parser", "run"]
+__all__ = ["AttackOptions", "HeatOptions", "explain"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 _NAMES = ("inputs", "images", "x")
+_HEAT = Group("Heat map", sort_key=2)
+_ATTACK = Group("Attack", sort_key=3)
 
 
-def add_parser(commands: Any) -> None:
-    """Add `explain` to the command line."""
-    parser = commands.add_parser(
-        "explain",
-        help="heat maps of inputs, and inputs that are made to move on the map",
-        description="Differentiates log P(y; θ) of the map through the watched classifier, draws which parts of each "
-        "input raise or lower it, and, with --attack, changes inputs within a budget so that they move into or out of "
-        "dense regions. The classifier comes as a program, which is run: explain only one that you trust.",
-        formatter_class=HelpFormatter,
-    )
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle of the classifier's map")
-    parser.add_argument(
-        "module", type=Path, metavar="MODULE", help="the classifier: torch.export (.pt2) or TorchScript"
-    )
-    parser.add_argument(
-        "inputs", type=Path, metavar="INPUTS", help=".npy, or .npz with an array inputs: (n, ...) floats"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for all results, or a file .npz or .png")
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
-    parser.add_argument("--outputs", choices=["logits", "probs"], default="logits", help="what the classifier gives")
-    parser.add_argument("--rows", type=int, default=64, help="explain the first inputs, at most so many")
-    parser.add_argument(
-        "--method", choices=["gradient", "integrated", "smooth"], default="gradient", help="kind of heat"
-    )
-    parser.add_argument("--of", choices=["density", "kde", "class"], default="density", help="what is explained")
-    parser.add_argument(
-        "--class", dest="class_name", metavar="NAME", help="class for --of class (default: the predicted)"
-    )
-    parser.add_argument(
-        "--place", choices=["refined", "network"], default="refined", help="the y that is differentiated"
-    )
-    parser.add_argument("--baseline", type=float, default=0.0, help="value where integrated begins")
-    parser.add_argument("--steps", type=int, default=64, help="steps of integrated")
-    parser.add_argument("--samples", type=int, default=32, help="noisy copies of smooth")
-    parser.add_argument("--noise", type=float, default=0.1, help="noise of smooth, as a share of an input's range")
-    goal = parser.add_mutually_exclusive_group()
-    goal.add_argument("--attack", choices=["in", "out"], help="raise or lower what is explained")
-    goal.add_argument("--reach", type=_point, metavar="X,Y", help="move inputs towards this point of the map")
-    parser.add_argument("--budget", type=float, help="largest change of a coordinate by an attack")
-    parser.add_argument("--range", type=_point, default=(0.0, 1.0), metavar="LOW,HIGH", help="range of valid inputs")
-    parser.add_argument("--attack-steps", type=int, default=40, help="steps of an attack")
-    parser.add_argument("--starts", type=int, default=1, help="starts of an attack, all but the first at random")
-    parser.add_argument("--seed", type=int, default=0, help="seed of noise and of starts")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class HeatOptions:
+    """What is explained, and how.
+
+    Parameters
+    ----------
+    of
+        Value to explain: the log density of the map, the log density of the KDE, or the log probability of a class.
+    class_name
+        Class for --of class. Default: the predicted class.
+    method
+        Plain gradient, integrated gradients, or SmoothGrad.
+    place
+        Point to differentiate: refined is the one that is served, network is the output of f_p alone.
+    baseline
+        Value of all coordinates where integrated gradients start.
+    steps
+        Steps of integrated gradients.
+    samples
+        Noisy copies of SmoothGrad.
+    noise
+        Noise of SmoothGrad, as a share of the range of an input.
+    """
+
+    of: Literal["density", "kde", "class"] = "density"
+    class_name: Annotated[str | None, Parameter(name="--class")] = None
+    method: Literal["gradient", "integrated", "smooth"] = "gradient"
+    place: Literal["refined", "network"] = "refined"
+    baseline: float = 0.0
+    steps: int = 64
+    samples: int = 32
+    noise: float = 0.1
 
 
-def run(args: argparse.Namespace) -> int:
-    """Explain inputs."""
-    attacks = args.attack is not None or args.reach is not None
-    if attacks != (args.budget is not None):
-        raise ConfigError("--budget goes with --attack or --reach, and they with it")
-    files = _files(args)
-    args.on_interrupt = f"nothing was written to {args.out}"
-    if not args.module.is_file():
-        raise ConfigError(f"{args.module} is no file; name the classifier's program")
-    inputs, bundle = read_array(args.inputs, *_NAMES)[: args.rows], read_bundle(args.bundle)
-    # Whatever can be refused without torch has been: it takes seconds to import.
+@dataclass(frozen=True, slots=True)
+class AttackOptions:
+    """How inputs are changed, if they are.
+
+    Parameters
+    ----------
+    attack
+        Raise (in) or lower (out) the explained value.
+    reach
+        Move the inputs towards this point of the map.
+    budget
+        Largest change of a coordinate.
+    range
+        Smallest and largest valid value of a coordinate.
+    attack_steps
+        Steps of an attack.
+    starts
+        Starts of an attack; all but the first are random.
+    """
+
+    attack: Literal["in", "out"] | None = None
+    reach: Annotated[Pair | None, Parameter(metavar="X,Y")] = None
+    budget: float | None = None
+    range: Annotated[Pair, Parameter(metavar="LOW,HIGH")] = (0.0, 1.0)
+    attack_steps: int = 40
+    starts: int = 1
+
+
+def explain(
+    bundle: Path,
+    module: Path,
+    inputs: Path,
+    /,
+    *,
+    outputs: Annotated[Literal["logits", "probs"], Parameter(group=INPUT)] = "logits",
+    rows: Annotated[int, Parameter(group=INPUT)] = 64,
+    heat: Annotated[HeatOptions, Parameter(name="*", group=_HEAT)] = HeatOptions(),
+    change: Annotated[AttackOptions, Parameter(name="*", group=_ATTACK)] = AttackOptions(),
+    seed: int = 0,
+    out: Annotated[Path, Parameter(group=OUTPUT)],
+    overwrite: Overwrite = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show which parts of an input decide its point on the map.
+
+    Differentiates the log density of the map through the classifier and draws which parts of each input raise (red) or
+    lower (blue) it. With --attack or --reach, changes each input within a budget so that its point moves.
+
+    The classifier is a program and is run: explain only a classifier that you trust.
+
+    Parameters
+    ----------
+    bundle
+        Bundle with the map of the classifier.
+    module
+        The classifier: a torch.export program (.pt2) or TorchScript.
+    inputs
+        Inputs (n, ...) as the classifier takes them: .npy, or .npz with an array inputs.
+    outputs
+        Output of the classifier.
+    rows
+        Explain at most this many inputs, the first ones.
+    seed
+        Seed of noise and of random starts.
+    out
+        Directory for all results, or one .npz or .png file.
+    """
+    attacks = change.attack is not None or change.reach is not None
+    if change.attack is not None and change.reach is not None:
+        raise ConfigError("--attack and --reach exclude each other; give one of them")
+    if attacks != (change.budget is not None):
+        raise ConfigError("--budget needs --attack or --reach, and both of them need --budget")
+    if rows < 1:
+        raise ConfigError(f"--rows is {rows}; it must be at least 1")
+    files = _output_files(out, overwrite=overwrite)
+    if not module.is_file():
+        raise ConfigError(f"{module} does not exist; name the file of the classifier")
+    arrays, loaded = read_array(inputs, *_NAMES)[:rows], read_bundle(bundle)
+    # Refuse what can be refused before torch is imported, which takes seconds.
     require("torch", "fit")
     require("matplotlib", "report")
     from darksight_core.explain import Chain, load_classifier
 
-    chain = Chain(load_classifier(args.module), bundle.embedder, outputs=args.outputs, place=args.place)
-    policy = ScoringPolicy.of(bundle)
-    scored = chain.scored(policy, chain.tensor(inputs))
-    objective = _objective(args, chain, bundle, scored)
-    with Bars(quiet=args.quiet) as bars:
-        found = _explain(args, chain, objective, inputs, bars)
-        attacked = _attack(args, chain, objective, policy, inputs, bars) if attacks else None
-    columns = _columns(inputs, scored, found, attacked)
-    result = _result(args, bundle, columns, {kind: str(path) for kind, path in files.items()})
-    _write(args, files, columns, result)
-    if args.json:
+    with on_interrupt(f"nothing was written to {out}"):
+        chain = Chain(load_classifier(module), loaded.embedder, outputs=outputs, place=heat.place)
+        policy = ScoringPolicy.of(loaded)
+        scored = chain.scored(policy, chain.tensor(arrays))
+        objective = _objective(heat, chain, loaded, scored)
+        with Bars(quiet=quiet) as bars:
+            found = _attribute(heat, seed, chain, objective, arrays, bars)
+            attacked = _attack(change, seed, chain, objective, policy, arrays, bars) if attacks else None
+        columns = _columns(arrays, scored, found, attacked)
+        result = _result(heat, change, loaded, columns, {kind: str(path) for kind, path in files.items()})
+        _write(out, files, columns, result)
+    if json:
         print_json(result)
     else:
-        _print(result)
+        _print_rows(result)
         say(f"wrote {', '.join(str(path) for path in files.values())}")
-    return 0
 
 
-def _point(text: str) -> tuple[float, float]:
-    try:
-        first, second = (float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0,1") from None
-    return first, second
-
-
-def _files(args: argparse.Namespace) -> dict[str, Path]:
-    """What is to be written, by kind; refused before the work, not after."""
-    out: Path = args.out
-    if args.rows < 1:
-        raise ConfigError(f"--rows must be at least 1, not {args.rows}")
+def _output_files(out: Path, *, overwrite: bool) -> dict[str, Path]:
+    """Files to write, by kind."""
     if out.suffix in (".npz", ".png"):
         files = {"arrays" if out.suffix == ".npz" else "sheet": out}
     elif (out.suffix or out.exists()) and not out.is_dir():
-        raise ConfigError(f"--out is a folder, or a file .npz or .png, not {out}")
+        raise ConfigError(f"--out is {out}; it must be a directory or a .npz or .png file")
     else:
         files = {"arrays": out / "explain.npz", "sheet": out / "explain.png"}
     for path in files.values():
         if out.suffix or path.exists():
-            check_place(path, overwrite=args.overwrite)
+            check_place(path, overwrite=overwrite)
     return files
 
 
-def _objective(args: argparse.Namespace, chain: Chain, bundle: Bundle, scored: ScoredBatch) -> Objective:
+def _objective(options: HeatOptions, chain: Chain, bundle: Bundle, scored: ScoredBatch) -> Objective:
     from darksight_core.explain import log_class, log_density, log_kde
 
-    if args.of == "density":
+    if options.of == "density":
         return log_density(chain)
-    if args.of == "kde":
+    if options.of == "kde":
         return log_kde(bundle.kde)
-    if args.class_name is None:
+    if options.class_name is None:
         classes = set(scored.predicted.tolist())
         if len(classes) > 1:
-            raise ConfigError("the inputs are predicted as several classes; name one with --class")
+            raise ConfigError("the inputs have several predicted classes; choose one with --class")
         return log_class(chain, classes.pop())
-    if args.class_name not in bundle.class_names:
-        raise ConfigError(f"--class {args.class_name} is none of {', '.join(bundle.class_names)}")
-    return log_class(chain, bundle.class_names.index(args.class_name))
+    if options.class_name not in bundle.class_names:
+        raise ConfigError(f"--class is {options.class_name}; it must be one of {', '.join(bundle.class_names)}")
+    return log_class(chain, bundle.class_names.index(options.class_name))
 
 
-def _explain(
-    args: argparse.Namespace, chain: Chain, objective: Objective, inputs: NDArray[Any], report: Bars
+def _attribute(
+    options: HeatOptions, seed: int, chain: Chain, objective: Objective, inputs: NDArray[Any], report: Bars
 ) -> Attribution:
     from darksight_core.explain import gradient, integrated, smooth
 
-    if args.method == "integrated":
-        return integrated(chain, objective, inputs, baseline=args.baseline, steps=args.steps, report=report)
-    if args.method == "smooth":
-        options = {"noise": args.noise, "samples": args.samples, "seed": args.seed}
-        return smooth(chain, objective, inputs, **options, report=report)
+    if options.method == "integrated":
+        return integrated(chain, objective, inputs, baseline=options.baseline, steps=options.steps, report=report)
+    if options.method == "smooth":
+        noise, samples = options.noise, options.samples
+        return smooth(chain, objective, inputs, noise=noise, samples=samples, seed=seed, report=report)
     return gradient(chain, objective, inputs, report=report)
 
 
 def _attack(
-    args: argparse.Namespace,
+    options: AttackOptions,
+    seed: int,
     chain: Chain,
     objective: Objective,
     policy: ScoringPolicy,
@@ -174,28 +223,39 @@ def _attack(
 ) -> Attack:
     from darksight_core.explain import attack, nearness
 
+    assert options.budget is not None
     wanted: Callable[[Any], Any] = objective
-    if args.reach is not None:
-        wanted = nearness(args.reach)
-    elif args.attack == "out":
-        wanted = lambda points: -objective(points)  # noqa: E731 - the sign is all there is to it
-    low, high = args.range
-    options = {"steps": args.attack_steps, "starts": args.starts, "seed": args.seed}
-    return attack(chain, wanted, policy, inputs, budget=args.budget, low=low, high=high, **options, report=report)
+    if options.reach is not None:
+        wanted = nearness(options.reach)
+    elif options.attack == "out":
+        wanted = lambda points: -objective(points)  # noqa: E731 - only the sign changes
+    low, high = options.range
+    return attack(
+        chain,
+        wanted,
+        policy,
+        inputs,
+        budget=options.budget,
+        low=low,
+        high=high,
+        steps=options.attack_steps,
+        starts=options.starts,
+        seed=seed,
+        report=report,
+    )
 
 
 def _columns(inputs: NDArray[Any], scored: ScoredBatch, found: Attribution, attacked: Attack | None) -> Columns:
     columns = {"inputs": inputs, "heat": found.heat, "value": found.value, "at_rest": found.at_rest}
     if found.gap is not None and found.change is not None:
         columns |= {"change": found.change, "gap": found.gap}
-    columns |= _serving(scored, "")
+    columns |= _score_columns(scored, "")
     if attacked is not None:
-        columns |= {"attacked": attacked.inputs, "moved": attacked.moved, **_serving(attacked.after, "after_")}
+        columns |= {"attacked": attacked.inputs, "moved": attacked.moved, **_score_columns(attacked.after, "after_")}
     return columns
 
 
-def _serving(scored: ScoredBatch, prefix: str) -> Columns:
-    """What the serving scorer and gate say, as columns."""
+def _score_columns(scored: ScoredBatch, prefix: str) -> Columns:
     return {
         f"{prefix}point": scored.points,
         f"{prefix}log_density": scored.log_density,
@@ -206,7 +266,9 @@ def _serving(scored: ScoredBatch, prefix: str) -> Columns:
     }
 
 
-def _result(args: argparse.Namespace, bundle: Bundle, columns: Columns, files: dict[str, str]) -> dict[str, Any]:
+def _result(
+    heat: HeatOptions, change: AttackOptions, bundle: Bundle, columns: Columns, files: dict[str, str]
+) -> dict[str, Any]:
     shown = {name: column.tolist() for name, column in columns.items() if name not in ("inputs", "heat", "attacked")}
     rows: list[dict[str, Any]] = [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
     for row in rows:
@@ -214,17 +276,17 @@ def _result(args: argparse.Namespace, bundle: Bundle, columns: Columns, files: d
             if name in row:
                 row[name] = bundle.class_names[row[name]]
     goal = None
-    if args.budget is not None:
-        goal = {"goal": args.attack or list(args.reach), "budget": args.budget, "range": list(args.range)}
-    return {"method": args.method, "of": args.of, "place": args.place, "attack": goal, "rows": rows, "files": files}
+    if change.budget is not None:
+        goal = {"goal": change.attack or change.reach, "budget": change.budget, "range": change.range}
+    return {"method": heat.method, "of": heat.of, "place": heat.place, "attack": goal, "rows": rows, "files": files}
 
 
-def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
+def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
     from darksight_service.report.heat_maps import draw_sheet
     from darksight_service.report.map_picture import save_map
 
-    if not args.out.suffix:
-        args.out.mkdir(parents=True, exist_ok=True)
+    if not out.suffix:
+        out.mkdir(parents=True, exist_ok=True)
     if "arrays" in files:
         with atomic(files["arrays"]) as partial:
             np.savez(partial, allow_pickle=False, **columns)
@@ -232,18 +294,18 @@ def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, r
         captions = [
             f"{row['predicted']}, log P {row['log_density']:.2f}, p {row['p_value']:.3f}" for row in result["rows"]
         ]
-        if args.budget is not None:
+        if result["attack"] is not None:
             captions = [
                 f"{caption}\nthen {row['after_predicted']}, {row['after_log_density']:.2f}, {row['after_p_value']:.3f}"
                 for caption, row in zip(captions, result["rows"], strict=True)
             ]
-        title = f"{args.method} of {args.of} at the {args.place} place: red raises it, blue lowers it"
+        title = f"{result['method']} of {result['of']} at the {result['place']} point: red raises it, blue lowers it"
         figure = draw_sheet(columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked"))
         with atomic(files["sheet"]) as partial:
             save_map(figure, partial)
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print_rows(result: dict[str, Any]) -> None:
     rows = result["rows"]
     names = ["predicted", "log_density", "log_kde", "p_value", "at_rest"] + (["gap"] if "gap" in rows[0] else [])
     if result["attack"] is not None:

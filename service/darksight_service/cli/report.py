@@ -1,139 +1,144 @@
-"""`darksight report`: one page about a bundle on labelled rows."""
+"""`darksight report`: an HTML page about a bundle on labelled rows."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
+from cyclopts import Group, Parameter
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.predictions.split import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats
-from darksight_service.cli.console import Bars, print_json, require, say
-from darksight_service.cli.labelled import fit_share, held_out, read_rows
+from darksight_service.cli.console import Bars, on_interrupt, print_json, require, say
+from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits, Overwrite, Quiet
+from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
+from darksight_service.report import all_figures, build_page, find, write_pictures
+from darksight_service.report.export import find_browser
+from darksight_service.report.images import read_features, read_images
 from darksight_service.scoring.files.tables import atomic, check_place
 
-__all__ = ["add_parser", "run"]
+__all__ = ["report"]
+
+_CONTENT = Group("Content", sort_key=2)
 
 
-def add_parser(commands: Any) -> None:
-    """Add `report` to the command line."""
-    parser = commands.add_parser(
-        "report",
-        help="write a page about a bundle on labelled predictions",
-        description="Places the rows of FILE on the map of BUNDLE and writes one HTML file: the map, how faithful it "
-        "is, which score finds mistakes, what t-SNE and others make of the same rows, and the rows worth a look. The "
-        "page needs no server and asks none for anything.",
-    )
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("predictions", type=Path, metavar="FILE", help=".npz, .npy, .csv or .parquet, with labels")
-    parser.add_argument("--out", type=Path, required=True, metavar="HTML", help="page to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing page")
-    parser.add_argument(
-        "--ood", type=Path, nargs="+", default=[], action="extend", metavar="FILE", help="predictions for foreign input"
-    )
-    parser.add_argument("--features", type=Path, metavar="FILE", help="features (n, d) that --compare full may read")
-    parser.add_argument("--images", type=Path, metavar="FILE", help="pictures (n, height, width[, 3]) for thumbnails")
-    parser.add_argument(
-        "--path", nargs=2, action="append", default=[], metavar=("A", "B"),
-        help="walk from class A to class B (names or numbers); repeatable (default: the most confused pairs)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--path-points",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar="X,Y",
-        help="walk along these places of the map",
-    )
-    parser.add_argument(
-        "--compare", choices=["none", "quick", "full"], default="quick",
-        help="other methods on the same rows: none; quick: PCA and t-SNE of probabilities; full: t-SNE at three "
-        "perplexities, UMAP and PCA on probabilities, logits and features (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="where slow results are kept (user cache)")
-    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write each figure as .png and .svg too")
-    parser.add_argument("--held-out", action="store_true", help="FILE is the file of the fit: leave its rows out")
-    parser.add_argument(
-        "--logits", action="store_true", help="the values of the files are logits (.npy cannot say so itself)"
-    )
-    parser.add_argument("--title", default="", help="heading of the page")
-    parser.add_argument("--seed", type=int, default=0, help="seed of draws and methods (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.set_defaults(run=run)
+def report(
+    bundle: Path,
+    file: Path,
+    /,
+    *,
+    ood: Annotated[Files, Parameter(group=INPUT)] = (),
+    features: Annotated[Path | None, Parameter(group=INPUT)] = None,
+    images: Annotated[Path | None, Parameter(group=INPUT)] = None,
+    logits: Logits = False,
+    held_out: HeldOut = False,
+    compare: Annotated[Literal["none", "quick", "full"], Parameter(group=_CONTENT)] = "quick",
+    path: Annotated[tuple[tuple[str, str], ...], Parameter(group=_CONTENT, metavar="A B")] = (),
+    path_points: Annotated[
+        tuple[str, ...], Parameter(group=_CONTENT, metavar="'X,Y X,Y ...'", allow_leading_hyphen=True)
+    ] = (),
+    title: Annotated[str, Parameter(group=_CONTENT)] = "",
+    seed: int = 0,
+    cache: Path | None = None,
+    out: Annotated[Path, Parameter(group=OUTPUT)],
+    figures: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    overwrite: Overwrite = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write an HTML report about a bundle.
 
+    Places the rows of FILE on the map and writes one HTML file: the map, how faithful it is, which score finds
+    mistakes, t-SNE and other methods on the same rows, and cases worth a look. The page needs no server and no
+    network.
 
-def run(args: argparse.Namespace) -> int:
-    """Make the page."""
-    require("plotly", "report")
-    from darksight_service.report import all_figures, build_page, find, write_pictures
-    from darksight_service.report.export import find_browser
-    from darksight_service.report.images import read_features, read_images
-
+    Parameters
+    ----------
+    bundle
+        Bundle to report on.
+    file
+        Labelled predictions, .npz, .npy, .csv or .parquet.
+    ood
+        Predictions for out-of-distribution inputs, one or several files.
+    features
+        Features (n, d) of the rows, for --compare full.
+    images
+        Images (n, height, width[, 3]) of the rows, shown as thumbnails.
+    compare
+        Other methods to run on the same rows. quick: PCA and t-SNE of the probabilities. full: t-SNE at three
+        perplexities, UMAP and PCA of probabilities, logits and features.
+    path
+        Show the path from class A to class B, names or numbers. Repeatable. Default: the most confused pairs.
+    path_points
+        Show the path through these points of the map. Repeatable.
+    title
+        Heading of the page.
+    seed
+        Seed of samples and methods.
+    cache
+        Directory for results that are slow to compute. Default: the cache directory of the user.
+    out
+        HTML file to write.
+    figures
+        Directory to write each figure to as .png and .svg.
+    """
     started = time.perf_counter()
-    args.on_interrupt = f"{args.out} was not written"
-    _refuse(args)
-    if args.figures is not None:
+    check_place(out, overwrite=overwrite)
+    if figures is not None:
+        if figures.exists() and not figures.is_dir():
+            raise ConfigError(f"--figures {figures} is not a directory")
         find_browser()
-    bundle = read_bundle(args.bundle, verify=False)
-    predictions = read_rows(args.predictions, bundle, logits=args.logits)
-    foreign = {str(path): read_rows(path, bundle, logits=args.logits) for path in args.ood}
-    features = None if args.features is None else read_features(args.features, len(predictions))
-    images = None if args.images is None else read_images(args.images, len(predictions))
-    pairs = [(_shown_class(bundle, first), _shown_class(bundle, second)) for first, second in args.path]
-    curves = [_curve(places) for places in args.path_points]
-    if args.held_out:
-        kept = held_out(bundle, predictions)
+    loaded = read_bundle(bundle, verify=False)
+    predictions = read_rows(file, loaded, logits=logits)
+    foreign = {str(each): read_rows(each, loaded, logits=logits) for each in ood}
+    row_features = None if features is None else read_features(features, len(predictions))
+    row_images = None if images is None else read_images(images, len(predictions))
+    pairs = [(_shown_class(loaded, first), _shown_class(loaded, second)) for first, second in path]
+    curves = [_curve(points) for points in path_points]
+    if held_out:
+        kept = held_out_rows(loaded, predictions)
         rows = np.flatnonzero(np.isin(predictions.row_hashes(), kept.row_hashes()))
-        if len(rows) != len(kept) and (features is not None or images is not None):
-            raise ConfigError("--held-out with --features or --images needs rows that differ from each other")
-        features = None if features is None else features[rows]
-        images = None if images is None else images[rows]
+        if len(rows) != len(kept) and (row_features is not None or row_images is not None):
+            raise ConfigError(f"{file} has equal rows; --held-out with --features or --images needs distinct rows")
+        row_features = None if row_features is None else row_features[rows]
+        row_images = None if row_images is None else row_images[rows]
         predictions = kept
-    elif fit_share(bundle, predictions) > MAX_LEAK:
-        say("some of these rows were fitted, so figures of the map are better than on new rows; see --held-out")
-    with Bars(quiet=args.quiet) as bars:
-        found = find(
-            bundle,
-            Scorer.load(args.bundle),
-            predictions,
-            foreign,
-            features=features,
-            level=args.compare,
-            paths=pairs,
-            curves=curves,
-            cache=args.cache or _cache(args.compare),
-            seed=args.seed,
-            report=bars,
-        )
-    figures = all_figures(found)
-    page = build_page(found, figures, images, title=args.title)
-    with atomic(args.out) as partial:
-        partial.write_text(page, encoding="utf-8")
-    if args.figures is not None:
-        write_pictures(page, [figure.name for figure in figures], args.figures)
-        say(f"wrote {2 * len(figures)} pictures to {args.figures}")
-    if args.json:
+    elif fit_share(loaded, predictions) > MAX_LEAK:
+        say("some of these rows are fit rows, so the map's figures are better than on new rows; see --held-out")
+    with on_interrupt(f"{out} was not written"):
+        with Bars(quiet=quiet) as bars:
+            found = find(
+                loaded,
+                Scorer.load(bundle),
+                predictions,
+                foreign,
+                features=row_features,
+                level=compare,
+                paths=pairs,
+                curves=curves,
+                cache=cache or _default_cache(compare),
+                seed=seed,
+                report=bars,
+            )
+        drawn = all_figures(found)
+        page = build_page(found, drawn, row_images, title=title)
+        with atomic(out) as partial:
+            partial.write_text(page, encoding="utf-8")
+    if figures is not None:
+        write_pictures(page, [figure.name for figure in drawn], figures)
+        say(f"wrote {2 * len(drawn)} pictures to {figures}")
+    if json:
         print_json(found.as_dict())
-    size = args.out.stat().st_size / 1e6
-    say(f"wrote {args.out} ({size:.1f} MB, {len(figures)} figures, {time.perf_counter() - started:.1f} s)")
-    return 0
+    size = out.stat().st_size / 1e6
+    say(f"wrote {out} ({size:.1f} MB, {len(drawn)} figures, {time.perf_counter() - started:.1f} s)")
 
 
-def _refuse(args: argparse.Namespace) -> None:
-    """Complain about places to write to before any work."""
-    check_place(args.out, overwrite=args.overwrite)
-    if args.figures is not None and args.figures.exists() and not args.figures.is_dir():
-        raise ConfigError(f"{args.figures} is no folder; --figures needs one")
-
-
-def _cache(level: str) -> Path | None:
+def _default_cache(level: str) -> Path | None:
     if level == "none":
         return None
     require("sklearn", "fit")
@@ -143,23 +148,23 @@ def _cache(level: str) -> Path | None:
 
 
 def _shown_class(bundle: Bundle, name: str) -> int:
-    """A class that the map shows, by name or number."""
+    """Position on the map of a class given by name or number."""
     columns = bundle.embedder.columns
     shown = list(range(bundle.embedder.n_inputs)) if columns is None else list(columns)
     names = list(bundle.class_names)
     column = names.index(name) if name in names else int(name) if name.isdigit() else -1
     if column not in shown:
         known = ", ".join(names[k] for k in shown[:12]) + (", ..." if len(shown) > 12 else "")
-        raise ConfigError(f"--path names {name!r}, which is no class of the map; it has {known}")
+        raise ConfigError(f"--path: the map has no class {name!r}; its classes are {known}")
     return shown.index(column)
 
 
-def _curve(texts: list[str]) -> Floats:
-    """Places from x,y texts."""
+def _curve(text: str) -> Floats:
+    """Points (n, 2) from `x,y x,y ...`."""
     try:
-        places = np.array([[float(part) for part in text.split(",")] for text in texts], dtype=np.float64)
+        points = np.array([[float(part) for part in pair.split(",")] for pair in text.split()], dtype=np.float64)
     except ValueError:
-        places = np.empty((0, 0))
-    if places.ndim != 2 or places.shape[1:] != (2,) or len(places) < 2 or not np.isfinite(places).all():
-        raise ConfigError(f"--path-points {' '.join(texts)}: give two or more places as x,y, such as 0,1 2.5,-3")
-    return places
+        points = np.empty((0, 0))
+    if points.ndim != 2 or points.shape[1:] != (2,) or len(points) < 2 or not np.isfinite(points).all():
+        raise ConfigError(f"--path-points {text!r}: give two or more points in quotes, such as '0,1 2.5,-3'")
+    return points

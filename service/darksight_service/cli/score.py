@@ -1,16 +1,17 @@
-"""`darksight score`: score a file of predictions with a bundle, or by a running service, chunk by chunk."""
+"""`darksight score`: score files of predictions with a bundle, or by a running service, chunk by chunk."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Literal, NoReturn
 
+from cyclopts import Group, Parameter
 from darksight_client import Client
 from tqdm import tqdm
 
@@ -21,111 +22,148 @@ from darksight_core.predictions import Kind, Predictions, Store, find_files, ite
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scored import Decision, Reason
-from darksight_service.cli.console import print_json, require
-from darksight_service.cli.remote import add_server_options, connected
+from darksight_service.cli.connection import CONNECTION, Credentials, connect
+from darksight_service.cli.console import on_interrupt, print_json, require
+from darksight_service.cli.options import (
+    OUTPUT,
+    AsJson,
+    Logits,
+    Overwrite,
+    Quiet,
+)
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
 from darksight_service.scoring.files.columns import Columns, bundle_columns, lower_names
 from darksight_service.scoring.files.tables import open_scores
 
-__all__ = ["add_parser", "run"]
+__all__ = ["score"]
 
-# A chunk is many messages, and the service may be busy.
+# A chunk is sent in many messages, and the service may be busy.
 _SERVER_SECONDS = 120.0
+_WORKERS = Group("Workers", sort_key=5)
 
 
-def add_parser(commands: Any) -> None:
-    """Add `score` to the command line."""
-    parser = commands.add_parser(
-        "score",
-        help="score predictions with a bundle, or by a running service",
-        description="Places every row on the bundle's map and writes id, point, densities, fidelity and p_value, and, "
-        "if the bundle has a gate, decision and reason. With --server a running service does so, which stores and "
-        "counts the rows too, and BUNDLE is the name of its model. Memory does not grow with the file. Parquet files "
-        "are scored into a folder, part by part; a run that was ended goes on when it is started again.",
-    )
-    parser.add_argument("bundle", type=str, metavar="BUNDLE", help="bundle file, or name of a model with --server")
-    parser.add_argument(
-        "predictions",
-        nargs="+",
-        metavar="FILE",
-        help=".npz, .npy, .csv or .parquet; of .parquet also several, or a quoted pattern such as 'day/*.parquet'",
-    )
-    parser.add_argument(
-        "--out", type=Path, required=True, help=".npz, .csv or .parquet; a folder for parts of several files"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    parser.add_argument(
-        "--logits", action="store_true", help="the values of FILE are logits (.npy cannot say so itself)"
-    )
-    parser.add_argument("--alpha", type=float, default=0.01, help="count p-values up to this as outliers (%(default)s)")
-    parser.add_argument("--chunk-rows", type=int, default=65_536, help="rows in memory at a time (%(default)s)")
-    parser.add_argument(
-        "--engine", choices=["local", "ray"], default="local", help="who scores into a folder (%(default)s)"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, or Ray actors (%(default)s)")
-    parser.add_argument("--ray-address", metavar="HOST:PORT", help="a Ray cluster (default: Ray on this machine alone)")
-    add_server_options(parser, default=None, help="a service to ask instead of reading a bundle")
-    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What to score with, and how."""
+
+    bundle: str
+    out: Path
+    overwrite: bool
+    kind: Kind | None
+    alpha: float
+    chunk_rows: int
 
 
-def run(args: argparse.Namespace) -> int:
-    """Score a file, or a store of files."""
-    files = find_files(args.predictions)
-    if args.workers < 1:
-        raise ConfigError(f"--workers is {args.workers}; it must be at least 1")
-    is_store = len(files) > 1 or args.workers > 1 or args.engine == "ray" or not args.out.suffix
-    with tqdm(desc="scoring", unit=" rows", unit_scale=True, file=sys.stderr, disable=args.quiet) as bar:
-        tally = _score_store(args, files, bar) if is_store else _score_file(args, files[0], bar)
-    found: dict[str, object] = {
+def score(
+    bundle: str,
+    files: list[str],
+    /,
+    *,
+    logits: Logits = False,
+    alpha: float = 0.01,
+    chunk_rows: int = 65_536,
+    engine: Annotated[Literal["local", "ray"], Parameter(group=_WORKERS)] = "local",
+    workers: Annotated[int, Parameter(group=_WORKERS)] = 1,
+    ray_address: Annotated[str | None, Parameter(group=_WORKERS, metavar="HOST:PORT")] = None,
+    server: Annotated[str | None, Parameter(group=CONNECTION, metavar="HOST:PORT")] = None,
+    credentials: Annotated[Credentials, Parameter(name="*", group=CONNECTION)] = Credentials(),
+    out: Annotated[Path, Parameter(group=OUTPUT)],
+    overwrite: Overwrite = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score predictions in files.
+
+    Places every row on the map of the bundle and writes id, point, densities, fidelity and p-value and, if the bundle
+    has a gate, decision and reason. Memory use does not grow with the file. With --server a running service scores,
+    stores and counts the rows.
+
+    Several .parquet files, or several workers, write a directory with one file per part. If such a run is interrupted,
+    the same command continues it.
+
+    Parameters
+    ----------
+    bundle
+        Bundle file or, with --server, the name of a model.
+    files
+        Predictions: one .npz, .npy, .csv or .parquet file, several .parquet files, or a quoted pattern such as
+        'day/*.parquet'.
+    alpha
+        Count rows with a p-value up to this as outliers.
+    chunk_rows
+        Rows in memory at a time.
+    engine
+        Score in processes of this machine, or on Ray.
+    workers
+        Processes, or Ray actors.
+    ray_address
+        Ray cluster. Default: Ray on this machine alone.
+    server
+        Service to ask instead of reading a bundle.
+    out
+        File to write, .npz, .csv or .parquet, or a directory for several files or workers.
+    """
+    found = find_files(files)
+    if workers < 1:
+        raise ConfigError(f"--workers is {workers}; it must be at least 1")
+    job = _Job(bundle, out, overwrite, "logits" if logits else None, alpha, chunk_rows)
+    with tqdm(desc="scoring", unit=" rows", unit_scale=True, file=sys.stderr, disable=quiet) as bar:
+        if len(found) > 1 or workers > 1 or engine == "ray" or not out.suffix:
+            if server is not None:
+                raise ConfigError("--server scores one file into one file; use a bundle to score into a directory")
+            if engine != "ray" and ray_address is not None:
+                raise ConfigError("--ray-address needs --engine ray")
+            tally = _score_parts(job, found, engine, workers, ray_address, bar)
+        else:
+            tally = _score_file(job, found[0], server, credentials, bar)
+    _print_tally(tally, job, json=json)
+
+
+def _print_tally(tally: Tally, job: _Job, *, json: bool) -> None:
+    rate = tally.outliers / tally.rows
+    result: dict[str, object] = {
         "rows": tally.rows,
         "outliers": tally.outliers,
-        "outlier_rate": tally.outliers / tally.rows,
-        "alpha": args.alpha,
+        "outlier_rate": rate,
+        "alpha": job.alpha,
     }
+    text = f"{tally.rows:,} rows, {tally.outliers:,} outliers ({rate:.2%} at alpha {job.alpha})"
     if tally.accepted is not None:
-        found |= {"accepted": tally.accepted, "acceptance_rate": tally.accepted / tally.rows}
-    if args.json:
-        print_json({**found, "out": str(args.out)})
+        accepted = tally.accepted / tally.rows
+        result |= {"accepted": tally.accepted, "acceptance_rate": accepted}
+        text += f", {tally.accepted:,} accepted by the gate ({accepted:.2%})"
+    if json:
+        print_json({**result, "out": str(job.out)})
     else:
-        gated = ""
-        if tally.accepted is not None:
-            gated = f", {tally.accepted:,} accepted by the gate ({tally.accepted / tally.rows:.2%})"
-        share = f"{tally.outliers / tally.rows:.2%} at alpha {args.alpha}"
-        print(f"{tally.rows:,} rows, {tally.outliers:,} outliers ({share}){gated}; wrote {args.out}")
-    return 0
+        print(f"{text}; wrote {job.out}")
 
 
-def _score_file(args: argparse.Namespace, file: Path, bar: tqdm[NoReturn]) -> Tally:
-    """One file into one."""
-    args.on_interrupt = f"{args.out} was not written" + (" and is as it was" if args.out.exists() else "")
+def _score_file(job: _Job, file: Path, server: str | None, credentials: Credentials, bar: tqdm[NoReturn]) -> Tally:
+    """Score one file into one file."""
     tally = Tally()
-    with open_scores(args.out, overwrite=args.overwrite) as sink, _scoring(args) as (needs_logits, score):
-        for chunk in iter_predictions(
-            file, kind="logits" if args.logits else None, chunk_rows=args.chunk_rows, keep_logits=needs_logits
-        ):
-            columns = score(chunk)
+    with (
+        on_interrupt(f"{job.out} was not {'changed' if job.out.exists() else 'written'}"),
+        open_scores(job.out, overwrite=job.overwrite) as sink,
+        _scoring(job, server, credentials) as (needs_logits, score_chunk),
+    ):
+        for chunk in iter_predictions(file, kind=job.kind, chunk_rows=job.chunk_rows, keep_logits=needs_logits):
+            columns = score_chunk(chunk)
             sink.write(chunk.ids, columns)
-            tally += Tally.of(columns, args.alpha)
+            tally += Tally.of(columns, job.alpha)
             bar.update(len(chunk))
     return tally
 
 
-def _score_store(args: argparse.Namespace, files: tuple[Path, ...], bar: tqdm[NoReturn]) -> Tally:
-    """Parquet files into a folder, part by part."""
-    if args.server is not None:
-        raise ConfigError("--server scores one file into one; name a bundle file to score into a folder")
+def _score_parts(
+    job: _Job, files: tuple[Path, ...], engine: str, workers: int, ray_address: str | None, bar: tqdm[NoReturn]
+) -> Tally:
+    """Score parquet files into a directory, part by part."""
     if any(file.suffix.lower() != ".parquet" for file in files):
-        raise ConfigError("several workers, Ray and folders need .parquet files; name these, or one --out file")
-    if args.engine == "ray":
+        raise ConfigError("several files or workers, Ray and an --out directory need .parquet files")
+    if engine == "ray":
         require("ray", "ray")
-    elif args.ray_address is not None:
-        raise ConfigError("--ray-address needs --engine ray")
-    kind: Kind | None = "logits" if args.logits else None
-    store = Store.open(files, kind=kind)
-    left, tally = plan(store, Path(args.bundle), args.out, overwrite=args.overwrite, alpha=args.alpha)
-    args.on_interrupt = f"finished parts are in {args.out}; the same command goes on"
+    store = Store.open(files, kind=job.kind)
+    left, tally = plan(store, Path(job.bundle), job.out, overwrite=job.overwrite, alpha=job.alpha)
     bar.total = len(store)
     bar.update(tally.rows)
 
@@ -134,36 +172,36 @@ def _score_store(args: argparse.Namespace, files: tuple[Path, ...], bar: tqdm[No
         tally += part
         bar.update(part.rows)
 
-    options = (str(Path(args.bundle).resolve()), int(time.time() * 1000.0), kind, args.alpha, args.chunk_rows)
-    workers = min(args.workers, len(left))
-    if left and args.engine == "ray":
-        score_ray(left, options, workers, report, address=args.ray_address)
-    elif left:
-        score_local(left, options, workers, report)
+    options = (str(Path(job.bundle).resolve()), int(time.time() * 1000.0), job.kind, job.alpha, job.chunk_rows)
+    workers = min(workers, len(left))
+    with on_interrupt(f"finished parts are in {job.out}; rerun the same command to continue"):
+        if left and engine == "ray":
+            score_ray(left, options, workers, report, address=ray_address)
+        elif left:
+            score_local(left, options, workers, report)
     return tally
 
 
 @contextmanager
-def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predictions], Columns]]]:
-    """Whether logits are needed where there are any, and what makes columns of a chunk."""
-    if args.server is None:
-        bundle = read_bundle(args.bundle)
-        gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
-        yield (
-            gate is not None and gate.reject_score in LOGIT_SCORES,
-            partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate),
-        )
+def _scoring(
+    job: _Job, server: str | None, credentials: Credentials
+) -> Iterator[tuple[bool, Callable[[Predictions], Columns]]]:
+    """Whether logits are needed if there are any, and a function that scores a chunk."""
+    if server is not None:
+        with connect(server, credentials, _SERVER_SECONDS) as client:
+            yield True, partial(_score_remotely, client, job.bundle)
         return
-    with connected(args, _SERVER_SECONDS) as client:
-        yield True, partial(_by_server, client, args.bundle)
+    bundle = read_bundle(job.bundle)
+    gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
+    needs_logits = gate is not None and gate.reject_score in LOGIT_SCORES
+    yield needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
 
 
-def _by_server(client: Client, model: str, chunk: Predictions) -> Columns:
-    is_logits = chunk.logits is not None
+def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
     scored = client.score(
         model,
         chunk.probs if chunk.logits is None else chunk.logits,
-        logits=is_logits,
+        logits=chunk.logits is not None,
         prediction_ids=chunk.ids,
         partial_ok=True,
     )

@@ -1,7 +1,7 @@
-"""The explorer's process, started by the supervisor or by `darksight explore`.
+"""The explorer process, started by the supervisor or by `darksight explore`.
 
-People look while the service scores: whatever a page asks for happens here, at a lower priority, and no worker notices.
-The socket is made by whoever starts the process, so that its port is known and ours before anything else happens.
+Requests of pages run here, at a lower priority, and do not slow the workers down. The parent opens the listening
+socket, so that the port is known and reserved before anything else happens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -31,9 +30,7 @@ from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import stop_event
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from darksight_service.store import Store
+from darksight_service.store import Store
 
 __all__ = ["main", "serve"]
 
@@ -44,7 +41,7 @@ _log = logging.getLogger("darksight.explorer")
 
 
 def main() -> int:
-    """Run as a child of the supervisor, whose listening socket is the descriptor given."""
+    """Run as a child of the supervisor; the argument is the descriptor of the listening socket."""
     settings = read_settings()
     set_up_logs("explorer", settings.log_level)
     os.nice(_NICE)
@@ -54,23 +51,22 @@ def main() -> int:
 
 
 def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_ready: Callable[[], None]) -> int:
-    """Serve until `stop` is set; the exit status.
+    """Serve until `stop` is set, and return the exit status.
 
     Parameters
     ----------
     settings
-        Of the service.
+        Settings of the service.
     bound
         Listening socket.
     stop
-        Ends it.
+        Event that ends the server.
     when_ready
-        Called without arguments when requests are answered.
+        Called when requests are answered.
     """
     with tempfile.TemporaryDirectory(prefix="darksight-explorer-") as folder:
-        sources = _sources(settings, Path(folder))
         config = uvicorn.Config(
-            make_app(sources),
+            make_app(_sources(settings, Path(folder))),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -83,19 +79,19 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
         )
         config.load()
         server = uvicorn.Server(config)
-        # Not in the main thread: there uvicorn takes signals for itself.
+        # Not in the main thread, where uvicorn would install signal handlers.
         thread = threading.Thread(target=server.run, args=([bound],), name="uvicorn")
         thread.start()
-        # Before somebody waits for it; it takes a third of a second.
+        # Compressed now and not at the first request: it takes a third of a second.
         threading.Thread(target=packed_plotly, name="plotly", daemon=True).start()
         try:
-            # Fails if the supervisor is gone meanwhile; then the thread must not keep the process.
+            # This fails if the supervisor has exited meanwhile; the thread must not keep the process alive then.
             when_ready()
-            stamp = _stamp(settings)
+            read_at = _certificate_times(settings)
             while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
-                if (now := _stamp(settings)) != stamp:
-                    stamp = now
-                    _reload(config, settings)
+                if (now := _certificate_times(settings)) != read_at:
+                    read_at = now
+                    _reload_certificate(config, settings)
         finally:
             server.should_exit = True
             thread.join()
@@ -103,44 +99,39 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
 
 
 def _sources(settings: Settings, folder: Path) -> Sources:
-    # Nothing is scored here: what the registry wants to count goes to a folder that nobody reads.
+    # The explorer scores nothing: what the registry counts goes to a temporary directory.
     counts = Counts(folder, 0, max_models=settings.max_models)
     state_file = StateFile(settings.data_dir / "registry.json")
     registry = Registry(state_file, settings.bundles, counts)
     registry.refresh()
-    open_store = lru_cache(partial(_open_store, settings))
 
+    # Opened at the first request that needs it: pages must work while the database is down.
+    @lru_cache
     def store() -> Store:
-        return open_store()
+        opened = Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+        # Modules and bundles are loaded by now. A garbage collection that visits them takes 100 ms, and every few
+        # thousand rows that are read start one.
+        gc.collect()
+        gc.freeze()
+        return opened
 
     return Sources(settings, registry, Control(registry, state_file, store), store)
 
 
-def _open_store(settings: Settings) -> Store:
-    from darksight_service.store import Store
-
-    store = Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
-    # All modules and bundles are there now. To look through them for garbage takes 100 ms, and every few thousand rows
-    # that are read begin such a search.
-    gc.collect()
-    gc.freeze()
-    return store
-
-
-def _stamp(settings: Settings) -> tuple[float, ...]:
+def _certificate_times(settings: Settings) -> tuple[float, ...]:
     paths = (settings.tls_cert, settings.tls_key)
     return tuple(path.stat().st_mtime if path is not None and path.exists() else 0.0 for path in paths)
 
 
-def _reload(config: uvicorn.Config, settings: Settings) -> None:
-    """Take a renewed certificate for connections from now on."""
+def _reload_certificate(config: uvicorn.Config, settings: Settings) -> None:
+    """Use a renewed certificate for new connections."""
     if config.ssl is None or settings.tls_cert is None:
         return
     try:
         config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
-        _log.info("certificate_read")
+        _log.info("certificate_reloaded")
     except (OSError, ssl.SSLError) as error:
-        _log.error("certificate_kept_as_it_was", extra={"error": str(error)})
+        _log.error("certificate_reload_failed", extra={"error": str(error)})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The storage worker: the one process of a replica that writes to the store.
+"""The storage worker: the one process of a replica that writes to the database.
 
-It drains the spools of all workers, takes over changes that other replicas made, drops what is past retention, and
-tells the live accuracy. While the database is away it waits, and nothing that serves notices.
+It drains the spools of all workers, applies changes that other replicas made, drops points beyond the retention limits,
+and publishes the live accuracy. While the database is down it waits, and scoring is not affected.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _SYNC_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
 _PRUNE_SECONDS = 60.0
 _RETRY_SECONDS = 2.0
-# Live accuracy is that of the last day.
-_WINDOW_MS = 86_400_000
-# After the workers are gone, time to bring what they left to the store.
-_LAST_SECONDS = 10.0
+# The live accuracy covers the last day.
+_ACCURACY_MS = 86_400_000
+_DAY_MS = 86_400_000
+# Time to write what the workers left after they have exited.
+_FINISH_SECONDS = 10.0
 
 _log = logging.getLogger("darksight.storage")
 
@@ -49,7 +50,7 @@ def main() -> int:
     """Run the storage worker until it is told to stop."""
     settings = read_settings()
     set_up_logs("storage", settings.log_level)
-    # Answers come first where cores are scarce: what is in the spool is safe.
+    # Scoring has priority: what is in the spool is safe.
     os.nice(_NICE)
     stop = stop_event()
     counts = StorageCounts(settings.data_dir / "counts", max_models=settings.max_models)
@@ -58,7 +59,7 @@ def main() -> int:
     if store is None:
         return 0
     storage = StorageWorker(settings, store, counts)
-    # What is there by now stays: no collection need go through it while records come and go by the thousand.
+    # Everything loaded so far stays. A garbage collection need not visit it while thousands of records come and go.
     gc.collect()
     gc.freeze()
     while not stop.wait(_TICK_SECONDS):
@@ -70,16 +71,16 @@ def main() -> int:
 
 
 class StorageWorker:
-    """What the storage worker does, step by step.
+    """Drains spools, follows changes and maintains the database.
 
     Parameters
     ----------
     settings
-        Folders and retention.
+        Settings of the service.
     store
-        Where everything goes.
+        The database.
     counts
-        Where it is counted.
+        Metrics of the storage worker.
     """
 
     def __init__(self, settings: Settings, store: Store, counts: StorageCounts) -> None:
@@ -91,27 +92,27 @@ class StorageWorker:
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys((_ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
-        self._is_trail_whole = False
+        self._is_trail_complete = False
         self._targets: dict[str, float] = {}
-        self._is_up = True
+        self._is_store_up = True
         self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:
-        """Do what is due."""
+        """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        for every, work in ((_ACCURACY_SECONDS, self._tell_accuracy), (_PRUNE_SECONDS, self._tend)):
+        for every, work in ((_ACCURACY_SECONDS, self._publish_accuracy), (_PRUNE_SECONDS, self._maintain)):
             if now >= self._due[every]:
                 self._due[every] = now + every
                 self._attempt(work)
         self._count_drains()
 
     def finish(self) -> None:
-        """The workers are gone: bring what they left to the store, as far as that goes now."""
+        """Write what the workers left after they have exited, as far as possible now."""
         self._find_spools()
-        end = time.monotonic() + _LAST_SECONDS
+        end = time.monotonic() + _FINISH_SECONDS
         while time.monotonic() < end:
-            depths = [drain.stats() for drain in self._drains.values()]
-            if not any(depth.depth_bytes for depth in depths) or any(depth.last_error for depth in depths):
+            stats = [drain.stats() for drain in self._drains.values()]
+            if not any(each.depth_bytes for each in stats) or any(each.last_error for each in stats):
                 break
             time.sleep(_TICK_SECONDS)
         self._stop.set()
@@ -120,7 +121,7 @@ class StorageWorker:
         self._count_drains()
 
     def _find_spools(self) -> None:
-        """One drain for every spool, those of workers that are no more included."""
+        """Start a drain for every new spool, including those that former workers left."""
         for folder in sorted((self._settings.data_dir / "spool").glob("worker-*")):
             if folder not in self._drains:
                 drain = self._drains[folder] = Drain(folder, self._store)
@@ -132,7 +133,7 @@ class StorageWorker:
         self._threads.append(thread)
 
     def _follow_changes(self) -> None:
-        """Take changes over every second, however long pruning and counting take meanwhile."""
+        """Apply changes every second, however long pruning takes meanwhile."""
         while True:
             self._attempt(self._sync)
             if self._stop.wait(_SYNC_SECONDS):
@@ -141,28 +142,28 @@ class StorageWorker:
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
-            if not self._is_up:
-                _log.info("store_returned")
-            self._is_up = True
+            if not self._is_store_up:
+                _log.info("store_available")
+            self._is_store_up = True
         except StoreUnavailableError as error:
-            if self._is_up:
-                _log.warning("store_went_away", extra={"error": error.message})
-            self._is_up = False
+            if self._is_store_up:
+                _log.warning("store_unavailable", extra={"error": error.message})
+            self._is_store_up = False
             self._counts.add("store_errors")
         except Exception:
-            _log.exception("keeping_failed", extra={"work": work.__name__})
+            _log.exception("maintenance_failed", extra={"work": work.__name__})
             self._counts.add("store_errors")
 
     def _sync(self) -> None:
-        if not self._is_trail_whole:
+        if not self._is_trail_complete:
             record_deployments(self._state_file, self._store, self._settings.bundles)
-            self._is_trail_whole = True
+            self._is_trail_complete = True
         sync(self._state_file, self._store)
 
-    def _tell_accuracy(self) -> None:
+    def _publish_accuracy(self) -> None:
         until = int(time.time() * 1000) + 1
         for name, model in self._state_file.read().models.items():
-            found = self._store.accuracy(name, model.active, since_ms=until - _WINDOW_MS, until_ms=until)
+            found = self._store.accuracy(name, model.active, since_ms=until - _ACCURACY_MS, until_ms=until)
             self._counts.set_accuracy(
                 name,
                 model.active,
@@ -174,7 +175,7 @@ class StorageWorker:
             )
 
     def _target(self, version: str, path: str) -> float:
-        """Accuracy that the bundle certifies for accepted rows, 0 if it certifies none."""
+        """Certified accuracy of accepted rows; 0 if the bundle certifies none."""
         if version not in self._targets:
             file = deployed_path(self._settings.bundles, path, version)
             certificate = read_bundle(file, verify=False).manifest["certificate"]
@@ -183,11 +184,11 @@ class StorageWorker:
             self._targets[version] = float(reject["promised"]) if is_promised else 0.0
         return self._targets[version]
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         settings = self._settings
         self._store.tend()
         limits = Limits(
-            max_age_ms=int(settings.retention_days * 86_400_000),
+            max_age_ms=int(settings.retention_days * _DAY_MS),
             max_rows=settings.retention_rows,
             max_bytes=settings.retention_bytes,
         )
@@ -204,20 +205,20 @@ class StorageWorker:
             self._counts.follow(name, sum(getattr(each, name) for each in stats))
         self._counts.follow("store_errors", sum(each.errors for each in stats))
         lag = max((each.lag_seconds for each in stats), default=0.0)
-        self._counts.set_drain(lag_seconds=lag, is_store_up=self._is_up)
+        self._counts.set_drain(lag_seconds=lag, is_store_up=self._is_store_up)
 
 
 def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts) -> Store | None:
-    """The store, as soon as it can be had; None if told to stop before."""
-    is_told = False
+    """The database, as soon as it can be opened; None if told to stop before."""
+    was_logged = False
     while True:
         try:
             return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
         except DarkSightError as error:
             counts.add("store_errors")
-            if not is_told:
-                _log.warning("store_awaited", extra={"error": error.message})
-                is_told = True
+            if not was_logged:
+                _log.warning("store_unavailable", extra={"error": error.message})
+                was_logged = True
         if stop.wait(_RETRY_SECONDS):
             return None
 

@@ -1,7 +1,7 @@
 """A worker: one process on one core that answers gRPC calls.
 
-Started by the supervisor, with its settings in the environment and its number as argument. It says `ready` on stdout
-when it listens, and ends when it gets SIGTERM or when the supervisor is gone.
+The supervisor starts it, with settings in the environment and its number as argument. It prints `ready` on stdout when
+it listens, and stops on SIGTERM or when the supervisor has exited.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import logging
 import os
 import sys
 import threading
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
@@ -28,16 +27,14 @@ from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import stop_event
 from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from darksight_service.store import Store
+from darksight_service.store import Store
 
 __all__ = ["main"]
 
-# Looks at the state file: a change reaches all workers within this time.
+# A change of the state file reaches all workers within this time.
 _WATCH_SECONDS = 0.05
 _SPOOL_SECONDS = 1.0
-# The interpreter's 5 ms is an age for a call of 0.2 ms that waits behind a large batch.
+# The interpreter's 5 ms is too long for a call of 0.2 ms that waits behind a large batch.
 _SWITCH_SECONDS = 0.0005
 
 _log = logging.getLogger("darksight.worker")
@@ -49,7 +46,7 @@ def main() -> int:
     settings = read_settings()
     set_up_logs(f"worker-{number}", settings.log_level)
     cores = sorted(os.sched_getaffinity(0))
-    # Pinned, the interpreter's lock does not travel between cores, which is worth half of the pace.
+    # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     sys.setswitchinterval(_SWITCH_SECONDS)
     stop = stop_event()
@@ -63,18 +60,19 @@ def main() -> int:
         max_bytes=settings.spool_bytes,
         durability=settings.durability,
     )
-    monitor = ScoringService(registry, spool)
-    open_store = lru_cache(partial(_open_store, settings))
+    service = ScoringService(registry, spool)
 
+    # Opened at the first call that needs it: scoring must start while the database is down.
+    @lru_cache
     def store() -> Store:
-        return open_store()
+        return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
 
     bulk = BulkPool()
-    scoring = Scoring(monitor, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
-    admin = Admin(Control(registry, state_file, store), monitor)
-    inference = InferenceServicer(monitor, bulk)
+    scoring = Scoring(service, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
+    admin = Admin(Control(registry, state_file, store), service)
+    inference = InferenceServicer(service, bulk)
     server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk)
-    # What is there by now stays. A collection that goes through it holds up calls for tens of milliseconds.
+    # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.
     gc.collect()
     gc.freeze()
     server.start()
@@ -91,30 +89,23 @@ def main() -> int:
     return 0
 
 
-def _open_store(settings: Settings) -> Store:
-    # Only administration and stored points need it, and it takes a while to import.
-    from darksight_service.store import Store
-
-    return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
-
-
 def _watch(
     stop: threading.Event, registry: Registry, spool: Spool, counts: Counts, server: RpcServer, settings: Settings
 ) -> None:
-    """Serve what the state file says, and close spool segments in time."""
+    """Reload the state file when it changes, and close spool segments in time."""
     elapsed = _SPOOL_SECONDS
     while not stop.wait(_WATCH_SECONDS):
         try:
             if registry.refresh():
                 server.set_serving(list(registry.models()))
-                _log.info("state_taken_over", extra={"change": registry.state.last_change})
+                _log.info("state_reloaded", extra={"change": registry.state.last_change})
             elapsed += _WATCH_SECONDS
             if elapsed >= _SPOOL_SECONDS:
                 elapsed = 0.0
                 spool.tick()
                 counts.process.set_spool(spool.stats(), limit_bytes=settings.spool_bytes)
         except Exception:
-            # Whatever it was, it will be tried again; what serves goes on.
+            # It is tried again at the next tick, and calls are served meanwhile.
             _log.exception("watch_failed")
 
 

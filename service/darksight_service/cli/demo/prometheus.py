@@ -1,8 +1,8 @@
-"""A real Prometheus beside real services, with the alerts of deploy/prometheus: which of them fire, and when.
+"""A Prometheus process that scrapes services and evaluates the rules of deploy/prometheus: which alerts fire, and when.
 
-Windows and waiting times of the rules are minutes to days, a demo has half a minute. So a copy of the rules is used in
-which time runs `SPEED` times as fast: windows, intervals and waiting times are divided by it, nothing else is changed.
-Alerts on the service itself keep their times: how long it may be away does not depend on the traffic.
+The windows and `for` durations of the rules are minutes to days, and a demo takes half a minute. So it uses a copy of
+the rules in which windows, intervals and `for` durations are divided by `SPEED`; nothing else changes. The rules about
+the service itself keep their durations, because they do not depend on the traffic.
 """
 
 from __future__ import annotations
@@ -24,52 +24,51 @@ from typing import Any
 
 from darksight_service.errors import RefusedError
 
-__all__ = ["RULES", "SPEED", "Alarm", "Prometheus", "faster", "first_alarms", "running_prometheus", "why_not"]
+__all__ = ["RULES", "SPEED", "Alert", "Prometheus", "first_alerts", "run_prometheus", "speed_up", "why_unavailable"]
 
-RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules"
-"""Where a checkout has the rules; an installed package has none."""
+RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules"
+"""The rules in a checkout of the repository; an installed package has none."""
 
 SPEED = 60
-"""A second of the replay is a minute of the rules."""
+"""A second of the demo is a minute of the rules."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-# A scrape and the evaluations of rules that use it, one after the other.
-_EVERY = "1s"
-_PATIENCE = 120.0
-_SERVICE = "service.yml"
+_INTERVAL = "1s"
+_START_SECONDS = 120.0
+_SERVICE_RULES = "service.yml"
 
 
-def why_not() -> str | None:
-    """Why there can be no Prometheus here, or None if there can."""
+def why_unavailable() -> str | None:
+    """Why Prometheus cannot run here, or None if it can."""
     if shutil.which("prometheus") is None:
         return "prometheus is not installed (Debian: apt-get install prometheus)"
     return None if RULES.is_dir() else "the rules of deploy/prometheus are only in a checkout of the repository"
 
 
-def faster(rules: str, speed: int = SPEED) -> str:
-    r"""Rules whose windows, offsets, intervals and waiting times are divided by `speed`, to no less than a second.
+def speed_up(rules: str, speed: int = SPEED) -> str:
+    r"""Rules whose windows, offsets, intervals and durations are divided by `speed`, to at least one second.
 
-    >>> faster("for: 5m\\nexpr: increase(rows[1h] offset 1d) > 4 * 3600", 60)
+    >>> speed_up("for: 5m\\nexpr: increase(rows[1h] offset 1d) > 4 * 3600", 60)
     'for: 5s\\nexpr: increase(rows[60s] offset 1440s) > 4 * 60'
     """
 
-    def shorter(match: re.Match[str]) -> str:
+    def divide(match: re.Match[str]) -> str:
         return f"{match[1]}{max(int(match[2]) * _UNITS[match[3]] // speed, 1)}s"
 
-    rules = re.sub(r"(\[|offset |for: |interval: )(\d+)([smhd])\b", shorter, rules)
+    rules = re.sub(r"(\[|offset |for: |interval: )(\d+)([smhd])\b", divide, rules)
     return rules.replace("4 * 3600", f"4 * {3_600 // speed}")
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class Alert:
     """The first time that an alert fired.
 
     Parameters
     ----------
     name, severity, model
-        Of the alert; the model is empty if it is about the service.
+        Labels of the alert; the model is empty if the alert is about the service.
     rows
-        Rows of the model that Prometheus knew of then; 0 without a model.
+        Rows of the model that Prometheus had counted by then; 0 without a model.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Prometheus:
     url: str
 
     def get(self, path: str, **parameters: str | float) -> Any:
-        """Answer of its API."""
+        """Data of an answer of its HTTP API."""
         address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(address, timeout=30) as answer:
@@ -95,27 +94,27 @@ class Prometheus:
             raise
 
     def samples(self, selector: str) -> list[Mapping[str, Any]]:
-        """All samples of series, each with its labels as `metric` and pairs of time and text as `values`."""
+        """Samples of the last hour, by series: labels as `metric`, pairs of time and text as `values`."""
         found: list[Mapping[str, Any]] = self.get("query", query=f"{selector}[1h]")["result"]
         return found
 
-    def alarms(self) -> list[Alarm]:
+    def alerts(self) -> list[Alert]:
         """Alerts that have fired since the start, in the order of their first time."""
-        return first_alarms(self.samples('ALERTS{alertstate="firing"}'), self.samples("model:darksight_drift_rows:sum"))
+        return first_alerts(self.samples('ALERTS{alertstate="firing"}'), self.samples("model:darksight_drift_rows:sum"))
 
-    def promises(self) -> dict[str, str]:
+    def false_alarm_rates(self) -> dict[str, str]:
         """How unlikely each alert is without drift, by name."""
         rules = [rule for group in self.get("rules", type="alert")["groups"] for rule in group["rules"]]
         return {rule["name"]: rule["annotations"].get("unlikely", "") for rule in rules}
 
 
-def first_alarms(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+def first_alerts(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Alert]:
     """First firing of each alert and model, with the rows that had been counted at that time.
 
     Parameters
     ----------
     alerts, rows
-        Series as Prometheus gives them, of ALERTS and of rows by model.
+        Series as Prometheus returns them, of ALERTS and of rows by model.
     """
     counted = {series["metric"]["model"]: series["values"] for series in rows}
     found = []
@@ -123,35 +122,37 @@ def first_alarms(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str
         labels, at = series["metric"], series["values"][0][0]
         model = labels.get("model", "")
         before = [float(value) for when, value in counted.get(model, []) if when <= at]
-        found.append((at, Alarm(labels["alertname"], labels["severity"], model, int(before[-1]) if before else 0)))
-    return [alarm for _, alarm in sorted(found, key=lambda pair: (pair[0], pair[1].rows, pair[1].name))]
+        found.append((at, Alert(labels["alertname"], labels["severity"], model, int(before[-1]) if before else 0)))
+    return [alert for _, alert in sorted(found, key=lambda pair: (pair[0], pair[1].rows, pair[1].name))]
 
 
 @contextlib.contextmanager
-def running_prometheus(
-    folder: Path, services: Mapping[str, str], *, is_service_fast: bool = False
+def run_prometheus(
+    folder: Path, services: Mapping[str, str], *, speed_up_service_rules: bool = False
 ) -> Iterator[Prometheus]:
-    """Prometheus with the fast rules, reading the metrics of services every second; ends with the block.
+    """Run Prometheus with the fast rules, scraping services every second, until the end of the block.
 
     Parameters
     ----------
     folder
-        For its files; emptied.
+        Directory for its files. It is emptied.
     services
-        Addresses by the name that stands for each in the label `instance`.
-    is_service_fast
-        Whether time runs faster for alerts on the service itself, too.
+        Addresses, by the value of the label `instance`.
+    speed_up_service_rules
+        Divide the durations of the rules about the service too.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "rules").mkdir(parents=True)
     for path in RULES.glob("*.yml"):
-        rules, is_kept = path.read_text(encoding="utf-8"), path.name == _SERVICE and not is_service_fast
-        (folder / "rules" / path.name).write_text(rules if is_kept else faster(rules), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        if path.name != _SERVICE_RULES or speed_up_service_rules:
+            text = speed_up(text)
+        (folder / "rules" / path.name).write_text(text, encoding="utf-8")
     targets = [
         {"targets": [urllib.parse.urlsplit(url).netloc], "labels": {"instance": name}} for name, url in services.items()
     ]
     config = {
-        "global": {"scrape_interval": _EVERY, "evaluation_interval": _EVERY},
+        "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
         "rule_files": ["rules/*.yml"],
         "scrape_configs": [{"job_name": "darksight", "static_configs": targets}],
     }
@@ -166,11 +167,11 @@ def running_prometheus(
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _START_SECONDS
         while not _is_ready(f"http://{address}", len(services)):
             if process.poll() is not None or time.monotonic() > end:
                 where = ", ".join(services.values())
-                raise RefusedError(f"prometheus did not start or does not reach {where}; see {log}")
+                raise RefusedError(f"prometheus did not start or cannot reach {where}; see {log}")
             time.sleep(0.1)
         yield Prometheus(f"http://{address}")
     finally:
@@ -183,11 +184,11 @@ def running_prometheus(
 
 
 def _is_ready(url: str, services: int) -> bool:
-    """Whether it serves, and has read every service at least twice: from then on no row is missed."""
+    """Whether it is ready and has scraped every service at least twice: from then on it misses no row."""
     try:
         with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
             pass
-        looks = [[value for _, value in series["values"]] for series in Prometheus(url).samples("up")]
+        scrapes = [[value for _, value in series["values"]] for series in Prometheus(url).samples("up")]
     except OSError:
         return False
-    return sum(values.count("1") >= 2 for values in looks) == services
+    return sum(values.count("1") >= 2 for values in scrapes) == services

@@ -1,4 +1,4 @@
-"""Rows that a command judges a bundle by: of the right classes, and not those that the map was fitted to."""
+"""Rows to evaluate a bundle on: with the classes of the bundle, and not among the rows that the map was fitted to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
 from darksight_core.predictions.split import RowSketch, leak, make_split
 
-__all__ = ["fit_share", "held_out", "read_rows"]
+__all__ = ["fit_share", "held_out_rows", "read_rows"]
 
 
 def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Predictions:
-    """Read a file and refuse it unless it has the classes of the bundle."""
+    """Read a file; ConfigError unless it has the classes of the bundle, in the same order."""
     predictions = read_predictions(path, kind="logits" if logits else None, keep_logits=True)
     if predictions.n_classes != bundle.embedder.n_inputs:
         raise ConfigError(
@@ -25,8 +25,8 @@ def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Prediction
     if predictions.class_names not in (bundle.class_names, numbers) and bundle.class_names != numbers:
         first = next(k for k, name in enumerate(bundle.class_names) if name != predictions.class_names[k])
         raise ConfigError(
-            f"{path} calls class {first} {predictions.class_names[first]!r}, but {bundle.path} calls it "
-            f"{bundle.class_names[first]!r}; bring the columns into the order of the bundle"
+            f"{path}: class {first} is named {predictions.class_names[first]!r}, but {bundle.class_names[first]!r} in "
+            f"{bundle.path}; reorder the columns"
         )
     return predictions
 
@@ -36,12 +36,15 @@ def fit_share(bundle: Bundle, predictions: Predictions) -> float:
     return leak(bundle.splits.fit, RowSketch.of(predictions.row_hashes()))
 
 
-def held_out(bundle: Bundle, predictions: Predictions) -> Predictions:
-    """The rows that the fit has not seen, of the very file that it was given: the split is drawn anew and checked."""
+def held_out_rows(bundle: Bundle, predictions: Predictions) -> Predictions:
+    """The calibration and test rows of the file that the bundle was fitted to.
+
+    The split is drawn again by its seed and compared with the hashes in the bundle.
+    """
     config = bundle.manifest["fit_config"]
     refusal = ConfigError(
-        f"{predictions.source} is not the file that {bundle.path} was fitted to, so which of its rows were held out is "
-        "not known; leave --held-out away"
+        f"{predictions.source} is not the file that {bundle.path} was fitted to, so it is not known which of its rows "
+        "were held out; omit --held-out"
     )
     try:
         fit, calibrate, test = config["shares"]

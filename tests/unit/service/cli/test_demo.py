@@ -1,4 +1,4 @@
-"""The parts of the drift replay that need no process."""
+"""The parts of the demo that need no process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.cli import replay
-from darksight_service.cli.replay import RULES, Alarm, faster, first_alarms, why_not
-from darksight_service.cli.traffic import KINDS, draw_letters, show
+from darksight_service.cli.demo import prometheus
+from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
+from darksight_service.cli.demo.prometheus import RULES, Alert, first_alerts, speed_up, why_unavailable
 
 DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
 
@@ -18,7 +18,7 @@ def test_fast_rules_divide_times_and_change_nothing_else() -> None:
     """Windows, offsets, intervals and waiting times are divided; names of series, limits and texts stay."""
     rules = "interval: 1m\nfor: 5m\nexpr: rows:increase1h - increase(rows[1h] offset 1d) > 13.2\nsummary: for days, 5m"
 
-    assert faster(rules, 60) == (
+    assert speed_up(rules, 60) == (
         "interval: 1s\nfor: 5s\nexpr: rows:increase1h - increase(rows[60s] offset 1440s) > 13.2\nsummary: for days, 5m"
     )
 
@@ -29,13 +29,13 @@ def test_fast_rules_divide_every_time_of_the_repository(path: Path) -> None:
     units = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
     text = path.read_text(encoding="utf-8")
     before = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(text)]
-    after = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(faster(text, 60))]
+    after = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(speed_up(text, 60))]
 
     assert len(before) > 0
     assert after == [max(seconds // 60, 1) for seconds in before]
 
 
-def test_first_alarms_have_the_rows_counted_before_them() -> None:
+def test_first_alerts_have_the_rows_counted_before_them() -> None:
     """An alert takes the last count that is not later than its first firing; alerts of the service have no rows."""
     labels = {"alertname": "Drift", "severity": "page", "model": "a"}
     alerts = [
@@ -48,32 +48,32 @@ def test_first_alarms_have_the_rows_counted_before_them() -> None:
         {"metric": {"model": "b"}, "values": [(12.0, "7")]},
     ]
 
-    assert first_alarms(alerts, rows) == [
-        Alarm("Drift", "page", "b", 0),
-        Alarm("Drift", "page", "a", 90),
-        Alarm("Down", "page", "", 0),
+    assert first_alerts(alerts, rows) == [
+        Alert("Drift", "page", "b", 0),
+        Alert("Drift", "page", "a", 90),
+        Alert("Down", "page", "", 0),
     ]
 
 
-def test_why_not_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_why_unavailable_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the program, and without the rules, the reason says so; with both there is none."""
-    monkeypatch.setattr(replay.shutil, "which", lambda name: None)
-    assert "not installed" in str(why_not())
-    monkeypatch.setattr(replay.shutil, "which", lambda name: "/bin/prometheus")
-    assert why_not() is None
-    monkeypatch.setattr(replay, "RULES", tmp_path / "rules")
-    assert "checkout" in str(why_not())
+    monkeypatch.setattr(prometheus.shutil, "which", lambda name: None)
+    assert "not installed" in str(why_unavailable())
+    monkeypatch.setattr(prometheus.shutil, "which", lambda name: "/bin/prometheus")
+    assert why_unavailable() is None
+    monkeypatch.setattr(prometheus, "RULES", tmp_path / "rules")
+    assert "checkout" in str(why_unavailable())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_traffic_is_images_and_the_same_every_time(kind: str) -> None:
     """Each kind gives images of 64 pixels in [0, 1], as many as there are digits, and repeats itself."""
     digits = np.random.default_rng(0).random((7, 64))
-    shown = show(digits, kind)
+    shown = alter(digits, kind)
 
     assert shown.shape == digits.shape
     assert 0.0 <= shown.min() <= shown.max() <= 1.0
-    np.testing.assert_array_equal(shown, show(digits, kind))
+    np.testing.assert_array_equal(shown, alter(digits, kind))
     assert (kind == "clean") == np.array_equal(shown, digits)
 
 

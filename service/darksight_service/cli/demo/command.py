@@ -1,0 +1,279 @@
+"""`darksight demo`: the whole system on the handwritten digits that scikit-learn ships.
+
+Trains a small classifier, fits the map of its predictions and calibrates a gate. Then starts a real service, monitored
+by a real Prometheus if one is installed, to which five callers send traffic as in production: one sends what the
+classifier was trained for, the others do not. Each caller uses a model of its own, so that each has its own alerts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from darksight_client import Client, Gated, Reason
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from darksight_core.bundle import read_bundle, write_bundle
+from darksight_core.drift import ville_threshold
+from darksight_core.fit.config import FitConfig
+from darksight_core.gate.certify import Rules, ScoredRows, certify
+from darksight_core.predictions import from_arrays
+from darksight_core.predictions.split import make_split
+from darksight_core.runtime.scorer import Scorer
+from darksight_service.cli.console import Bars, print_table, require, say
+from darksight_service.cli.demo.digits import KINDS, digits_predictions
+from darksight_service.cli.demo.prometheus import SPEED, Alert, run_prometheus, why_unavailable
+from darksight_service.cli.fit import draw_report, fit_table
+from darksight_service.errors import RefusedError
+from darksight_service.metrics.exposition import DRIFT_LEVEL
+
+__all__ = ["demo"]
+
+_ALPHA = 0.01
+_COVERAGE = 0.95
+# A large share stays unseen, so that the clean traffic is long enough to show no alert.
+_SHARES = (0.4, 0.3, 0.3)
+# With a scrape every second, 60 rows of each altered kind between two scrapes.
+_SECONDS = 30.0
+_LAST_SCRAPE_SECONDS = 3.0
+_CALL_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Traffic of one kind and its answers; letters have no labels."""
+
+    kind: str
+    model: str
+    probs: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+    answers: list[Gated] = field(default_factory=list)
+
+    def shares(self) -> list[str]:
+        """Shares of accepted rows, outliers and low confidence, and accuracy of all and of accepted rows, as text."""
+        accepted = np.array([answer.accepted for answer in self.answers])
+        reasons = np.array([answer.reason for answer in self.answers])
+        shares = [accepted.mean(), (reasons == Reason.OUTLIER).mean(), (reasons == Reason.LOW_CONFIDENCE).mean()]
+        if self.labels is not None:
+            right = self.probs.argmax(axis=1) == self.labels
+            shares += [right.mean(), right[accepted].mean() if accepted.any() else math.nan]
+        return [*(f"{100 * share:.1f}%" for share in shares), *["-"] * (5 - len(shares))]
+
+
+def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
+    """Fit, serve and monitor a small digit classifier.
+
+    Trains a classifier on scikit-learn's digits, fits and draws the map of its predictions, calibrates a gate, starts a
+    service, and sends it clean, noisy, rotated and new-class traffic. If Prometheus is installed, shows which alert
+    fires after how many points, otherwise the drift evidence of the service itself. Takes about a minute.
+
+    Parameters
+    ----------
+    out
+        Directory for the files of the demo.
+    seed
+        Seed of the fit.
+    """
+    require("torch", "fit")
+    require("matplotlib", "report")
+    out.mkdir(parents=True, exist_ok=True)
+    bundle, unseen = _prepare(out, seed)
+    callers = _callers(unseen)
+    data_dir = out / "data"
+    with _run_service({caller.model: bundle for caller in callers}, data_dir) as (target, url):
+        reason = why_unavailable()
+        if reason is None:
+            say(f"starting Prometheus with the rules of deploy/prometheus, {SPEED} times as fast")
+            with run_prometheus(out / "prometheus", {"demo": url}) as prometheus:
+                _replay(target, callers, _SECONDS)
+                _wait_for_points(target, callers)
+                time.sleep(_LAST_SCRAPE_SECONDS)
+                alerts, rates = prometheus.alerts(), prometheus.false_alarm_rates()
+        else:
+            _replay(target, callers, 0.0)
+            _wait_for_points(target, callers)
+            evidence = _read_evidence(url)
+    print()
+    print_table(
+        [(caller.kind, len(caller.answers), *caller.shares()) for caller in callers],
+        ("traffic", "rows", "accepted", "outliers", "low confidence", "accuracy of all", "of accepted"),
+    )
+    if reason is None:
+        _print_alerts(callers, alerts, rates)
+    else:
+        _print_evidence(callers, evidence, reason)
+    print(
+        "\nNot every drift shows in outliers. The networks are as confident about sideways digits as about upright"
+        "\nones, so the gate accepts them. The PSI of the p-values shows that something changed; only reported outcomes"
+        "\nshow that the predictions are wrong."
+    )
+    say(f"wrote {bundle}, {out / 'map.png'}, and every point to {data_dir / 'darksight.db'}")
+    command = "darksight" if shutil.which("darksight") else f"{shlex.quote(sys.executable)} -m darksight_service"
+    say(
+        f"to look at the map, run the command below and open http://127.0.0.1:8082\n\n    {command} serve --data-dir "
+        f"{shlex.quote(str(data_dir))}\n"
+    )
+
+
+def _prepare(out: Path, seed: int) -> tuple[Path, NDArray[np.int64]]:
+    """Train, fit, draw and calibrate; returns the bundle and the numbers of the rows that are still unseen."""
+    from darksight_core.fit.context import FitContext
+    from darksight_core.fit.pipeline import fit_bundle
+
+    say("training five small networks on digits; each predicts the images that it was not trained on")
+    probs, labels, _ = digits_predictions()
+    np.savez(out / "predictions.npz", probs=probs, labels=labels)
+    predictions = from_arrays(probs, labels=labels, source=str(out / "predictions.npz"))
+    fitted, gated = out / "fitted.safetensors", out / "digits.safetensors"
+    with Bars() as bars:
+        report = fit_bundle(
+            predictions,
+            fitted,
+            config=FitConfig(seed=seed),
+            shares=_SHARES,
+            overwrite=True,
+            context=FitContext.alone(len(predictions), bars),
+        )
+    print_table(*fit_table(report))
+    draw_report(report, out / "map.png")
+
+    say(f"calibrating a gate: at most {_ALPHA:.0%} false outliers, {_COVERAGE:.0%} of usual traffic accepted")
+    bundle, split = read_bundle(fitted), make_split(len(labels), seed, _SHARES)
+    held_out = from_arrays(probs[split.calibrate], labels=labels[split.calibrate])
+    rows = ScoredRows.of(held_out, Scorer.of(bundle).score(held_out.probs))
+    found = certify(rows, Rules(alpha=_ALPHA, coverage=_COVERAGE, score="msp"), len(bundle.calibration))
+    write_bundle(gated, bundle.with_gate(found.gate, found.certificate), overwrite=True)
+    return gated, split.test
+
+
+def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
+    """One caller for each kind of traffic; the clean one sends only unseen rows."""
+    callers = []
+    for kind in KINDS:
+        probs, labels, _ = digits_predictions(kind)
+        if kind == "clean":
+            callers.append(_Caller(kind, "digits", probs[unseen], labels[unseen]))
+        else:
+            callers.append(_Caller(kind, f"digits-{kind}", probs, None if kind == "letters" else labels))
+    return callers
+
+
+@contextlib.contextmanager
+def _run_service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, str]]:
+    """Run `darksight serve` as a process; yields the addresses of gRPC and of HTTP."""
+    shutil.rmtree(data_dir, ignore_errors=True)
+    data_dir.mkdir()
+    log = data_dir / "serve.log"
+    say(f"starting a service with an embedded database; its log is {log}")
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+                *("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0"),
+                *(f"--model={name}={bundle}" for name, bundle in models.items()),
+            ],
+            stderr=file,
+        )
+    try:
+        found = None
+        while found is None:
+            if process.poll() is not None:
+                raise RefusedError(f"the service did not start; see {log}")
+            time.sleep(0.1)
+            text = log.read_text(encoding="utf-8")
+            found = re.search(r"gRPC (\S+), metrics and health on (\S+?)(?:, explorer on (\S+))?\n", text)
+        if found[3]:
+            say(f"while the demo runs, its maps are on {found[3]}")
+        yield found[1], found[2]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
+    """Send the rows of all callers one by one, evenly over `seconds`, then report the labels."""
+    for kind, description in KINDS.items():
+        say(f"{kind:<9} {description}")
+    rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
+    rows.sort(key=lambda entry: entry[0])
+    start = time.monotonic()
+    with Client(target, timeout_seconds=_CALL_SECONDS) as client:
+        for at, caller, row in tqdm(rows, desc=f"{'five callers':<15}", unit=" calls", file=sys.stderr):
+            # Shorter waits cost more than they are worth.
+            if (early := start + at * seconds - time.monotonic()) > 0.002:
+                time.sleep(early)
+            caller.answers.append(client.gate(caller.model, row))
+        for caller in callers:
+            if caller.labels is not None:
+                ids = [answer.prediction_id for answer in caller.answers]
+                client.report(caller.model, ids, caller.labels.tolist())
+
+
+def _wait_for_points(target: str, callers: list[_Caller]) -> None:
+    """Wait until every point is in the database, which is about a second behind."""
+    with Client(target, timeout_seconds=_CALL_SECONDS) as client:
+        for caller in callers:
+            while sum(1 for _ in client.points(caller.model, page_size=1_000)) < len(caller.answers):
+                time.sleep(0.2)
+
+
+def _read_evidence(url: str) -> dict[str, float]:
+    """Logarithm of the evidence for a changed outlier rate, by model."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    found = re.findall(r'^darksight_drift_evidence\{model="([^"]+)".*\} (\S+)$', text, re.M)
+    return {model: float(value) for model, value in found}
+
+
+def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[str, str]) -> None:
+    """Which alert fired for which traffic, after how many points, and how unlikely it is without drift."""
+    print(
+        "\nAlerts that fired in Prometheus. It scraped the service and evaluated the rules of deploy/prometheus every"
+        f"\nsecond. The durations of the drift rules were divided by {SPEED}: a second stands for a minute. `after"
+        "\npoints` is the number of points that it had counted when the alert first fired. DarkSightScoreDrift needs"
+        "\n1,000 points and then 5 minutes: the clean traffic is too short for it.\n"
+    )
+    lines: list[tuple[object, ...]] = []
+    for caller in callers:
+        fired = [alert for alert in alerts if alert.model == caller.model]
+        lines += [(caller.kind, alert.name, alert.severity, f"{alert.rows:,}") for alert in fired]
+        if not fired:
+            lines.append((caller.kind, "none", "-", f"(of {len(caller.answers):,})"))
+    lines += [("service", alert.name, alert.severity, "-") for alert in alerts if not alert.model]
+    width = max(len(str(line[1])) for line in lines)
+    aligned = [(kind, str(name).ljust(width), *others) for kind, name, *others in lines]
+    print_table(aligned, ("traffic", "alert".ljust(width), "severity", "after points"))
+    print("\nHow unlikely each alert is without drift:")
+    for name in dict.fromkeys(alert.name for alert in alerts):
+        print(f"  {name}: {rates[name]}")
+
+
+def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], reason: str) -> None:
+    """The drift evidence of the service for each traffic."""
+    limit = ville_threshold(DRIFT_LEVEL)
+    print(
+        f"\nNo alerts: {reason}."
+        "\nInstead, this is the evidence of the service (darksight_drift_evidence) that the outlier rate has changed."
+        f"\nIt is an alarm from e^{limit:.1f} on: at most one of {1 / DRIFT_LEVEL:.0f} services has a false alarm, "
+        "however long they run.\n"
+    )
+    print_table(
+        [
+            (caller.kind, f"e^{evidence[caller.model]:.1f}", "yes" if evidence[caller.model] >= limit else "no")
+            for caller in callers
+        ],
+        ("traffic", "evidence", "alarm"),
+    )

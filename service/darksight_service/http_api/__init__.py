@@ -1,0 +1,1 @@
+"""HTTP transports of the service."""
