@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 
 from darksight_core.runtime.arrays import blank_arguments
 
-__all__ = ["KERNEL", "Kernel"]
+__all__ = ["KERNEL", "Kernel", "main"]
 
 
 class Kernel:
