@@ -18,6 +18,7 @@ from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Kind, Predictions, Store, find_files, iter_predictions
+from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scored import Decision, Reason
@@ -147,6 +148,7 @@ def _score_store(args: argparse.Namespace, files: tuple[Path, ...], bar: tqdm[No
 def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predictions], Columns]]]:
     """Whether logits are needed where there are any, and what makes columns of a chunk."""
     if args.server is None:
+        KERNEL.on_event = _announce
         bundle = read_bundle(args.bundle)
         gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
         yield (
@@ -156,6 +158,11 @@ def _scoring(args: argparse.Namespace) -> Iterator[tuple[bool, Callable[[Predict
         return
     with connected(args, _SERVER_SECONDS) as client:
         yield True, partial(_by_server, client, args.bundle)
+
+
+def _announce(event: str) -> None:
+    if event == "compiling":
+        tqdm.write("Compiling for this machine, once; rows are scored meanwhile, more slowly.", file=sys.stderr)
 
 
 def _by_server(client: Client, model: str, chunk: Predictions) -> Columns:
