@@ -68,7 +68,7 @@ __all__ = [
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Schema that this version writes, and the newest that it reads."""
 
 MAX_HEADER = 16 * 2**20
@@ -324,6 +324,13 @@ def _parse_manifest(text: str, source: str) -> dict[str, Any]:
     schema = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if type(schema) is not int or schema < 1:
         raise ManifestError(f"{source}: the manifest has no schema version. {_AGAIN}", source=source)
+    if schema < SCHEMA_VERSION:
+        raise BundleSchemaError(
+            f"{source}: the bundle has schema {schema}, which no release has written; this version reads schema "
+            f"{SCHEMA_VERSION}. Fit the bundle again.",
+            source=source,
+            schema=schema,
+        )
     if schema > SCHEMA_VERSION:
         writer = manifest.get("created_by")
         raise BundleSchemaError(

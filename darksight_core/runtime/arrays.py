@@ -164,11 +164,18 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         bandwidth=float(kde.bandwidth),
         log_norm=math.log(embedder.student.dof / (2.0 * math.pi)),
     )
-    gaussians, ranks = (outlier_score.log_ratios, outlier_score.directions), outlier_score.ranks()
+    pair = (outlier_score.log_ratios, outlier_score.directions)
+    gen_rank, log_ratio_rank, direction_rank = outlier_score.ranks().values()
     outlier = Outlier(
-        *(np.stack([getattr(each, name) for each in gaussians]) for name in ("means", "axes", "precisions")),
-        *(np.stack([rank.scores, rank.log_ranks]) for rank in ranks.values()),
-        *(float(rank.slope) for rank in ranks.values()),
+        means=np.stack([gaussians.means for gaussians in pair]),
+        axes=np.stack([gaussians.axes for gaussians in pair]),
+        precisions=np.stack([gaussians.precisions for gaussians in pair]),
+        gen_rank=np.stack([gen_rank.scores, gen_rank.log_ranks]),
+        log_ratio_rank=np.stack([log_ratio_rank.scores, log_ratio_rank.log_ranks]),
+        direction_rank=np.stack([direction_rank.scores, direction_rank.log_ranks]),
+        gen_slope=float(gen_rank.slope),
+        log_ratio_slope=float(log_ratio_rank.slope),
+        direction_slope=float(direction_rank.slope),
     )
     return _fixed(Model(plane, start, density, outlier, calibration))
 
@@ -177,19 +184,21 @@ def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
     """A gate but for its regions, of which the compiled code knows nothing; without a decision all outcomes are 0."""
     reasons = np.array(_REASONS, dtype=np.int8)
     table = np.stack([gate.decisions(reasons), reasons])
-    learned: list[Any] = [np.empty(0), np.empty((5, 0)), np.empty(0)]
+    learned, features, offsets = np.empty(0), np.empty((5, 0)), np.empty(0)
     if gate.learned is not None:
+        learned, offsets = gate.learned.calibration, gate.learned.offsets
         features = np.zeros((5, len(LEARNED_FEATURES)))
         features[2] = 1.0
         used = [LEARNED_FEATURES.index(name) for name in gate.learned.features]
         features[:, used] = np.concatenate([gate.learned.weights[None], gate.learned.ranges])
-        learned = [gate.learned.calibration, features, gate.learned.offsets]
     closeness = -1.0
     if gate.reject_score in COMPUTED and not math.isinf(gate.threshold):
         closeness = _CLOSE * max(0.0 if gate.reject_score in _RELATIVE else 1.0, abs(gate.threshold))
     rule = Rule(
-        table if is_decided else np.zeros_like(table),
-        *learned,
+        table=table if is_decided else np.zeros_like(table),
+        learned=learned,
+        features=features,
+        offsets=offsets,
         score=CONFIDENCES.index(gate.reject_score or "none"),
         threshold=float(gate.threshold),
         closeness=closeness,
@@ -217,7 +226,8 @@ def run(kernel: Callable[..., int], rows: Floats, model: Model, rule: Rule) -> t
     results = _blank_results(len(rows))
     close = kernel(rows, *results, *model, rule)
     points, columns, predicted, outcomes = results
-    return ScoredBatch(points, *columns, predicted, *outcomes, predicted >= 0), close
+    columns_of: Any = ScoredBatch  # mypy does not count the rows of an array
+    return columns_of(points, *columns, predicted, *outcomes, predicted >= 0), close
 
 
 def _blank_results(n: int) -> tuple[Floats, Floats, NDArray[np.int32], NDArray[np.int8]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from contextlib import ExitStack, suppress
 
 from darksight_core.runtime.arrays import blank_arguments
 
-__all__ = ["KERNEL", "Kernel"]
+__all__ = ["KERNEL", "Kernel", "main"]
 
 
 class Kernel:
@@ -28,8 +29,8 @@ class Kernel:
 
     def __init__(self) -> None:
         self.score_rows: Callable[..., int] | None = None
-        self.on_compile: Callable[[], None] | None = None
-        """Called, in a thread of its own, before a compilation that takes long; for whoever wants to tell users."""
+        self.on_event: Callable[[str], None] = lambda event: None
+        """Called in another thread with "compiling", before a compilation that takes long, and with "loaded"."""
         self._start = threading.Lock()
         self._thread: threading.Thread | None = None
         self._compiler: subprocess.Popen[bytes] | None = None
@@ -65,13 +66,13 @@ class Kernel:
 
         cache = KernelCache(blank_arguments())
         if not cache.is_filled:
-            if self.on_compile is not None:
-                self.on_compile()
+            self.on_event("compiling")
             with suppress(OSError):
                 self._compiler = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.DEVNULL)
                 self._compiler.wait()
         if not self._stops:
             self.score_rows = cache.load()
+            self.on_event("loaded")
 
     def _stop(self) -> None:
         """End before the interpreter does: it must not take LLVM away from a thread that runs in it."""
@@ -90,6 +91,9 @@ def main() -> None:
     """Compile into the cache, or wait for the process that does."""
     from darksight_core.runtime.kernel_cache import KernelCache, cache_folder
 
+    with suppress(OSError):
+        # A process that serves meanwhile comes first.
+        os.nice(5)
     cache = KernelCache(blank_arguments())
     with ExitStack() as stack:
         # ImportError: systems that have no such locks. OSError: a cache that cannot be written to.

@@ -10,7 +10,7 @@ import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from numba.core import caching
@@ -60,7 +60,7 @@ class _Locator(caching._CacheLocator):  # numba has no public one
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = (_Locator,)
+    _locator_classes: ClassVar[list[type[object]]] = [_Locator]
 
 
 class KernelCache(caching.FunctionCache):
@@ -69,15 +69,17 @@ class KernelCache(caching.FunctionCache):
     _impl_class = _Implementation
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
-        super().__init__(score_rows.py_func)
-        self._types = tuple(numba.typeof(argument) for argument in arguments)
+        super().__init__(score_rows.py_func)  # type: ignore[no-untyped-call]  # numba has no types
+        type_of: Any = numba.typeof
+        self._types = tuple(map(type_of, arguments))
         score_rows._cache = self
 
     @property
     def is_filled(self) -> bool:
         """Whether there is machine code of these sources for this machine."""
-        key = self._index_key(self._types, score_rows.targetctx.codegen())
-        return key in self._cache_file._load_index()
+        cache: Any = self
+        key = cache._index_key(self._types, score_rows.targetctx.codegen())
+        return key in cache._cache_file._load_index()
 
     def load(self) -> Any:
         """The compiled function, from the cache or compiled now; it takes arguments of this kind and no other."""

@@ -11,6 +11,7 @@ of another kind, nearly every row has to be led back to the region of its class.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ __all__ = ["CLASSES", "fitted_bundle", "known_rows", "new_rows"]
 
 CLASSES = (10, 100, 1000)
 _STUDENTS = Path(__file__).with_name("theta.npz")
-_KNOWN, _NEW, _ANCHORS = 4000, 2000, 1000
+_KNOWN, _NEW = 4000, 2000
 # Length of what a network's last layer reads, how far it is from its class, and how sure the network is. With these the
 # largest class is right in 94, 90 and 80% of rows of 10, 100 and 1,000 classes, and as probable on average.
 _FEATURES, _DISTANCE, _SHARPNESS = 64, 1.8, 20.0
@@ -56,21 +57,19 @@ def _network_rows(classes: int) -> NDArray[np.float32]:
 
 def fitted_bundle(classes: int, *, seed: int = 0) -> Bundle:
     """A bundle of the fitted student and the known rows; another f_p for another seed."""
+    from darksight_core.fit.anchors import choose_anchors, network_threshold
     from darksight_core.fit.network.distil import DistilConfig, distil
 
     student, bound = _student(classes)
     probs = known_rows(classes)
-    start = _embedder(student, bound, student.means, _blind(classes))
+    start = Embedder(student, _blind(classes), student.means, bound, n_inputs=classes)
     points, _ = start.embed(log_probs(probs))
     taught = distil(probs, points, student, bound, DistilConfig(joint_epochs=0, seed=seed))
-    rest = np.random.default_rng(seed).permutation(_KNOWN)[: max(_ANCHORS - classes, 0)]
-    network = Network(taught.weights, taught.biases, taught.features)
-    anchors = np.concatenate([student.means, points[rest]])
-    return bundle_of(_embedder(student, bound, anchors, network), probs, seed=seed)
-
-
-def _embedder(student: Student, bound: float, anchors: NDArray[np.float64], network: Network) -> Embedder:
-    return Embedder(student=student, network=network, anchors=anchors, bound=bound, n_inputs=student.n_classes)
+    network = taught.network()
+    anchors = choose_anchors(student, np.concatenate([student.means, points]), probs, seed)
+    threshold = network_threshold(student, anchors, probs)
+    embedder = replace(start, network=network, anchors=anchors, network_above=threshold)
+    return bundle_of(embedder, probs, seed=seed)
 
 
 def _blind(classes: int) -> Network:

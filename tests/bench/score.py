@@ -28,7 +28,7 @@ _FILES = (
     "mnist_paper", "mnist_lenet", "cifar10_resnet20", "cifar10_resnet56", "cifar10_vgg16", "cifar100_resnet56",
     "news20", "imdb",
 )  # fmt: skip
-_PARTS = ("fidelity", "pace", "density", "bundle", "process")
+_PARTS = ("fidelity", "pace", "density", "bundle", "process", "cold")
 _ROWS = 4_096
 
 PROBE = """
@@ -41,6 +41,8 @@ imported = time.perf_counter() - started
 import numpy as np
 started = time.perf_counter()
 scorer = Scorer.load(sys.argv[2])
+if sys.argv[1] == "compiled":
+    scorer.wait_until_compiled()
 ready = time.perf_counter() - started
 assert scorer.is_compiled == (sys.argv[1] == "compiled")
 rows = np.random.default_rng(0).dirichlet(np.full(scorer.n_inputs, 0.3), 4096)
@@ -129,14 +131,16 @@ def pace(bundles: Bundles, rounds: int) -> results.Table:
     from darksight_core.guarantees.conformal import cutoff
     from darksight_core.runtime.policy import ScoringPolicy
     from darksight_core.runtime.scorer import Scorer
+    from tests.bench.maps import fitted_bundle, new_rows
 
     rows = []
-    for name in bundles.typical():
-        bundle = read_bundle(bundles.report(name).bundle)
-        compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (None, False))
+    cases = {name: (read_bundle(bundles.report(name).bundle), bundles.sets[name].probs) for name in bundles.typical()}
+    cases["made of 1,000 classes"] = (fitted_bundle(1000), new_rows(_ROWS, 1000))
+    for name, (bundle, some) in cases.items():
+        compiled, plain = (Scorer.of(bundle, compiled=flag) for flag in (True, False))
         policy = ScoringPolicy(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
         network = bundle.embedder.network
-        probs = np.resize(bundles.sets[name].probs, (_ROWS, compiled.n_inputs))
+        probs = np.resize(some, (_ROWS, compiled.n_inputs))
         inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
         layers = list(zip(network.weights, network.biases, strict=True))
 
@@ -309,6 +313,37 @@ def process(bundles: Bundles) -> results.Table:
     return results.Table(header, rows)
 
 
+COLD = """
+import resource, sys, time
+started = time.perf_counter()
+import numpy as np
+from darksight_core.runtime.scorer import Scorer
+scorer = Scorer.load(sys.argv[1])
+scorer.start_compiling()
+scorer.score(np.full((1, scorer.n_inputs), 1.0 / scorer.n_inputs))
+first = time.perf_counter() - started
+scorer.wait_until_compiled()
+child = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(first, time.perf_counter() - started, child.ru_utime + child.ru_stime, child.ru_maxrss / 1e3)
+"""
+
+
+def cold(bundles: Bundles) -> results.Table:
+    """The first row after a start with an empty cache, and what compiling takes beside it."""
+    path = str(bundles.report(bundles.typical()[0]).bundle)
+    rows = []
+    for cache in ("empty", "filled"):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+            command = [sys.executable, "-c", COLD, path]
+            for _ in range(1 if cache == "empty" else 2):
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        first, ready, cpu, peak = map(float, done.stdout.split())
+        rows.append((cache, f"{first:.2f}", f"{ready:.2f}", f"{cpu:.1f}", f"{peak:.0f}"))
+    header = ("cache", "first score, s", "compiled code in use, s", "compiling, CPU s", "compiling, peak MB")
+    return results.Table(header, rows)
+
+
 def main(argv: list[str]) -> int:
     """Run all parts, or the ones named."""
     parser = argparse.ArgumentParser(prog="./dev bench score", description=__doc__)
@@ -328,6 +363,7 @@ def main(argv: list[str]) -> int:
             "pace": ("pace on one core", lambda: pace(bundles, args.rounds)),
             "density": ("density of the map", lambda: density(args.rounds)),
             "bundle": ("bundle files", lambda: files(bundles, args.altered)),
+            "cold": ("start with an empty cache", lambda: cold(bundles)),
             "process": ("a process that scores", lambda: process(bundles)),
         }
         for part in args.parts or _PARTS:

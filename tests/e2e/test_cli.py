@@ -217,7 +217,7 @@ for command in json.load(sys.stdin):
 def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     """Whoever mistypes a name hears so at once, and nothing is left behind."""
     np.savez(tmp_path / "rows.npz", probs=make_probs(30, 4), inputs=np.zeros((30, 3)))
-    (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v1.safetensors").read_bytes())
+    (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v2.safetensors").read_bytes())
     (tmp_path / "module.pt2").touch()
     (tmp_path / "lost.d").mkdir()
     before = {path.name for path in tmp_path.iterdir()}

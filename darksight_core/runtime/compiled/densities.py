@@ -35,13 +35,13 @@ def log_kde(x: float, y: float, density: Density) -> float:
     square = (gap_x * gap_x + gap_y * gap_y) / (2.0 * density.bandwidth * density.bandwidth)
     first, count = density.leaves[0, leaf], density.leaves[1, leaf]
     if count == 0:
-        return _read_tile(place_x, place_y, density, first) - square
+        return float(_read_tile(place_x, place_y, density, first) - square)
     top, total = -np.inf, 0.0
     for j in range(first, first + count):
         top = max(top, density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y)
     for j in range(first, first + count):
         total += math.exp(density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y - top)
-    return math.log(total) + top - square
+    return float(math.log(total) + top - square)
 
 
 @compiled

@@ -53,13 +53,13 @@ def confidence_of(
     msp, margin = log_pi[label] - math.log(others), -math.log(others + second)
     minus_entropy += first * (math.log1p(-others) if others < 0.5 else log_pi[label])
     if rule.score == _MSP:
-        return msp
+        return float(msp)
     if rule.score == _ENTROPY:
-        return minus_entropy
+        return float(minus_entropy)
     if rule.score == _MARGIN:
-        return margin
+        return float(margin)
     if rule.score == _DOCTOR:
-        return -(first * others + (others - squares)) / (first * first + squares)
+        return float(-(first * others + (others - squares)) / (first * first + squares))
     log_odds = rule.learned[0] + rule.learned[1] * msp + rule.learned[2] * min(msp, rule.learned[3])
     features = (-math.log(max(-minus_entropy, 1e-300)), margin, log_density, log_kde)
     for j in range(len(features)):
@@ -67,4 +67,4 @@ def confidence_of(
         if weight != 0.0:
             cut = min(max(features[j], rule.features[3, j]), rule.features[4, j])
             log_odds += weight * (cut - mean) / spread
-    return log_odds + rule.offsets[label]
+    return float(log_odds + rule.offsets[label])

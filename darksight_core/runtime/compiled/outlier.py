@@ -51,7 +51,7 @@ def outlier_score(log_pi: Floats, label: int, gen_score: float, outlier: Outlier
     scale = 1.0 / max(math.sqrt(square), SHORTEST)
     for k in range(len(row)):
         row[k] *= scale
-    return total + _log_rank(-_distance(row, label, 1, outlier), outlier.direction_rank, outlier.direction_slope)
+    return float(total + _log_rank(-_distance(row, label, 1, outlier), outlier.direction_rank, outlier.direction_slope))
 
 
 @compiled
@@ -68,7 +68,7 @@ def _distance(row: Floats, label: int, kind: int, outlier: Outlier) -> float:
             along += (row[k] - mean[k]) * axis[k]
         rest -= along * along
         total += precisions[j] * along * along
-    return total + precisions[len(axes)] * max(rest, 0.0)
+    return float(total + precisions[len(axes)] * max(rest, 0.0))
 
 
 @compiled
@@ -76,9 +76,9 @@ def _log_rank(score: float, rank: Floats, slope: float) -> float:
     """log r of a score among known ones, scores over log ranks (2, m); see `RankTransform`."""
     known, log_ranks, last = rank[0], rank[1], rank.shape[1] - 1
     if score <= known[0]:
-        return log_ranks[0] + slope * (score - known[0])
+        return float(log_ranks[0] + slope * (score - known[0]))
     if score >= known[last]:
         width = known[last] - known[0]
-        return log_ranks[last] / (1.0 + (score - known[last]) / (width if width > 0.0 else 1.0))
+        return float(log_ranks[last] / (1.0 + (score - known[last]) / (width if width > 0.0 else 1.0)))
     j = count_not_above(known, score) - 1
-    return log_ranks[j] + (score - known[j]) / (known[j + 1] - known[j]) * (log_ranks[j + 1] - log_ranks[j])
+    return float(log_ranks[j] + (score - known[j]) / (known[j + 1] - known[j]) * (log_ranks[j + 1] - log_ranks[j]))

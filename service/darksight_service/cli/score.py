@@ -19,6 +19,7 @@ from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Kind, Predictions, Store, find_files, iter_predictions
+from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scored import Decision, Reason
@@ -191,10 +192,16 @@ def _scoring(
         with connect(server, credentials, _SERVER_SECONDS) as client:
             yield True, partial(_score_remotely, client, job.bundle)
         return
+    KERNEL.on_event = _announce
     bundle = read_bundle(job.bundle)
     gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
     needs_logits = gate is not None and gate.reject_score in LOGIT_SCORES
     yield needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
+
+
+def _announce(event: str) -> None:
+    if event == "compiling":
+        tqdm.write("Compiling for this machine, once; rows are scored meanwhile, more slowly.", file=sys.stderr)
 
 
 def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:

@@ -13,6 +13,7 @@ import sys
 import threading
 from functools import lru_cache
 
+from darksight_core.runtime.compilation import KERNEL
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
 from darksight_service.control.state_file import StateFile
@@ -78,6 +79,9 @@ def main() -> int:
     server.start()
     server.set_serving(list(registry.models()))
     print("ready", flush=True)  # noqa: T201  # the supervisor waits for it
+    # Rows are scored in numpy until the kernel is there.
+    KERNEL.on_event = lambda event: _log.info(f"kernel_{event}")
+    KERNEL.start()
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, spool, counts, server, settings), daemon=True)
     watcher.start()

@@ -37,7 +37,7 @@ from darksight_core.bundle import (
 )
 from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
-from darksight_core.guarantees.calibration import OUTLIER_SCORES, Calibration
+from darksight_core.guarantees.calibration import Calibration
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.predictions.split import RowSketch
 from darksight_core.runtime.scorer import Scorer
@@ -192,7 +192,7 @@ def test_the_file_is_plain_safetensors() -> None:
         "split",
     }
     assert tensors["probe.inputs"].dtype == np.float32
-    assert manifest["schema_version"] == 1
+    assert manifest["schema_version"] == 2
     assert manifest["content_sha256"] == content_hash(tensors)
     assert metadata["darksight_sha256"] == hashlib.sha256(metadata["darksight"].encode()).hexdigest()
     assert manifest["splits"]["fit"]["sha256"] == small().splits.fit.sha256
@@ -399,9 +399,9 @@ def test_a_header_entry_of_another_kind(entry: Any) -> None:
 def test_tensors_swapped_in_the_header() -> None:
     """Two tensors of one kind that trade places are not the ones that were written."""
     header, body = parse(small_bytes())
-    a, b = header["calibration.log_density"], header["calibration.log_kde"]
-    assert a["shape"] == b["shape"]
-    keys = {"calibration.log_density": "calibration.log_kde", "calibration.log_kde": "calibration.log_density"}
+    first, second = "probe.log_density", "probe.log_kde"
+    assert header[first]["shape"] == header[second]["shape"]
+    keys = {first: second, second: first}
     swapped = {keys.get(name, name): entry for name, entry in header.items()}
 
     assert refused(build(swapped, body)).code == "bundle_hash"
@@ -428,6 +428,18 @@ def test_bytes_after_the_end_or_before() -> None:
     assert refused(small_bytes()[:-1]).code == "bundle_truncated"
 
 
+def test_an_unreleased_schema_says_to_fit_again() -> None:
+    """A file of schema 1, which no release has written, is refused with what to do."""
+
+    def earlier(manifest: Json) -> None:
+        manifest["schema_version"] = 1
+
+    error = refused(forge(change_manifest=earlier))
+
+    assert error.code == "bundle_schema"
+    assert "Fit the bundle again" in str(error)
+
+
 def test_a_newer_schema_names_its_writer() -> None:
     """A file of a later schema says which version reads it; later schemas may have other entries."""
 
@@ -444,7 +456,7 @@ def test_a_newer_schema_names_its_writer() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", "{", '{"schema_version":1,"schema_version":1}', "[" * 100_000, '{"a":NaN}', '"\\ud800"', "{ }"],
+    ["", "[]", "null", "{", '{"schema_version":2,"schema_version":2}', "[" * 100_000, '{"a":NaN}', '"\\ud800"', "{ }"],
     ids=lambda text: text[:20],
 )
 def test_a_manifest_that_is_none(text: str) -> None:
@@ -456,9 +468,9 @@ def test_a_manifest_that_is_none(text: str) -> None:
     "change",
     [
         {"schema_version": 0},
-        {"schema_version": "1"},
+        {"schema_version": "2"},
         {"schema_version": True},
-        {"schema_version": 1.0},
+        {"schema_version": 2.0},
         {"tensors": []},
         {"content_sha256": None},
         {"created_by": 1},
@@ -550,14 +562,16 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("kde.bandwidth", lambda a: np.repeat(a, 2)), "bundle_tensor_spec"),
         (tensor("kde.frame", lambda a: a[:2]), "bundle_parts"),
         (tensor("kde.counts", lambda a: a.astype(np.int64)), "bundle_tensor_spec"),
-        (tensor("outlier_score.references", lambda a: a[:, :2]), "bundle_parts"),
-        (tensor("outlier_score.references", lambda a: None), "bundle_parts"),
-        (tensor("outlier_score.references", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
+        (tensor("outlier_score.direction_means", lambda a: a[:, :2]), "bundle_parts"),
+        (tensor("outlier_score.direction_means", lambda a: None), "bundle_parts"),
+        (tensor("outlier_score.log_ratio_means", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
+        (tensor("outlier_score.log_ratio_precisions", lambda a: -a), "bundle_parts"),
+        (tensor("outlier_score.log_ratio_axes", lambda a: a[:, :-1]), "bundle_parts"),
         (tensor("outlier_score.gen_scores", lambda a: a[::-1]), "bundle_parts"),
-        (tensor("outlier_score.soft_log_ranks", lambda a: -a), "bundle_parts"),
-        (tensor("calibration.log_kde", lambda a: a[:-1]), "bundle_parts"),
-        (tensor("calibration.log_kde", lambda a: None), "bundle_parts"),
-        (tensor("calibration.log_kde", lambda a: a.astype(np.float32)), "bundle_tensor_spec"),
+        (tensor("outlier_score.direction_log_ranks", lambda a: -a), "bundle_parts"),
+        (tensor("calibration.scores", lambda a: a[:-1]), "bundle_parts"),
+        (tensor("calibration.scores", lambda a: None), "bundle_parts"),
+        (tensor("calibration.scores", lambda a: a.astype(np.float32)), "bundle_tensor_spec"),
         (tensor("reference.points", lambda a: a[:-1]), "bundle_parts"),
         (tensor("reference.points", lambda a: a.astype(np.float64)), "bundle_parts"),
         (tensor("reference.predicted", lambda a: a + 1), "bundle_parts"),
@@ -599,12 +613,10 @@ def test_parts_that_cannot_work(change: Callable[[Json], None], code: str) -> No
         (("embed", "columns"), [0, 0, 1]),
         (("embed", "columns"), 5),
         (("embed", "temperature"), []),
-        (("outlier_score", "temperature"), 0.0),
-        (("outlier_score", "neighbours"), 1_000),
         (("outlier_score", "gen_slope"), -1.0),
-        (("outlier_score", "soft_slope"), None),
-        (("calibration", "outlier_score"), "msp"),
-        (("calibration", "outlier_score"), ["log_kde"]),
+        (("outlier_score", "direction_slope"), None),
+        (("embed", "network_above"), -1.0),
+        (("embed", "network_above"), None),
         (("calibration", "n"), 3),
         (("splits", "fit"), None),
         (("splits", "fit", "n"), 0),
@@ -647,9 +659,10 @@ def test_probes_must_give_their_scores(name: str) -> None:
 def test_a_probe_may_pass_a_calibration_score() -> None:
     """A score that differs in its last digits may have the next rank, and no more than that."""
     bundle = small()
-    rank = bundle.calibration.scores["outlier_score"].copy()
-    rank[:2] = bundle.probes.outlier_score[3] - np.array([1e-7, -1e-7])
-    near = Calibration(dict.fromkeys(OUTLIER_SCORES, rank))
+    rank = bundle.calibration.scores.copy()
+    score = bundle.probes.outlier_score[3]
+    rank[:2] = score + 1e-6 * max(abs(score), 1.0) - np.array([1e-7, -1e-7])
+    near = Calibration(rank)
     probes = bundle.probes.ranked(near)
     other = probes.p_value.copy()
     other[3] += 1.0 / (len(near) + 1)
@@ -948,10 +961,10 @@ def test_thresholds_in_the_description_are_exact() -> None:
     """A score just below the shown threshold has p <= alpha, the threshold itself has not."""
     bundle = make_bundle(rows=1_000)
     line = next(line for line in describe(bundle).splitlines() if line.startswith("  p <= 0.05"))
-    scores = bundle.calibration.scores["outlier_score"]
+    scores = bundle.calibration.scores
     threshold = scores[np.searchsorted(scores, float(line.split("<")[-1]) - 5e-3) :][0]
 
-    assert bundle.calibration.p_value(np.array([threshold - 1e-7]))[0] <= 0.05
+    assert bundle.calibration.p_value(np.array([threshold - 1e-4]))[0] <= 0.05
     assert bundle.calibration.p_value(np.array([threshold]))[0] > 0.05
 
 

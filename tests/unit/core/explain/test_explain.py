@@ -110,7 +110,7 @@ def test_places_are_those_that_serve(features: str) -> None:
     log_pi = refined.log_probs(inputs).detach().numpy()
 
     np.testing.assert_allclose(
-        network.points(inputs).detach().numpy(), embedder.network_guess(embedder.prepare(log_pi)), atol=1e-9
+        network.points(inputs).detach().numpy(), embedder.guess(np.exp(embedder.shown(log_pi))), atol=1e-9
     )
     np.testing.assert_allclose(refined.points(inputs).detach().numpy(), embedder.embed(log_pi)[0], atol=1e-9)
 
