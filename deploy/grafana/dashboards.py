@@ -1,6 +1,6 @@
 """The two dashboards as code: python -m deploy.grafana.dashboards writes dashboards/*.json.
 
-Panels are drawn from the recording rules where there is one, so that a picture and an alert cannot disagree.
+Panels use the recording rules where there is one, so that a panel agrees with the alerts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).with_name("dashboards")
 _SOURCE = {"type": "prometheus", "uid": "darksight-prometheus"}
 _WIDTH = 24
 
-# Selectors by the variables at the top of a dashboard.
+# Selectors by the variables of a dashboard.
 _M = 'model=~"$model",version=~"$version"'
 _I = 'instance=~"$instance"'
 
@@ -40,19 +40,19 @@ class Panel:
     Parameters
     ----------
     title
-        Its heading.
+        Title of the panel.
     queries
-        PromQL by legend; a legend may name labels as {{label}}.
+        PromQL by legend; a legend may contain labels as {{label}}.
     unit
-        As Grafana calls it.
+        Grafana's name of the unit.
     help
-        What to see in it; shown behind the i.
+        Description of the panel.
     kind
         timeseries, stat, bargauge, table or state-timeline.
     width, height
-        In the grid, which is 24 wide.
+        Size in the grid, which has 24 columns.
     limits
-        Lines to draw, by legend.
+        Values of horizontal lines.
     """
 
     title: str
@@ -66,13 +66,13 @@ class Panel:
 
     @property
     def is_instant(self) -> bool:
-        """Whether only the latest values are shown."""
+        """Whether the panel shows the latest values only."""
         return self.kind in ("stat", "bargauge", "table")
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page of panels with variables at its top."""
+    """Panels and the variables that select what they show."""
 
     uid: str
     title: str
@@ -92,7 +92,7 @@ MODEL = Dashboard(
             "Outliers, 1 h",
             {"{{model}} {{version}}": f"model:darksight_outlier:ratio_rate1h{{{_M}}}"},
             "percentunit",
-            "Share of outliers among rows with a p-value. Quiet traffic has alpha, not 0.",
+            "Share of outliers among rows with a p-value. It is alpha without drift.",
             kind="stat",
             width=5,
             height=4,
@@ -101,16 +101,16 @@ MODEL = Dashboard(
             "PSI, 1 h",
             {"{{model}} {{version}}": f"model:darksight_psi:1h{{{_M}}}"},
             "none",
-            "Distance of p-values from uniform. Above 0.1 and above its critical value it raises an alert.",
+            "Distance of the p-values from uniform. An alert fires above 0.1 and above the critical value.",
             kind="stat",
             width=5,
             height=4,
         ),
         Panel(
-            "Evidence of another outlier rate",
+            "Evidence of a changed outlier rate",
             {"{{model}} {{version}}": f"model:darksight_drift_evidence{{{_M}}}"},
             "none",
-            "Natural logarithm, since the rule came into force. 4.6 is reached once in 100 times, ever.",
+            "Natural logarithm, since the outlier rule took effect. Reaches 4.6 with probability 1 % without drift.",
             kind="stat",
             width=5,
             height=4,
@@ -128,7 +128,7 @@ MODEL = Dashboard(
             "Rows",
             {"{{model}} {{version}}": f"sum by (model, version) ({_rate('darksight_decisions_total', _M)})"},
             "cps",
-            "Rows a second.",
+            "Rows per second.",
             kind="stat",
             width=4,
             height=4,
@@ -143,7 +143,7 @@ MODEL = Dashboard(
                 "budget, {{version}}": f"model:darksight_outlier:budget{{{_M}}}",
             },
             "percentunit",
-            "Alpha is what calibration promises; the budget is what burn-rate alerts count against.",
+            "Alpha is the calibrated rate; burn-rate alerts use the budget.",
         ),
         Panel(
             "PSI of p-values",
@@ -154,25 +154,25 @@ MODEL = Dashboard(
                 "critical 1 d, {{version}}": f"model:darksight_psi_critical:1d{{{_M}}}",
             },
             "none",
-            "A quiet window is above its critical value once in 10,000. Alerts also ask for PSI > 0.1 and 1,000 rows.",
+            "Without drift 1 in 10,000 windows is above the critical value. Alerts also need PSI > 0.1 and 1,000 rows.",
             limits=(0.1,),
         ),
         Panel(
             "Evidence (natural logarithm)",
             {
-                "since the rule came into force, {{version}}": f"model:darksight_drift_evidence{{{_M}}}",
+                "since the rule took effect, {{version}}": f"model:darksight_drift_evidence{{{_M}}}",
                 "last hour, {{version}}": f"model:darksight_window_evidence:1h{{{_M}}}",
                 "last day, {{version}}": f"model:darksight_window_evidence:1d{{{_M}}}",
             },
             "none",
-            "Alerts at 4.6 (since the rule: once in 100 times, ever) and 13.2 (windows: once a year).",
+            "Alerts fire at 4.6 (since the rule: 1 false alarm in 100 rules) and 13.2 (windows: 1 a year).",
             limits=(4.605, 13.2),
         ),
         Panel(
             "Decisions by reason",
             {"{{decision}}: {{reason}}": f"sum by (decision, reason) ({_rate('darksight_decisions_total', _M)}) > 0"},
             "cps",
-            "Rows a second.",
+            "Rows per second.",
         ),
         Panel(
             "Log density, quantiles",
@@ -181,13 +181,13 @@ MODEL = Dashboard(
                 for name, q in (("99 %", 0.99), ("50 %", 0.5), ("10 %", 0.1), ("1 %", 0.01))
             },
             "none",
-            "All lines falling: the whole traffic moved to sparser places. The lowest alone: a new kind of row.",
+            "All lines fall: all traffic moved to sparser parts of the map. Only the lowest falls: a new kind of row.",
         ),
         Panel(
             "p-values by bin, share of 1 h",
             {"{{bin}}": f"model:darksight_pvalue_bin:share1h{{{_M}}}"},
             "percentunit",
-            "20 bins of 5 % each while nothing changes. Bin 0 are the strangest rows.",
+            "Without drift each of the 20 bins has 5 %. Bin 0 has the most unusual rows.",
         ),
         Panel(
             "Outliers by predicted class",
@@ -196,7 +196,7 @@ MODEL = Dashboard(
                 f" / (sum by (class) ({_rate('darksight_predicted_total', _M)}) > 0))"
             },
             "percentunit",
-            "Share of outliers among the rows predicted to be of a class, the ten highest.",
+            "Share of outliers among the rows of a predicted class, the ten highest.",
         ),
         Panel(
             "Predicted classes",
@@ -214,35 +214,35 @@ MODEL = Dashboard(
                 "certified, {{version}}": f"max by (model, version) (darksight_certified_accuracy{{{_M}}})",
             },
             "percentunit",
-            "Accepted rows should be above what is certified, rejected ones below the accepted.",
+            "The accuracy of accepted rows should be above the certified accuracy, that of rejected rows below it.",
         ),
         Panel(
             "Rows with a known outcome",
             {"{{decision}}, {{version}}": f"max by (model, version, decision) (darksight_live_labelled_rows{{{_M}}})"},
             "none",
-            "In the storage worker's window. Few of them make the accuracy beside it uncertain.",
+            "In the window of the storage worker. With few rows the accuracy is uncertain.",
         ),
         Panel(
-            "Alarms",
+            "Firing alerts",
             {"{{alertname}}": f'max by (alertname) (ALERTS{{alertname=~"DarkSight.*",alertstate="firing",{_M}}})'},
             "none",
-            "Alerts of the model that fire.",
+            "Firing alerts of the model.",
             kind="state-timeline",
         ),
         Panel(
-            "What a shadow would accept, and rows accepted unscored",
+            "Accepted by the shadow version; accepted without a score",
             {
                 "{{version}} would accept": f"sum by (model, version) ({_SHADOW_ACCEPTS}) > 0",
                 "{{version}} accepted unscored": f"sum by (model, version) ({_rate('darksight_fail_open_total', _M)})",
             },
             "cps",
-            "Rows a second. What was accepted unscored must be 0.",
+            "Rows per second. Rows accepted without a score must be 0.",
         ),
         Panel(
             "Bundles",
             {"": f"max by (model, version, sha256, classes) (darksight_bundle_info{{{_M}}})"},
             "none",
-            "Versions served, with their files.",
+            "Served versions and the sha256 of their files.",
             kind="table",
             width=24,
             height=5,
@@ -259,7 +259,7 @@ SERVICE = Dashboard(
             "Calls",
             {"calls": f"sum({_rate('darksight_calls_total', _I)})"},
             "reqps",
-            "Calls a second.",
+            "Calls per second.",
             kind="stat",
             width=6,
             height=4,
@@ -268,7 +268,7 @@ SERVICE = Dashboard(
             "Errors, 5 m",
             {"{{instance}}": f"instance:darksight_call_errors:ratio_rate5m{{{_I}}}"},
             "percentunit",
-            "Share of calls that failed and not by the caller's fault.",
+            "Share of calls that failed, without errors caused by the caller.",
             kind="stat",
             width=6,
             height=4,
@@ -277,7 +277,7 @@ SERVICE = Dashboard(
             "Latency, 99 %",
             {"{{instance}}": f"instance:darksight_score_seconds:p99_5m{{{_I}}}"},
             "s",
-            "Of scoring one call, whatever its number of rows.",
+            "Time to score one call of any size.",
             kind="stat",
             width=6,
             height=4,
@@ -318,41 +318,41 @@ SERVICE = Dashboard(
                 "95 %": _quantile(0.95, "darksight_batch_rows_bucket", _I),
             },
             "none",
-            "Latency means nothing without it.",
+            "Latency depends on it.",
         ),
         Panel(
             "Saturation",
             {
                 "in flight": f"sum(darksight_calls_in_flight{{{_I}}})",
-                "refused a second": f"sum({_rate('darksight_overload_total', _I)})",
+                "rejected per second": f"sum({_rate('darksight_overload_total', _I)})",
             },
             "none",
-            "Refused calls are the signal to add replicas.",
+            "Add replicas when calls are rejected.",
         ),
         Panel(
             "Processes",
             {
                 "workers": f"sum(darksight_workers{{{_I}}})",
-                "starts of workers, 15 m": f"sum(increase(darksight_worker_starts_total{{{_I}}}[15m]))",
-                "starts of storage workers, 15 m": f"sum(increase(darksight_storage_starts_total{{{_I}}}[15m]))",
+                "worker starts, 15 m": f"sum(increase(darksight_worker_starts_total{{{_I}}}[15m]))",
+                "storage worker starts, 15 m": f"sum(increase(darksight_storage_starts_total{{{_I}}}[15m]))",
             },
             "none",
-            "Starts after the first ones are crashes.",
+            "More than one start per process means crashes.",
         ),
         Panel(
-            "Refused callers and outcomes",
+            "Rejected callers and outcomes",
             {
-                "refused: {{kind}}": f"sum by (kind) ({_rate('darksight_auth_failures_total', _I)})",
+                "rejected: {{kind}}": f"sum by (kind) ({_rate('darksight_auth_failures_total', _I)})",
                 "outcomes": f"sum({_rate('darksight_outcomes_total', _I)})",
             },
             "cps",
-            "A second.",
+            "Per second.",
         ),
         Panel(
             "Spool",
             {"{{instance}}": f"darksight_spool_bytes{{{_I}}}"},
             "bytes",
-            "Grows while the store is away.",
+            "Grows while the store is unavailable.",
         ),
         Panel(
             "Spool: records",
@@ -362,29 +362,29 @@ SERVICE = Dashboard(
                 "errors": f"sum({_rate('darksight_spool_errors_total', _I)})",
             },
             "cps",
-            "A second. The last two must be 0.",
+            "Per second. Dropped and errors must be 0.",
         ),
         Panel(
             "Drain: age of the oldest record",
             {
-                "keeper {{instance}}": f"darksight_drain_lag_seconds{{{_I}}}",
+                "storage worker {{instance}}": f"darksight_drain_lag_seconds{{{_I}}}",
                 "spool {{instance}}": f"darksight_spool_oldest_seconds{{{_I}}}",
             },
             "s",
-            "How old what the explorer shows is.",
+            "How far the explorer is behind.",
         ),
         Panel(
             "Drain: rows",
             {"{{result}}": f"sum by (result) ({_rate('darksight_drain_rows_total', _I)})"},
             "cps",
-            "Rows a second that reached the store, were there already, or were damaged.",
+            "Rows per second that were inserted, were already stored, or were damaged.",
         ),
         Panel(
             "Store",
             {
                 "up": f"min(darksight_store_up{{{_I}}})",
-                "errors a second": f"sum({_rate('darksight_store_errors_total', _I)})",
-                "rows pruned a second": f"sum({_rate('darksight_store_pruned_rows_total', _I)})",
+                "errors per second": f"sum({_rate('darksight_store_errors_total', _I)})",
+                "rows pruned per second": f"sum({_rate('darksight_store_pruned_rows_total', _I)})",
             },
             "none",
             "Up is 1 or 0.",
@@ -397,23 +397,23 @@ SERVICE = Dashboard(
                 "versions without a file": f"sum(darksight_models_refused_total{{{_I}}})",
             },
             "none",
-            "Whether the numbers here are complete.",
+            "Whether the metrics are complete.",
         ),
         Panel(
-            "Alarms",
+            "Firing alerts",
             {
                 "{{alertname}} {{instance}}": "max by (alertname, instance) "
                 f'(ALERTS{{alertname=~"DarkSight.*",alertstate="firing",instance!="",{_I}}})'
             },
             "none",
-            "Alerts of instances that fire.",
+            "Firing alerts of the instances.",
             kind="state-timeline",
         ),
         Panel(
             "Builds",
             {"": f"max by (instance, version, python) (darksight_build_info{{{_I}}})"},
             "none",
-            "What is running where.",
+            "Versions of the instances.",
             kind="table",
         ),
     ),
@@ -513,7 +513,7 @@ def _json(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def dashboard_files() -> dict[Path, str]:
-    """What each file must hold."""
+    """Contents of each file."""
     return {FOLDER / f"{dashboard.uid}.json": json.dumps(_json(dashboard), indent=2) + "\n" for dashboard in DASHBOARDS}
 
 

@@ -1,8 +1,8 @@
-"""Pictures of the dashboards from their own queries: python -m deploy.grafana.render writes deploy/images/*.png.
+"""Pictures of the dashboards: python -m deploy.grafana.render writes deploy/images/*.png.
 
-Two replicas with made-up traffic are scraped by a real Prometheus with the real rules, and every query of every panel
-is asked. So that an afternoon fits into minutes, time runs 60 times as fast: windows, intervals and waiting times of
-the rules are divided by 60, and a second of the run is shown as a minute. Tests use the same run.
+A Prometheus server with the real rules scrapes two replicas with simulated traffic and evaluates every query of every
+panel. Time is compressed 60-fold: all durations in the rules are divided by 60, and a second is shown as a minute.
+Tests use the same simulation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAD_SECONDS = 3.0
 
 
 class Replica:
-    """The counters of one replica with two workers, and the traffic that fills them."""
+    """The counters of one replica with two workers, and its simulated traffic."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -55,11 +55,11 @@ class Replica:
         self._labelled, self._right = np.zeros(2), np.zeros(2)
         self._spool, self._appended, self._waiting, self._inserted = 0.0, [0, 0], 0.0, 0
 
-    def step(self, seconds: float, *, strange: float, is_store_up: bool) -> None:
-        """Traffic of so many seconds, with a share of strange rows."""
+    def step(self, seconds: float, *, unusual: float, is_store_up: bool) -> None:
+        """Simulate traffic with a share of unusual rows."""
         for i, (counts, model, shadow) in enumerate(zip(self._workers, self._models, self._shadows, strict=True)):
             for _ in range(self._rng.poisson(40 * seconds)):
-                rows = self._rows(int(self._rng.integers(1, 24)), strange)
+                rows = self._rows(int(self._rng.integers(1, 24)), unusual)
                 counts.process.start_call()
                 if model.observe(*rows, float(self._rng.lognormal(-8.0, 0.5))):
                     model.remember_outlier("order-17", 0.005)
@@ -95,14 +95,14 @@ class Replica:
             target_accuracy=0.97,
         )
 
-    def _rows(self, n: int, strange: float) -> tuple[Any, ...]:
+    def _rows(self, n: int, unusual: float) -> tuple[Any, ...]:
         rng = self._rng
-        is_strange = rng.random(n) < strange
-        p = np.where(is_strange, rng.beta(0.25, 4.0, n), rng.random(n))
+        is_unusual = rng.random(n) < unusual
+        p = np.where(is_unusual, rng.beta(0.25, 4.0, n), rng.random(n))
         p = np.clip(np.ceil(p * (CALIBRATION + 1)), 1, CALIBRATION + 1) / (CALIBRATION + 1)
         reason = np.where(p <= ALPHA, 2, np.where(rng.random(n) < np.exp(-40.0 * p), 3, 1)).astype(np.uint8)
         decision = np.where(reason == 1, 1, 2).astype(np.uint8)
-        predicted = np.where(is_strange & (rng.random(n) < 0.7), 4, rng.integers(0, 10, n)).astype(np.int32)
+        predicted = np.where(is_unusual & (rng.random(n) < 0.7), 4, rng.integers(0, 10, n)).astype(np.int32)
         log_density = -4.5 + 1.8 * np.log(p) + 0.3 * rng.normal(size=n)
         return decision, reason, p, predicted, log_density
 
@@ -117,7 +117,7 @@ class Replica:
 
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[str]:
-    """The page of a folder over HTTP, at this address."""
+    """Serve the metrics page of a folder over HTTP; gives its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -125,12 +125,12 @@ def serve(folder: Path) -> Iterator[str]:
             self.send_response(200)
             self.send_header("Content-Type", content_type)
             self.end_headers()
-            # A scrape that took too long has hung up.
+            # A scrape that timed out has closed the connection.
             with contextlib.suppress(ConnectionError):
                 self.wfile.write(page)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Do not log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -146,7 +146,7 @@ def serve(folder: Path) -> Iterator[str]:
 def panel_series(
     server: Prometheus, panel: Panel, *, start: float, end: float
 ) -> dict[str, list[tuple[dict[str, str], Any]]]:
-    """What each query of a panel gives, by legend: labels with points, or with the last value."""
+    """Results of the queries of a panel, by legend: labels with points, or with the last value."""
     found = {}
     for legend, expr in panel.queries.items():
         chosen = {"model": ".*", "version": VERSION[:12], "instance": ".*", "__rate_interval": "15s"}
@@ -163,15 +163,15 @@ def panel_series(
 
 @contextlib.contextmanager
 def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterator[tuple[Prometheus, float, float]]:
-    """Traffic by plan, from the seconds since the start to the arguments of `Replica.step`, until the plan gives None.
+    """Simulate traffic; gives the Prometheus server, the start time and the end time.
 
-    The block gets Prometheus, the time of the start and that of the end.
+    The plan maps the seconds since the start to the arguments of `Replica.step`, or to None at the end.
     """
     replicas = {f"replica-{i}": Replica(folder / f"counts-{i}", i) for i in (1, 2)}
     with contextlib.ExitStack() as stack:
         urls = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
         server = stack.enter_context(run_prometheus(folder / "prometheus", urls, speed_up_service_rules=True))
-        # It has read pages without a row, and quantiles of none are no numbers: the story begins with traffic.
+        # The first scrapes have no rows, and quantiles of no rows are NaN: the pictures begin later.
         last = time.time()
         start = last + _LEAD_SECONDS
         while (arguments := plan(max(last - start, 0.0))) is not None:
@@ -184,19 +184,19 @@ def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterato
 
 
 def story(length: float) -> Callable[[float], dict[str, Any] | None]:
-    """Quiet for 40 % of the time, then a fiftieth of the rows strange, from 70 % on a sixth; the store is away once."""
+    """No drift for 40 % of the time, then 2 % unusual rows, from 70 % on 17 %; the store is unavailable once."""
 
     def plan(second: float) -> dict[str, Any] | None:
         at = second / length
         if at >= 1.0:
             return None
-        return {"strange": 0.0 if at < 0.4 else 0.02 if at < 0.7 else 0.17, "is_store_up": not 0.2 < at < 0.35}
+        return {"unusual": 0.0 if at < 0.4 else 0.02 if at < 0.7 else 0.17, "is_store_up": not 0.2 < at < 0.35}
 
     return plan
 
 
 def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, path: Path) -> None:
-    """All panels of a dashboard, in its grid."""
+    """Draw all panels of a dashboard."""
     import matplotlib.pyplot as plt
 
     rows = sum(panel.height * panel.width for panel in dashboard.panels) / 24
@@ -210,7 +210,7 @@ def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, pat
         axes.set_title(panel.title, fontsize=9, loc="left")
         _draw(axes, panel, panel_series(server, panel, start=start, end=end), start, end)
         x, tallest = x + panel.width, max(tallest, panel.height)
-    figure.suptitle(f"{dashboard.title} (two replicas, made-up traffic)", fontsize=12)
+    figure.suptitle(f"{dashboard.title} (two replicas, simulated traffic)", fontsize=12)
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
@@ -255,7 +255,7 @@ def _draw(axes: Any, panel: Panel, found: dict[str, Any], start: float, end: flo
 
 
 def main(argv: list[str]) -> int:
-    """Run the story and draw both dashboards."""
+    """Simulate traffic and draw both dashboards."""
     parser = argparse.ArgumentParser(prog="python -m deploy.grafana.render", description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=360.0, help="length of the run (default 360, shown as 6 hours)"

@@ -333,17 +333,17 @@ def test_a_year_of_evaluations() -> None:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_each_alert_says_what_how_unlikely_and_what_to_do(alert: dict[str, Any]) -> None:
-    """Summary, chance without drift, a runbook entry that exists, and the way to the points of a model."""
+def test_each_alert_has_a_summary_a_false_alarm_rate_and_a_runbook_entry(alert: dict[str, Any]) -> None:
+    """And alerts of a model link to its points."""
     runbook = (DEPLOY / "RUNBOOK.md").read_text(encoding="utf-8")
     notes, name = alert["annotations"], alert["alert"]
 
-    assert {"summary", "description", "unlikely", "runbook_url"} <= set(notes)
+    assert {"summary", "description", "false_alarms", "runbook_url"} <= set(notes)
     assert alert["labels"]["severity"] in ("page", "ticket")
     assert notes["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
     entry = re.search(rf"(?ms)^### {name}\n(.*?)(?=^##|\Z)", runbook)
     assert entry is not None
-    for heading in ("**Means.**", "**How unlikely.**", "**Look at.**", "**Do.**"):
+    for heading in ("**Meaning.**", "**False alarms.**", "**Check.**", "**Action.**"):
         assert heading in entry[1]
     assert "{{ $labels.model }}" not in notes["summary"] or notes["explorer_url"].endswith(
         "/models/{{ $labels.model }}"
