@@ -10,7 +10,7 @@ import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
 from numba.core import caching
@@ -60,7 +60,7 @@ class _Locator(caching._CacheLocator):  # numba has no public one
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes: ClassVar[list[type[object]]] = [_Locator]
+    _locator_classes: list[type[object]] = [_Locator]  # noqa: RUF012  # declared so by numba
 
 
 class KernelCache(caching.FunctionCache):
