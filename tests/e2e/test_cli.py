@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from darksight_service.cli import main
-from darksight_service.cli.main import COMMANDS, build_app
+from darksight_service.cli.app import COMMANDS, build_app
 
 from darksight_core.bundle import read_bundle
 from darksight_core.fit.config import FitConfig
