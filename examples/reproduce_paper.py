@@ -1,11 +1,11 @@
-"""The paper's tables, figures and claims again, on real predictions, with its figures beside ours.
+"""Reproduces the tables, figures and claims of the paper on real predictions, beside the figures of the paper.
 
-Run it as it is (`python examples/reproduce_paper.py --data FOLDER`) or cell by cell in an editor that knows `# %%`. It
-needs the predictions described in examples/README.md, and `pip install 'darksight[fit,report,compare]'`. Most of its
-time goes to t-SNE, whose results are kept in `--cache`. It writes figures and `report.md` to `--out`.
+Run the script (`python examples/reproduce_paper.py --data DIRECTORY`), or run its `# %%` cells one by one in an editor.
+It needs the predictions described in examples/README.md, and `pip install 'darksight[service,fit,report,compare]'`.
+Most of the time goes to t-SNE, whose results are cached in `--cache`. It writes figures and `report.md` to `--out`.
 """
 
-# %% What is needed
+# %% Imports and options
 import argparse
 import time
 from dataclasses import dataclass
@@ -29,15 +29,17 @@ from darksight_core.predictions import read_predictions
 from darksight_core.simplex import entropy, log_probs
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of predictions (%(default)s)")
+parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of predictions (%(default)s)")
 parser.add_argument(
-    "--out", type=Path, default=Path("paper-example"), help="folder for report and figures (%(default)s)"
+    "--out", type=Path, default=Path("paper-example"), help="directory for report and figures (%(default)s)"
 )
 parser.add_argument("--rows", type=int, default=10_000, help="rows of each file (%(default)s)")
 parser.add_argument("--compared", type=int, default=10_000, help="rows that other methods are run on (%(default)s)")
-parser.add_argument("--perplexities", default="30", help="of t-SNE; the best of them counts (%(default)s)")
-parser.add_argument("--no-umap", action="store_true", help="leave UMAP out, which takes a while to start")
-parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder that keeps other methods' maps")
+parser.add_argument("--perplexities", default="30", help="perplexities of t-SNE; the best counts (%(default)s)")
+parser.add_argument("--no-umap", action="store_true", help="skip UMAP, which is slow to start")
+parser.add_argument(
+    "--cache", type=Path, default=cache_folder(), help="directory that caches the maps of other methods"
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -54,7 +56,7 @@ NEIGHBOURS = tuple(k for k in (2, 5, 10, 20, 50, 100, 200) if k < args.compared)
 
 @dataclass
 class Map:
-    """One map of some rows: who made it, where its points and class centres are, and what it took."""
+    """A map of some rows: the method, points, class centres and cost."""
 
     name: str
     points: np.ndarray
@@ -103,9 +105,9 @@ class Rows:
         return found
 
     def measured(self, maps: list[Map]) -> dict[str, dict[str, object]]:
-        """Cluster preservation, global and local fidelity by name; of several perplexities the best of each.
+        """Cluster preservation, global and local fidelity by name, each at its best perplexity.
 
-        `map` is the one with the best clusters, and the time is that of the quickest.
+        `map` has the best clusters, and the time is the shortest.
         """
         table: dict[str, dict[str, object]] = {}
         for each in maps:
@@ -123,7 +125,7 @@ class Rows:
         return table
 
     def confidences(self, maps: list[Map]) -> dict[str, np.ndarray]:
-        """Scores by name: of KDE and Gaussian mixture on a map the better, as in the paper."""
+        """Scores by name: on a map, the better of KDE and Gaussian mixture, as in the paper."""
         found: dict[str, np.ndarray] = {}
         for each in maps:
             scores = [
@@ -142,13 +144,13 @@ class Rows:
         return failure_figures(scores, self.wrong, resamples=0).aurc
 
     def accuracy_at(self, scores: np.ndarray, kept: float) -> float:
-        """Accuracy of the rows kept."""
+        """Accuracy if this share of the rows is kept."""
         curve = risk_curve(scores, self.wrong)
         return float(np.interp(kept, curve.coverage, curve.accuracy))
 
 
 def titled(each: Map) -> str:
-    """Who made a map, with the perplexity."""
+    """Name of the method, with the perplexity."""
     return each.name if each.perplexity is None else f"{each.name} (perplexity {each.perplexity:g})"
 
 
@@ -156,7 +158,7 @@ claims: list[tuple[str, str, str, str]] = []
 
 
 def claim(text: str, paper: str, ours: str, holds: bool | None) -> None:
-    """Write down whether a claim of the paper is reproduced; None if only in part."""
+    """Record whether a claim of the paper is reproduced; None for in part."""
     verdict = {True: "reproduced", False: "not reproduced", None: "in part"}[holds]
     claims.append((text, paper, ours, verdict))
     print(f"{verdict:<15} {text}: {ours} (paper: {paper})", flush=True)
@@ -191,9 +193,9 @@ for folder, names in (("mnist_paper", MNIST), ("cifar10_vgg16", CIFAR), ("cifar1
     figure = draw_map(made.student, made.points, rows.predicted, rows.labels, names or rows.names, title=KINDS[folder])
     figure.savefig(args.out / f"map_{folder.partition('_')[0]}.png")
 
-# %% MNIST by other methods, from a LeNet whose last hidden layer (fc2) is at hand
+# %% MNIST by other methods, from a LeNet whose last hidden layer (fc2) is available
 lenet = Rows("mnist_lenet", args.compared)
-# Ours has been at work above; others must not pay for their first start either, which compiles code.
+# The first run of a library compiles code and must not count; DarkSight has run above.
 noise = np.random.default_rng(0).dirichlet(np.ones(10), min(args.compared, 1_200))
 for method in ("tsne",) if args.no_umap else ("tsne", "umap"):
     embed(Recipe(method, "prob"), noise)
@@ -206,7 +208,7 @@ if not args.no_umap:
 table = lenet.measured(mnist_maps)
 tsne = ["t-SNE prob", "t-SNE logit", "t-SNE fc2"]
 
-# %% Scatter plots shaded by entropy: are the surest points in the middle of their clusters?
+# %% Scatter plots shaded by entropy: are the most confident points in the middle of their clusters?
 some = np.random.default_rng(0).permutation(len(lenet.probs))[:500]
 figure = Figure(figsize=(12.0, 4.2), dpi=110, layout="constrained")
 for axes, name in zip(figure.subplots(1, 3), ("DarkSight", "t-SNE prob", "t-SNE logit"), strict=True):
@@ -252,7 +254,7 @@ claim(
     True if all(crossed) else None if any(crossed) else False,
 )
 
-# %% Outliers: accuracy of what is kept, by different confidences
+# %% Outliers: accuracy of the rows that are kept, by different confidence scores
 vgg = Rows("cifar10_vgg16", args.compared)
 cifar_maps = [vgg.fitted()]
 for source, values in (("prob", np.exp(vgg.log_pi)), ("logit", vgg.logits)):
@@ -287,7 +289,7 @@ for axes, title, rows, several in zip(
     )
 figure.savefig(args.out / "accuracy_data.png")
 
-# %% The bridge from plane to bird: do probabilities change over smoothly along it, and what does t-SNE make of it?
+# %% The bridge from plane to bird: do probabilities change smoothly along it, and where does t-SNE place its rows?
 made, plane, bird = cifar_maps[0], CIFAR.index("plane"), CIFAR.index("bird")
 path = trace(made.student, bridge(vgg.log_pi, made.points, made.centres, plane, bird), made.points)
 pair = np.exp(vgg.log_pi[:, [plane, bird]])

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+from darksight_service.cli import main
+from darksight_service.cli.app import COMMANDS, build_app
 
 from darksight_core.bundle import read_bundle
+from darksight_core.fit.config import FitConfig
+from darksight_core.fit.options import BundleOptions, RowOptions
 from darksight_core.runtime.scorer import Scorer
 from tests.e2e.conftest import Refusal
 from tests.support.builders import make_probs
@@ -209,7 +216,7 @@ from darksight_service.cli import main
 for command in json.load(sys.stdin):
     with contextlib.redirect_stderr(io.StringIO()) as said:
         status = main(command.split())
-    heavy = sorted({"torch", "numba", "ray", "sqlalchemy"} & sys.modules.keys())
+    heavy = sorted({"torch", "numba", "ray"} & sys.modules.keys())
     print(json.dumps([command, status, said.getvalue(), heavy]))
 """
 
@@ -291,13 +298,95 @@ def test_interrupt_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.npz"]
 
 
-def test_help_lists_every_command() -> None:
-    """--help names the commands, and every command has help of its own."""
-    done = darksight("--help")
+HELP = """
+import sys
+from darksight_service.cli import main
 
-    for command in ("fit", "evaluate", "score", "bundle", "demo"):
-        assert command in done.stdout
-        assert darksight(command, "--help").returncode == 0
+status = main(["--help"])
+heavy = {"numpy", "torch", "pydantic", "grpc", "sqlalchemy"} & sys.modules.keys()
+sys.exit(f"imported {heavy}" if heavy else status)
+"""
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    """--help names all commands with their summaries, without numpy, torch, pydantic, gRPC or SQL."""
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    for commands in COMMANDS.values():
+        for name, summary in commands.items():
+            assert f"{name} " in done.stdout
+            assert summary in done.stdout
+
+
+@pytest.mark.parametrize("name", [name for commands in COMMANDS.values() for name in commands])
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of a command begins with the summary that darksight --help shows, and every option has a text."""
+    assert main([name, "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    summary = next(commands[name] for commands in COMMANDS.values() if name in commands)
+    assert shown.splitlines()[2].strip() == summary
+    assert re.findall(r"^│ [* ]*--[a-z-]+(?: [^ ]+)? *│$", shown, re.M) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fti",), "there is no command fti; did you mean fit?"),
+        (("bundle", "veryfy", "model.safetensors"), "there is no command bundle veryfy; did you mean verify?"),
+        (("evaluate", "model.safetensors"), "evaluate needs FILE; see darksight evaluate --help"),
+        (("evaluate", "a", "b", "--fats"), "Unknown option: --fats. Did you mean --fast?"),
+        (("evaluate", "a", "b", "c"), "unexpected argument 'c'; see darksight evaluate --help"),
+        (("evaluate", "a", "b", "--seed", "x"), '--seed: unable to convert "x" into int'),
+        (("evaluate", "a", "b", "--out"), "--out needs a value"),
+        (("fit", "a", "--method", "fats"), 'Choose from: "fast", "paper", "paper-cd", "svd". Did you mean "fast"?'),
+    ],
+    ids=["command", "subcommand", "missing", "option", "surplus", "number", "value", "choice"],
+)
+def test_misspelt_usage_gets_a_suggestion(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    """Exit 2 with one sentence that names what is wrong and what was probably meant."""
+    said = refusal(tmp_path, arguments)
+
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_without_the_service_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    """The script of a bare install prints the pip command and exits with 2."""
+    blocked = tmp_path / "cyclopts.py"
+    blocked.write_text("raise ModuleNotFoundError(\"No module named 'cyclopts'\", name='cyclopts')", encoding="utf-8")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+
+    done = subprocess.run(
+        [*DARKSIGHT, "--help"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+
+    assert done.returncode == 2
+    assert "pip install 'darksight[service]'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_options(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """The completion script of each shell has every command, and options of subcommands."""
+    script = build_app().generate_completion(shell=shell)
+
+    for commands in COMMANDS.values():
+        for name in commands:
+            assert name in script
+    assert "target-accuracy" in script
+    assert "carry-over" in script
+
+
+def test_torchrun_takes_the_options_of_the_command() -> None:
+    """`python -m darksight_core.fit` has the options of the rows, the map and the bundle of `darksight fit`."""
+    done = subprocess.run([sys.executable, "-m", "darksight_core.fit", "--help"], capture_output=True, text=True)
+
+    options = {field.name for kind in (FitConfig, RowOptions, BundleOptions) for field in fields(kind)}
+    assert {f"--{name.replace('_', '-')}" for name in options} <= set(re.findall(r"--[a-z-]+", done.stdout))
 
 
 def test_closed_form_gives_points_without_a_bundle(folder: Path) -> None:

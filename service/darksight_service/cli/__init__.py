@@ -12,7 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     try:
         # An install of the scorer and the client alone has this script, but not the packages of the command line.
-        from darksight_service.cli.main import run
+        from darksight_service.cli.app import run
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"darksight: the command line needs {error.name}, which is not installed; "
