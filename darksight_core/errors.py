@@ -1,14 +1,15 @@
-"""The tree of everything that DarkSight refuses, with a stable code for each kind.
+"""The tree of errors, with a stable code for each kind.
 
     DarkSightError
-    ├── PredictionsError     a predictions file or array is defective (see predictions/)
-    ├── ConfigError          an option has a value that cannot work
+    ├── PredictionsError     a predictions file or array is invalid (subclasses in predictions/defects.py)
+    ├── ConfigError          an option or argument has an invalid value
     ├── FitError             a fit failed or was interrupted
-    ├── BundleError          a bundle file cannot be trusted (see bundle/)
-    └── ClassifierError      a watched classifier that is to be explained cannot be (see explain/)
+    ├── BundleError          a bundle file is invalid (subclasses in bundle/defects.py)
+    ├── ShapeError           rows to score have the wrong shape or type (runtime/)
+    └── ClassifierError      a watched classifier cannot be explained (explain/)
 
-Every error has one shape: a `code` that programs may rely on, a message made for people that names what is wrong,
-where, and what to do, and `details`, a flat dictionary of the same facts.
+Every error has a `code` for programs, a message for people that says what is wrong, where, and what to do, and
+`details`, a flat dictionary of the same facts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["BundleError", "ConfigError", "DarkSightError", "FitError", "Predicti
 
 
 class DarkSightError(Exception):
-    """Root of the tree; raise a subclass."""
+    """Root of all errors; raise a subclass."""
 
     code: ClassVar[str] = "darksight"
 
@@ -30,13 +31,13 @@ class DarkSightError(Exception):
 
 
 class PredictionsError(DarkSightError, ValueError):
-    """A predictions file or array is defective; its subclasses live in predictions/defects.py."""
+    """A predictions file or array is invalid; subclasses in predictions/defects.py."""
 
     code = "predictions"
 
 
 class ConfigError(DarkSightError, ValueError):
-    """An option has a value that cannot work."""
+    """An option or argument has an invalid value."""
 
     code = "config"
 
@@ -48,6 +49,6 @@ class FitError(DarkSightError):
 
 
 class BundleError(DarkSightError):
-    """A bundle file cannot be trusted; its subclasses live in bundle/defects.py."""
+    """A bundle file is invalid; subclasses in bundle/defects.py."""
 
     code = "bundle"

@@ -9,15 +9,12 @@ __all__ = ["Record"]
 
 
 class Record:
-    """A dataclass of figures with `as_dict`; derive from it."""
+    """Base of dataclasses with `as_dict`."""
 
     __slots__ = ()
 
     def as_dict(self) -> dict[str, object]:
-        """The fields as plain JSON types: nested records become dictionaries, tuples lists, infinities texts.
-
-        `float` reads such a text back.
-        """
+        """The fields as JSON types: records become dictionaries, tuples lists, infinities strings for `float`."""
         assert is_dataclass(self)
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 

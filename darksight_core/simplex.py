@@ -1,9 +1,9 @@
-"""Rows on the probability simplex, always handled through their logarithms.
+"""Rows on the probability simplex, in logarithms.
 
-A row π of class probabilities comes from a softmax, so its small entries carry information over many orders of
-magnitude. Everything here works in log space and in float64. Exact zeros, which text and tree classifiers produce,
-have no logarithm: `log_probs` raises them to `FLOOR`. The floor is so low that it changes no figure of a softmax
-classifier, and it is the one place where a zero is interpreted.
+A row π of class probabilities usually comes from a softmax, and its small entries carry information over many orders of
+magnitude. So everything here works in log space and in float64. Exact zeros, which text and tree classifiers produce,
+have no logarithm: `log_probs` raises them to `FLOOR`, which is too small to change any result of a softmax classifier.
+No other code interprets zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 Floats: TypeAlias = NDArray[np.float64]
 
 FLOOR = 1e-30
-"""Smallest probability told apart from zero."""
+"""Smallest probability; smaller ones are raised to it."""
 
 
 def logsumexp(scores: Floats) -> Floats:
@@ -84,7 +84,7 @@ def on_simplex(rows: Floats) -> NDArray[np.bool_]:
 def temper(log_pi: Floats, temperature: float) -> Floats:
     """log softmax(log π / T): T > 1 flattens rows and spreads the points of a map.
 
-    Exact on logits too, because the softmax does not see a shift of its row.
+    Valid for logits too, because a softmax is invariant to a shift of its row.
     """
     return log_pi if temperature == 1.0 else log_softmax(log_pi / temperature)
 

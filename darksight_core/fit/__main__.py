@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from darksight_core.errors import DarkSightError
 from darksight_core.fit.config import FitConfig
-from darksight_core.fit.distributed.job import run_fit
+from darksight_core.fit.job import run_fit
 from darksight_core.fit.options import BundleOptions, FitOptions, RowOptions
 
 __all__ = ["main"]

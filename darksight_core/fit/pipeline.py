@@ -260,7 +260,7 @@ class _Fit:
         """The density of the served points of all processes."""
         points, group = self.uniform.gather(served), self.context.group
         made = self.context.checkpoints.together(
-            "density", lambda: Kde.fit(points, seed=self.config.seed, crew=group).tensors()
+            "density", lambda: Kde.fit(points, seed=self.config.seed, group=group).tensors()
         )
         return Kde.from_tensors(made)
 

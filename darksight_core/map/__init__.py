@@ -1,1 +1,9 @@
-"""The map: the student over the plane, placement of rows, density, regions and paths."""
+"""The map: class densities, points of rows, and what lies where.
+
+student     P(k | y) and P(y; θ): one Student-t density for each class
+placement   from a row of probabilities to its point: f_p, anchors, Newton steps
+anchors     points of known rows, class by class, from which placement starts
+density     kernel density of the reference points
+regions     polygons in which rows are rejected
+paths       curves between classes
+"""

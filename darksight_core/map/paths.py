@@ -1,8 +1,8 @@
-"""What the map says along a curve: the student's P(k | y) from place to place, and the real rows that lie beside it.
+"""Curves on the map: the student's P(k | y) along a curve, and the rows beside it.
 
-Two classes that get confused are joined by a bridge of rows torn between them. `bridge` finds it in the rows
-themselves; any other curve is a list of places. `trace` walks it and reports what the student expects at each step
-beside what the watched classifier said about the nearest rows: where the two agree, the map may be read there.
+Two confused classes are connected by a bridge of undecided rows. `bridge` finds it from the rows; any other curve is a
+list of points. `trace` gives the student's prediction along the curve next to the rows nearest to it: where the
+watched classifier agrees with the student there, the map can be trusted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from darksight_core.simplex import Floats
 
 __all__ = ["MapPath", "bridge", "confused_pairs", "trace"]
 
-# Rows whose other classes have this much together are torn between more than two.
+# Rows whose other classes have more than this in sum are undecided between more than two classes.
 _OTHERS = 0.2
-_BENDS = 5
-_ROWS_PER_BEND = 4
+_GROUPS = 5
+_ROWS_PER_GROUP = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,17 +31,17 @@ class MapPath:
     Parameters
     ----------
     points
-        Places along it, evenly spaced, (m, 2).
+        Evenly spaced points on the curve, (m, 2).
     position
-        Share of its length covered at each place, from 0 to 1, (m,).
+        Share of the length up to each point, from 0 to 1, (m,).
     probs
         Student's P(k | y), (m, K).
     log_density
         Student's log P(y; θ), (m,).
     rows
-        Real rows beside it, in the order in which they are passed, (r,).
+        Indices of rows beside the curve, in the order along it, (r,).
     row_position, row_distance
-        Where each of them is passed, and how far away it lies, (r,).
+        Position of the nearest point of the curve, and distance from it, (r,).
     """
 
     points: Floats
@@ -54,18 +54,18 @@ class MapPath:
 
 
 def bridge(log_pi: Floats, points: Floats, means: Floats, first: int, second: int) -> Floats:
-    """Corners of a curve from the centre of one class to that of another, (c, 2), through the rows between them.
+    """Corners of a curve from the centre of one class to the centre of another through the rows between them, (c, 2).
 
-    Rows whose two most probable classes are these two, and sum to 0.8 or more, are ordered by their log-odds and cut
-    into at most five groups of at least four; the median places of the groups are the corners. Without such rows the
-    curve is the straight line between the centres.
+    Rows whose two most probable classes are these two, with a sum of at least 0.8, are sorted by log-odds and divided
+    into at most five groups of at least four rows; the corners are the median points of the groups. Without such rows
+    the curve is the straight line between the centres.
 
     Parameters
     ----------
     log_pi
-        Watched classifier, (n, K).
+        Log-probabilities of the watched classifier, (n, K).
     points
-        (n, 2).
+        Points of the rows, (n, 2).
     means
         Class centres, (K, 2).
     first, second
@@ -73,15 +73,15 @@ def bridge(log_pi: Floats, points: Floats, means: Floats, first: int, second: in
     """
     classes = log_pi.shape[1]
     if first == second or not (0 <= first < classes and 0 <= second < classes):
-        raise ConfigError(f"a path joins two different classes from 0 to {classes - 1}, not {first} and {second}")
+        raise ConfigError(f"a bridge needs two different classes from 0 to {classes - 1}, not {first} and {second}")
     pair = np.exp(log_pi[:, [first, second]])
-    torn = np.flatnonzero((pair.sum(axis=1) >= 1.0 - _OTHERS) & (pair.min(axis=1) >= 0.05))
+    undecided = np.flatnonzero((pair.sum(axis=1) >= 1.0 - _OTHERS) & (pair.min(axis=1) >= 0.05))
     corners = [means[first]]
-    bends = min(_BENDS, len(torn) // _ROWS_PER_BEND)
-    if bends:
-        odds = log_pi[torn, first] - log_pi[torn, second]
-        ordered = torn[np.argsort(-odds, kind="stable")]
-        corners += [np.median(points[group], axis=0) for group in np.array_split(ordered, bends)]
+    groups = min(_GROUPS, len(undecided) // _ROWS_PER_GROUP)
+    if groups:
+        odds = log_pi[undecided, first] - log_pi[undecided, second]
+        ordered = undecided[np.argsort(-odds, kind="stable")]
+        corners += [np.median(points[group], axis=0) for group in np.array_split(ordered, groups)]
     return np.asarray([*corners, means[second]], dtype=np.float64)
 
 
@@ -94,74 +94,75 @@ def trace(
     width: float | None = None,
     most: int = 60,
 ) -> MapPath:
-    """Walk the straight pieces between corners at an even pace.
+    """The student along the straight lines between corners, and the rows beside them.
 
     Parameters
     ----------
     student
         θ of the map.
     corners
-        Places to pass, (c, 2) with c >= 2.
+        Points that the curve connects, (c, 2) with c >= 2.
     points
-        Places of real rows, (n, 2).
+        Points of rows, (n, 2).
     steps
-        Number m of places to report.
+        Number m of points on the curve.
     width
-        Rows farther than this from the curve are not beside it; by default the median class scale.
+        Largest distance of a row beside the curve; by default the median class scale.
     most
-        The curve is cut into this many equal pieces, and the nearest row of each is reported.
+        The curve is divided into this many equal pieces, and the nearest row of each is returned.
 
     >>> student = Student(np.array([[0.0, 0.0], [4.0, 0.0]]), np.ones(2), np.zeros(2))
     >>> path = trace(student, [[0.0, 0.0], [4.0, 0.0]], np.array([[2.0, 0.5]]), steps=3)
     >>> path.probs[1], path.rows, path.row_position, path.row_distance
     (array([0.5, 0.5]), array([0]), array([0.5]), array([0.5]))
     """
-    places = np.asarray(corners, dtype=np.float64)
-    if places.ndim != 2 or places.shape[0] < 2 or places.shape[1] != 2 or not np.isfinite(places).all():
-        raise ConfigError(f"a path needs two or more finite places (c, 2), not an array of shape {places.shape}")
-    lengths = np.hypot(*np.diff(places, axis=0).T)
+    ends = np.asarray(corners, dtype=np.float64)
+    if ends.ndim != 2 or ends.shape[0] < 2 or ends.shape[1] != 2 or not np.isfinite(ends).all():
+        raise ConfigError(f"a path needs at least two finite points (c, 2), not an array of shape {ends.shape}")
+    lengths = np.hypot(*np.diff(ends, axis=0).T)
     if lengths.sum() <= 0.0:
-        raise ConfigError("a path has a length; all its places are the same")
-    ends = np.concatenate([[0.0], np.cumsum(lengths)])
+        raise ConfigError("all points of the path are equal")
+    distances = np.concatenate([[0.0], np.cumsum(lengths)])
     position = np.linspace(0.0, 1.0, steps)
-    walked = np.stack([np.interp(position * ends[-1], ends, places[:, axis]) for axis in range(2)], axis=1)
-    distance, passed = _beside(places, lengths, ends, points)
+    curve = np.stack([np.interp(position * distances[-1], distances, ends[:, axis]) for axis in range(2)], axis=1)
+    gap, row_position = _project(ends, distances, points)
     reach = float(np.median(student.scales)) if width is None else width
-    piece = np.minimum((passed * most).astype(np.intp), most - 1)
-    order = np.argsort(distance, kind="stable")
-    order = order[distance[order] <= reach]
+    piece = np.minimum((row_position * most).astype(np.intp), most - 1)
+    order = np.argsort(gap, kind="stable")
+    order = order[gap[order] <= reach]
     _, nearest = np.unique(piece[order], return_index=True)
     rows = order[nearest]
-    rows = rows[np.argsort(passed[rows], kind="stable")]
-    posterior = np.exp(student.log_posterior(walked))
-    return MapPath(walked, position, posterior, student.log_density(walked), rows, passed[rows], distance[rows])
+    rows = rows[np.argsort(row_position[rows], kind="stable")]
+    posterior = np.exp(student.log_posterior(curve))
+    return MapPath(curve, position, posterior, student.log_density(curve), rows, row_position[rows], gap[rows])
 
 
-def _beside(places: Floats, lengths: Floats, ends: Floats, points: Floats) -> tuple[Floats, Floats]:
-    """Distance of each point from the curve, and the share of its length at which it is nearest, (n,) each."""
-    best, passed = np.full(len(points), np.inf), np.zeros(len(points))
-    for start, step, length, before in zip(places[:-1], np.diff(places, axis=0), lengths, ends[:-1], strict=True):
+def _project(ends: Floats, distances: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """Distance of each point from the curve, and the share of the length at its nearest point, (n,) each."""
+    best, position = np.full(len(points), np.inf), np.zeros(len(points))
+    for start, step, before, after in zip(ends, np.diff(ends, axis=0), distances[:-1], distances[1:], strict=False):
+        length = after - before
         if length == 0.0:
             continue
         along = np.clip((points - start) @ step / length**2, 0.0, 1.0)
         gap = np.hypot(*(points - start - along[:, None] * step).T)
         closer = gap < best
         best[closer] = gap[closer]
-        passed[closer] = (before + along[closer] * length) / ends[-1]
-    return best, passed
+        position[closer] = (before + along[closer] * length) / distances[-1]
+    return best, position
 
 
 def confused_pairs(log_pi: Floats, most: int = 3) -> list[tuple[int, int]]:
-    """Pairs of classes that the classifier is most often torn between, most first.
+    """Pairs of classes that the classifier confuses most, in descending order.
 
-    A pair weighs Σ_i min(π_ia, π_ib) over the rows whose two most probable classes it is.
+    The weight of a pair is Σ_i min(π_ia, π_ib) over the rows whose two most probable classes are the pair.
 
     Parameters
     ----------
     log_pi
-        Watched classifier, (n, K).
+        Log-probabilities of the watched classifier, (n, K).
     most
-        Number of pairs, fewer where fewer are confused at all.
+        Largest number of pairs.
     """
     classes = log_pi.shape[1]
     top = np.argpartition(-log_pi, 1, axis=1)[:, :2]

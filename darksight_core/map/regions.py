@@ -1,15 +1,15 @@
-"""Regions: polygons on the map of one bundle inside which an analyst refuses.
+"""Regions: polygons on the map of one bundle, inside which rows are rejected.
 
-A point is inside if a ray from it to the right crosses the polygon an odd number of times. So the direction of the
-corners does not matter, and of a polygon that crosses itself the parts that it goes around twice are outside: that is
-also how a hole is drawn. The boundary is half-open: of a rectangle the left and lower sides are inside, the right and
-upper ones are not, and of two polygons that share a side each point of it is in exactly one.
+A point is inside if a ray from it to the right crosses the polygon an odd number of times (even-odd rule). The
+orientation of the polygon does not matter, and parts that a self-intersecting polygon encloses twice are outside, so a
+hole can be drawn. The boundary is half-open: the left and lower sides of a rectangle are inside, the right and upper
+sides are not, and a point on a side that two polygons share is in exactly one of them.
 
-Corners and points are rounded to float32 before they are compared. The store keeps points as float32, so what a preview
-counts among stored points is, to the last point, what the gate refuses.
+Corners and points are rounded to float32 before they are compared. The store keeps points as float32, so the points
+that a preview counts are exactly those that the gate rejects.
 
-The cost for n points and v corners is that of n comparisons with the bounding box and, for the points in it, of sorting
-them and of the sides at their height: a few for a drawn polygon, v at the most.
+The cost for n points and v corners is n comparisons with the bounding box; the points in the box are sorted and
+compared with the sides at their height, which are few for a drawn polygon and at most v.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from darksight_core.simplex import Floats
 __all__ = ["MAX_CORNERS", "MAX_NAME", "MAX_REGIONS", "Region", "hull", "inside_any"]
 
 MAX_CORNERS = 4096
-"""Corners that a polygon may have: a freehand line of a minute has some hundreds."""
+"""Most corners of a polygon; one drawn by hand for a minute has some hundreds."""
 
 MAX_REGIONS = 64
-"""Regions that may be saved for one bundle."""
+"""Most regions of a bundle."""
 
 MAX_NAME = 100
-"""Characters that a name may have."""
+"""Most characters of a name."""
 
-# Pairs of a point and a side that are compared at a time: some 100 MB.
+# Pairs of a point and a side that are compared at a time: about 100 MB.
 _PAIRS = 2_000_000
 
 
@@ -46,22 +46,22 @@ class Region:
     Parameters
     ----------
     name
-        What people call it.
+        Name shown to people.
     polygon
-        Corners (x, y), in either direction; a last one that repeats the first is left out.
+        Corners (x, y) in either orientation; a last corner equal to the first is removed.
     expires_ms
-        When it ends, in Unix milliseconds; 0 for never. See `Gate.at`.
+        Time of expiry in Unix milliseconds; 0 for never. See `Gate.at`.
 
     Attributes
     ----------
     box
-        Left, right, bottom and top of its corners.
+        Left, right, bottom and top of the bounding box.
 
     Raises
     ------
     ConfigError
-        If this is no polygon: fewer than three corners, more than `MAX_CORNERS`, corners that are not finite as
-        float32, or that lie on one line.
+        If the polygon has fewer than three corners or more than `MAX_CORNERS`, corners that are not finite as float32,
+        or corners that all lie on one line.
 
     >>> Region("square", ((0, 0), (1, 0), (1, 1), (0, 1))).inside([[0, 0], [0.5, 0.5], [1, 0.5], [0.5, 1]]).tolist()
     [True, True, False, False]
@@ -75,15 +75,15 @@ class Region:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name.strip()) <= len(self.name) <= MAX_NAME:
-            raise ConfigError(f"a region needs a name of 1 to {MAX_NAME} characters")
+            raise ConfigError(f"the name of a region must have 1 to {MAX_NAME} characters")
         if isinstance(self.expires_ms, bool) or not isinstance(self.expires_ms, int) or self.expires_ms < 0:
-            raise ConfigError(f"region {self.name!r}: the time at which it ends must be Unix milliseconds, or 0")
+            raise ConfigError(f"region {self.name!r}: expires_ms must be Unix milliseconds, or 0 for never")
         corners = _corners(self.name, self.polygon)
         object.__setattr__(self, "polygon", tuple((x, y) for x, y in corners.tolist()))
         (left, bottom), (right, top) = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
         object.__setattr__(self, "box", (left, right, bottom, top))
         starts, ends = corners, np.roll(corners, -1, axis=0)
-        # From below to above, so that a side is the same whichever polygon it belongs to; level ones cross no ray.
+        # Sides point upwards, so that a side is the same in both polygons that share it; horizontal ones cross no ray.
         is_up = starts[:, 1:] < ends[:, 1:]
         sides = np.concatenate([np.where(is_up, starts, ends), np.where(is_up, ends, starts)], axis=1)
         object.__setattr__(self, "_sides", np.ascontiguousarray(sides[sides[:, 1] < sides[:, 3]].T))
@@ -91,17 +91,17 @@ class Region:
     def inside(self, points: ArrayLike) -> NDArray[np.bool_]:
         """Which of the points (n, 2) are inside, (n,); a point that is not finite is outside."""
         with np.errstate(over="ignore"):
-            places = np.asarray(points).astype(np.float32).astype(np.float64)
+            rounded = np.asarray(points).astype(np.float32).astype(np.float64)
         left, right, bottom, top = self.box
-        if len(places) == 1:
-            # In the request path, where nearly every row is far away.
-            x, y = places[0].tolist()
+        if len(rounded) == 1:
+            # A shortcut for requests of one row, which is nearly always outside the box.
+            x, y = rounded[0].tolist()
             if not (left <= x < right and bottom <= y < top):
                 return np.zeros(1, dtype=np.bool_)
-        xs, ys = places[:, 0], places[:, 1]
+        xs, ys = rounded[:, 0], rounded[:, 1]
         near = np.flatnonzero((xs >= left) & (xs < right) & (ys >= bottom) & (ys < top))
-        found = np.zeros(len(places), dtype=np.bool_)
-        # By height: so the points that a side passes are neighbours.
+        found = np.zeros(len(rounded), dtype=np.bool_)
+        # Sorted by height, so that the points beside a side are consecutive.
         near = near[np.argsort(ys[near], kind="stable")]
         found[near] = self._is_odd(xs[near], ys[near])
         return found
@@ -117,13 +117,13 @@ class Region:
             return np.concatenate([self._is_odd(x[:half], y[:half]), self._is_odd(x[half:], y[half:])])
         side = np.repeat(np.arange(len(counts)), counts)
         point = np.arange(pairs) - np.repeat(np.cumsum(counts) - counts, counts) + first[side]
-        # Left of the side, without a division: of float32 numbers these products are exact unless they lie far apart.
+        # Left of the side, without a division: products of float32 numbers are exact unless they differ a lot in size.
         x0, y0, x1, y1 = self._sides[:, side]
         is_crossed = (x[point] - x0) * (y1 - y0) < (x1 - x0) * (y[point] - y0)
         return np.equal(np.bincount(point[is_crossed], minlength=len(x)) % 2, 1)
 
     def settings(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """The region as JSON values."""
         return {
             "name": self.name,
             "polygon": [list(corner) for corner in self.polygon],
@@ -132,7 +132,7 @@ class Region:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Region:
-        """Inverse of `settings`; ConfigError if it is none."""
+        """Inverse of `settings`; ConfigError if they do not describe a region."""
         try:
             return cls(settings["name"], settings["polygon"], settings.get("expires_ms", 0))
         except (KeyError, TypeError, AttributeError) as error:
@@ -141,20 +141,20 @@ class Region:
 
 def inside_any(regions: Iterable[Region], points: ArrayLike) -> NDArray[np.bool_]:
     """Which of the points (n, 2) are inside a region, (n,)."""
-    places = np.asarray(points)
-    found = np.zeros(len(places), dtype=np.bool_)
+    points = np.asarray(points)
+    found = np.zeros(len(points), dtype=np.bool_)
     for region in regions:
-        found |= region.inside(places)
+        found |= region.inside(points)
     return found
 
 
 def hull(points: ArrayLike) -> Floats:
     """Corners of the convex hull of points (n, 2), counter-clockwise, (h, 2)."""
-    places = sorted({(x, y) for x, y in np.asarray(points, dtype=np.float64).tolist()})
+    ordered = sorted({(x, y) for x, y in np.asarray(points, dtype=np.float64).tolist()})
 
-    def half(ordered: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    def half(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
         chain: list[tuple[float, float]] = []
-        for x, y in ordered:
+        for x, y in points:
             while len(chain) > 1:
                 (ax, ay), (bx, by) = chain[-2:]
                 if (bx - ax) * (y - ay) > (by - ay) * (x - ax):
@@ -163,31 +163,29 @@ def hull(points: ArrayLike) -> Floats:
             chain.append((x, y))
         return chain[:-1]
 
-    return np.array(half(places) + half(reversed(places)) or places, dtype=np.float64).reshape(-1, 2)
+    return np.array(half(ordered) + half(reversed(ordered)) or ordered, dtype=np.float64).reshape(-1, 2)
 
 
 def _corners(name: str, polygon: Sequence[Any]) -> Floats:
-    """The corners as float32 numbers, (v, 2)."""
+    """The corners rounded to float32, (v, 2)."""
     if len(polygon) > MAX_CORNERS + 1:
-        raise ConfigError(
-            f"region {name!r}: {len(polygon):,} corners are more than {MAX_CORNERS:,}; draw it with fewer"
-        )
+        raise ConfigError(f"region {name!r}: the polygon has {len(polygon):,} corners; the limit is {MAX_CORNERS:,}")
     try:
         with np.errstate(over="ignore"):
             corners = np.array(polygon, dtype=np.float64).astype(np.float32).astype(np.float64)
     except (TypeError, ValueError):
         corners = np.empty(0)
     if corners.ndim != 2 or corners.shape[1] != 2:
-        raise ConfigError(f"region {name!r}: a polygon is a list of corners (x, y)")
+        raise ConfigError(f"region {name!r}: the polygon must be a list of corners (x, y)")
     bad = np.flatnonzero(~np.isfinite(corners).all(axis=1))
     if len(bad):
-        raise ConfigError(f"region {name!r}: corner {bad[0]} is not finite, or too large for float32")
+        raise ConfigError(f"region {name!r}: corner {bad[0]} is not finite as float32")
     if len(corners) > 1 and (corners[0] == corners[-1]).all():
         corners = corners[:-1]
     if len(np.unique(corners, axis=0)) < 3:
-        raise ConfigError(f"region {name!r}: a polygon needs three different corners or more")
+        raise ConfigError(f"region {name!r}: a polygon needs at least three different corners")
     if len(corners) > MAX_CORNERS:
-        raise ConfigError(f"region {name!r}: {len(corners):,} corners are more than {MAX_CORNERS:,}")
+        raise ConfigError(f"region {name!r}: the polygon has {len(corners):,} corners; the limit is {MAX_CORNERS:,}")
     if len(hull(corners)) < 3:
-        raise ConfigError(f"region {name!r}: all corners lie on one line, so nothing is inside")
+        raise ConfigError(f"region {name!r}: all corners lie on one line")
     return corners

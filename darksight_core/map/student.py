@@ -4,9 +4,9 @@
     P(k)     = softmax(log_prior)_k
     P(k | y) ∝ P(y | k) P(k),        P(y; θ) = Σ_k P(y | k) P(k)
 
-It reads a place y on the map and nothing else. `log_posterior` is what a fit compares with the watched classifier;
-`log_density` is the confidence log P(y; θ), which has polynomial tails and so is finite at any distance.
-`darksight_core.fit` has the same formulas in torch; a test holds the two equal.
+It sees only the point y on the map. A fit makes `log_posterior` match the watched classifier; `log_density` is the
+confidence log P(y; θ), which has polynomial tails and is therefore finite at any distance. `darksight_core.fit` has the
+same formulas in torch; a test compares the two.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _CHUNK_ROWS = 1 << 14
 
 
 def default_scale(n_classes: int) -> float:
-    """The paper's fixed scale: covariance √(log K) I, so s = (log K)^(1/4)."""
+    """The fixed scale of the paper: covariance √(log K) I, so s = (log K)^(1/4)."""
     return math.pow(math.log(n_classes), 0.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """θ of the student.
+    """The student's parameters θ.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Student:
             raise ConfigError("scales and dof must be positive")
         object.__setattr__(self, "means", means)
         object.__setattr__(self, "scales", scales)
-        # Normalising twice may move the last bit; a student that was stored must come back the same.
+        # Normalising twice may change the last bit, and a stored student must be read back unchanged.
         if abs(float(logsumexp(log_prior))) > 1e-12:
             log_prior = log_softmax(log_prior)
         object.__setattr__(self, "log_prior", log_prior)
@@ -114,7 +114,7 @@ class Student:
 class SoftmaxStudent:
     """The softmax student of the paper's appendix A, P(k | y) = softmax(y W + offset)_k.
 
-    It makes a picture in closed form, but it is no density: there is no P(y; θ) to ask for.
+    It gives a map in closed form but no density P(y; θ).
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class SoftmaxStudent:
 
 
 def centred_logits(probs: NDArray[np.floating], temperature: float) -> Floats:
-    """log π / T with the mean of each row taken off, which a softmax does not see, (n, K)."""
+    """log π / T minus the mean of each row, to which a softmax is invariant, (n, K)."""
     logits = log_probs(probs) / temperature
     logits -= logits.mean(axis=1, keepdims=True)
     return logits

@@ -15,7 +15,6 @@ from typing import Any
 import numba
 from numba.core import caching
 
-import darksight_core
 from darksight_core.runtime.compiled.kernel import score_rows
 
 __all__ = ["KernelCache", "cache_folder"]
@@ -36,7 +35,7 @@ def cache_folder() -> Path:
 
 
 def _digest() -> str:
-    root = Path(darksight_core.__file__).parent
+    root = Path(__file__).parents[1]
     found = hashlib.sha256()
     for source in _SOURCES:
         for path in sorted((root / source).rglob("*.py")) or [root / source]:

@@ -84,14 +84,14 @@ def fit(
 
 
 def _launch(nproc: int, out: Path, effect: str) -> int:
-    from darksight_core.fit.distributed.job import checkpoint_folder, launch
+    from darksight_core.fit.job import checkpoint_folder, launch
 
     with on_interrupt(f"{effect}; its checkpoints are in {checkpoint_folder(out)}, rerun with --resume to continue"):
         return launch(["darksight_service", *sys.argv[1:]], nproc, out)
 
 
 def _fit_bundle(options: FitOptions, plot: Path | None, *, json: bool, quiet: bool) -> None:
-    from darksight_core.fit.distributed.job import run_fit
+    from darksight_core.fit.job import run_fit
 
     with Bars(quiet=quiet) as bars:
         report = run_fit(options, bars)

@@ -211,7 +211,7 @@ def test_a_gate_of_logits_is_told_them(bundle: Bundle) -> None:
     assert 0 < accepted.sum() < len(inputs)
     np.testing.assert_array_equal(found.decision == Decision.ACCEPT, accepted)
     unknown = replace(chain, classifier=lambda rows: make_classifier()(rows).softmax(dim=1), outputs="probs")
-    with pytest.raises(ConfigError, match="must come with their logits"):
+    with pytest.raises(ConfigError, match="needs logits"):
         unknown.scored(policy, rows)
 
 

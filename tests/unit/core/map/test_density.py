@@ -340,12 +340,12 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "rows"), [(make_line, 800), (make_clusters, 800), (make_clusters, 40)])
-def test_a_crew_finds_the_density_that_one_finds(make: Callable[[int], Floats], rows: int) -> None:
-    """Whether a member has much of the tree, little or nothing, and whether the bandwidth is raised or not."""
+def test_a_group_finds_the_density_that_one_process_finds(make: Callable[[int], Floats], rows: int) -> None:
+    """Processes get the arrays of one process, whether their part of the tree is large, small or empty."""
     points = make(rows)
     alone = Kde.fit(points)
 
-    found_by_three = together(3, lambda member: Kde.fit(points, crew=member))
+    found_by_three = together(3, lambda member: Kde.fit(points, group=member))
 
     assert (alone.bandwidth > choose_bandwidth(points)) == (make is make_line)
     for found in found_by_three:
