@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from darksight_service.cli.fit import picture
-from darksight_service.report.heat_maps import draw_sheet
+from darksight_service.report.heat_maps import draw_heat_maps
 from sklearn.datasets import load_digits
 
 from darksight_core.bundle import read_bundle, write_bundle
@@ -89,6 +89,6 @@ print(
     f"changed by at most {moved.moved[0]:.2f}: seen as {moved.after.predicted[0]}, log P {after.log_density[0]:.2f}, "
     f"p {after.p_value[0]:.3f}"
 )
-sheet = draw_sheet(images[odd], heat.heat, [text], title="integrated gradient of log P(y; θ)", changed=moved.inputs)
+sheet = draw_heat_maps(images[odd], heat.heat, [text], title="integrated gradient of log P(y; θ)", changed=moved.inputs)
 sheet.savefig(args.out / "why.png")
 print(f"look at {args.out / 'map.png'} and {args.out / 'why.png'}")

@@ -220,7 +220,7 @@ def _result(args: argparse.Namespace, bundle: Bundle, columns: Columns, files: d
 
 
 def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
-    from darksight_service.report.heat_maps import draw_sheet
+    from darksight_service.report.heat_maps import draw_heat_maps
     from darksight_service.report.map_picture import save_map
 
     if not args.out.suffix:
@@ -238,7 +238,7 @@ def _write(args: argparse.Namespace, files: dict[str, Path], columns: Columns, r
                 for caption, row in zip(captions, result["rows"], strict=True)
             ]
         title = f"{args.method} of {args.of} at the {args.place} place: red raises it, blue lowers it"
-        figure = draw_sheet(columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked"))
+        figure = draw_heat_maps(columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked"))
         with atomic(files["sheet"]) as partial:
             save_map(figure, partial)
 
