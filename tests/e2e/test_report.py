@@ -61,8 +61,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_numbers_are_printed_and_progress_goes_to_stderr(made: Made) -> None:
     """The JSON has what other commands call by the same name, and every method that was compared."""
     assert made.numbers["rows"] == 240
-    assert {"fidelity", "local_fidelity", "failure", "ood", "chosen", "cases", "paths", "rivals"} <= made.numbers.keys()
-    assert made.numbers["rivals"].keys() == {"fitted_here", "pca_prob", "tsne_prob_30"}
+    assert {
+        "fidelity",
+        "local_fidelity",
+        "failure",
+        "ood",
+        "chosen",
+        "cases",
+        "paths",
+        "baselines",
+    } <= made.numbers.keys()
+    assert made.numbers["baselines"].keys() == {"fitted_here", "pca_prob", "tsne_prob_30"}
     assert {"msp", "entropy", "learned", "log_kde", "gmm", "dirichlet", "kde_tsne_prob_30"} <= made.numbers[
         "failure"
     ].keys()
@@ -102,7 +111,7 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
             "document.getElementById('plot-map').data.some(t => t.marker?.coloraxis && t.visible === true)"
         )
         with page.expect_download() as download:
-            page.get_by_role("button", name="numbers as JSON").click()
+            page.get_by_role("button", name="Numbers as JSON").click()
         saved = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
         thumbnails = page.locator("img[data-row]").count()
         offers = page.locator("#plot-map .modebar-btn").evaluate_all("all => all.map(button => button.dataset.title)")

@@ -282,7 +282,7 @@ def _result(
 
 
 def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
-    from darksight_service.report.heat_maps import draw_sheet
+    from darksight_service.report.heat_maps import draw_heat_maps
     from darksight_service.report.map_picture import save_map
 
     if not out.suffix:
@@ -300,7 +300,9 @@ def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str
                 for caption, row in zip(captions, result["rows"], strict=True)
             ]
         title = f"{result['method']} of {result['of']} at the {result['place']} point: red raises it, blue lowers it"
-        figure = draw_sheet(columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked"))
+        figure = draw_heat_maps(
+            columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked")
+        )
         with atomic(files["sheet"]) as partial:
             save_map(figure, partial)
 

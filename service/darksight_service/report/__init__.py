@@ -1,18 +1,20 @@
-"""One page about a bundle on labelled rows: every figure of the method's paper, for any classifier, in one file.
+"""Reports: one HTML file about a bundle on labelled rows, with the figures of the method's paper.
 
-findings    all numbers, computed once
-figures     a picture of each, as plotly reads it; map_figures has those of the map, path_figures those of walks on it
-images      thumbnails, and the arrays that belong to rows
-page        figures, tables, cases and numbers in one HTML file that asks nobody for anything
-pictures    the same figures as PNG and SVG files
+findings     all numbers, computed once
+figures/     the figures, as plotly.js reads them
+page/        figures, tables, cases and numbers in one HTML file
+export       the same figures as PNG and SVG files
+images       thumbnails, and the arrays that belong to rows
+map_picture, heat_maps   pictures by matplotlib, for other commands
+palette      class colours and the visible part of a map
+plotly_js    the JavaScript of plotly
 """
 
 from __future__ import annotations
 
 from darksight_service.report.export import write_pictures
-from darksight_service.report.figures.plotly import Figure
-from darksight_service.report.figures.scores import all_figures
-from darksight_service.report.findings import Findings, Rival, find
+from darksight_service.report.figures import Figure, all_figures
+from darksight_service.report.findings import Baseline, Findings, find
 from darksight_service.report.page.build import build_page
 
-__all__ = ["Figure", "Findings", "Rival", "all_figures", "build_page", "find", "write_pictures"]
+__all__ = ["Baseline", "Figure", "Findings", "all_figures", "build_page", "find", "write_pictures"]

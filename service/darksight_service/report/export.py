@@ -1,7 +1,6 @@
-"""Figures as PNG and SVG files, drawn by the system's Chromium from the very page that people look at.
+"""Figures as PNG and SVG files, exported from the HTML page by headless Chromium.
 
-The page is opened without a window; a line of script asks plotly for every figure in both formats and leaves them in
-the document, which Chromium prints.
+A script asks plotly.js for every figure in both formats and adds them to the document, which Chromium dumps.
 """
 
 from __future__ import annotations
@@ -42,29 +41,29 @@ _PICTURE = re.compile(r'<pre class="picture" id="([^"]+)">([^<]*)</pre>')
 
 
 def find_browser() -> str:
-    """The Chromium of this machine; ConfigError if there is none."""
+    """Path of Chromium; ConfigError if it is not installed."""
     named = os.environ.get("CHROMIUM")
     for name in (named,) if named else _BROWSERS:
         found = shutil.which(name)
         if found is not None:
             return found
     raise ConfigError(
-        "figures as files are drawn by Chromium, which was not found; install it, or name it in the variable CHROMIUM, "
-        "or save them from the page"
+        "the export of figures needs Chromium, which was not found; install it, set the variable CHROMIUM to its path, "
+        "or save the figures from the page"
     )
 
 
 def write_pictures(page: str, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write NAME.png and NAME.svg of every figure of a page.
+    """Write NAME.png and NAME.svg of every figure of a page; returns their paths.
 
     Parameters
     ----------
     page
         The HTML.
     names
-        Figures that must be among them.
+        Names of the figures.
     folder
-        Where to; made if it is not there.
+        Directory to write to; created if it does not exist.
     """
     browser = find_browser()
     with tempfile.TemporaryDirectory(prefix="darksight-") as scratch:
@@ -79,12 +78,12 @@ def write_pictures(page: str, names: Sequence[str], folder: Path) -> list[Path]:
         try:
             done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise ConfigError(f"{browser} did not draw the figures within {_TIMEOUT_SECONDS} seconds") from None
+            raise ConfigError(f"{browser} did not export the figures within {_TIMEOUT_SECONDS} seconds") from None
     drawn = {name: _decode(html.unescape(uri)) for name, uri in _PICTURE.findall(done.stdout.decode("utf-8"))}
     wanted = [f"{name}.{ending}" for name in names for ending in ("png", "svg")]
     missing = [name for name in wanted if name not in drawn]
     if missing:
-        raise ConfigError(f"{browser} did not draw {missing[0]}; save it from the page instead")
+        raise ConfigError(f"{browser} did not export {missing[0]}; save it from the page instead")
     folder.mkdir(parents=True, exist_ok=True)
     for name in wanted:
         (folder / name).write_bytes(drawn[name])

@@ -1,4 +1,4 @@
-"""All numbers of a report, computed once; pictures and page only show them."""
+"""All numbers of a report, computed once; figures and page only show them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
 
-__all__ = ["MOST_ROWS", "Findings", "Rival", "find"]
+__all__ = ["MAX_ROWS", "Baseline", "Findings", "find"]
 
-MOST_ROWS = 10_000
-"""Rows that other methods are compared on; of more, as many are drawn by seed."""
+MAX_ROWS = 10_000
+"""Maximum number of rows that methods are compared on; of more rows a sample is drawn."""
 
 Level = Literal["none", "quick", "full"]
 
 _NEIGHBOURS = (2, 5, 10, 20, 50, 100, 200)
 _NEIGHBOUR_ROWS = 2_000
-_LEAST_ROWS = 40
+_MIN_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rival:
-    """Another map of the compared rows.
+class Baseline:
+    """A map of the compared rows by another method.
 
-    `key` and `label` name it for programs and people, `points` (n, 2) are its places, `measures` its figures,
-    `seconds` and `cpu_seconds` the time it took, `library` what made it and `cached` whether in an earlier run.
+    `key` is its name in JSON and `label` its name on the page; `points` are (n, 2); `seconds` and `cpu_seconds` are the
+    time of its computation, which was in an earlier run if `cached`.
     """
 
     key: str
@@ -54,7 +54,7 @@ class Rival:
     cached: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """JSON values."""
         return {
             "label": self.label,
             "library": self.library,
@@ -67,44 +67,44 @@ class Rival:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Findings:
-    """What is known about a bundle on a file of rows.
+    """The numbers of a bundle on a file of rows.
 
     Parameters
     ----------
     bundle
-        Whose map it is.
+        The bundle.
     source, class_names, ids
-        File, names of the classes that the map shows, and of the n rows.
+        Name of the file, names of the classes on the map, ids of the n rows.
     log_pi
-        log π over the shown classes, (n, K).
+        log π over the classes on the map, (n, K).
     points, scores
-        Places (n, 2) and all else that the served scorer says, (n,) each.
+        Points (n, 2) and scores (n,) of the serving scorer.
     predicted, labels
-        Shown class, (n,); labels are None where unknown, or where one is of a class that the map does not show.
+        Class numbers, (n,); labels are None if unknown, or if the map does not show all their classes.
     wrong
-        Whether the classifier's own prediction is not the label, (n,); None without labels.
-    unsure
-        Entropy of the row in nats, (n,).
+        Whether the prediction differs from the label, (n,); None without labels.
+    entropy
+        Entropy of π in nats, (n,).
     measures
-        Of the map on these rows.
+        Measures of the map on these rows.
     compared
-        Row numbers that other methods were compared on.
+        Numbers of the rows that methods were compared on.
     measures_compared
-        Of the map on those rows.
-    rivals
-        Other maps of them.
+        Measures of the map on those rows.
+    baselines
+        Maps of those rows by other methods.
     comparison
-        Every score beside every other; None with too few rows.
+        Comparison of all scores; None with too few rows.
     foreign
-        Places of the rows of each foreign file, (m, 2).
+        Points of the rows of each foreign file, (m, 2).
     paths
-        Curves on the map with a name each.
+        Paths on the map, by name.
     cases, alike
-        Rows worth a look.
+        Selected rows.
     place_seconds
-        Time that placing and scoring the n rows took.
+        Time to place and score the n rows.
     notes
-        What is missing or reduced, in sentences.
+        What is missing or reduced, and why.
     """
 
     bundle: Bundle
@@ -117,11 +117,11 @@ class Findings:
     predicted: NDArray[np.intp]
     labels: NDArray[np.int64] | None
     wrong: NDArray[np.bool_] | None
-    unsure: Floats
+    entropy: Floats
     measures: MapMeasures
     compared: NDArray[np.intp]
     measures_compared: MapMeasures
-    rivals: tuple[Rival, ...]
+    baselines: tuple[Baseline, ...]
     comparison: Comparison | None
     foreign: dict[str, Floats]
     paths: tuple[tuple[str, MapPath], ...]
@@ -135,18 +135,18 @@ class Findings:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes that the map shows."""
+        """Number of classes on the map."""
         return len(self.class_names)
 
     def confusion(self) -> NDArray[np.int64] | None:
-        """Counts of rows by predicted (first axis) and true class, (K, K); None without labels."""
+        """Rows by predicted (first axis) and true class, (K, K); None without labels."""
         if self.labels is None:
             return None
         pair = self.predicted * self.n_classes + self.labels
         return np.bincount(pair, minlength=self.n_classes**2).reshape(self.n_classes, self.n_classes)
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers as plain JSON values."""
+        """All numbers as JSON values."""
         confusion = self.confusion()
         return {
             "bundle": str(self.bundle.path),
@@ -157,7 +157,7 @@ class Findings:
             "fitted": self.bundle.manifest.get("fidelity"),
             "compared_rows": len(self.compared),
             "map_on_compared_rows": self.measures_compared.as_dict(),
-            "rivals": {rival.key: rival.as_dict() for rival in self.rivals},
+            "baselines": {baseline.key: baseline.as_dict() for baseline in self.baselines},
             **({} if self.comparison is None else self.comparison.as_dict()),
             "confusion": None if confusion is None else confusion.tolist(),
             "paths": [_path_dict(name, path) for name, path in self.paths],
@@ -165,7 +165,7 @@ class Findings:
             "mistakes_alike": None if self.alike is None else self.alike.as_dict(),
             "seconds": {
                 "place": self.place_seconds,
-                **{rival.key: rival.seconds for rival in self.rivals},
+                **{baseline.key: baseline.seconds for baseline in self.baselines},
             },
             "report_notes": list(self.notes),
         }
@@ -197,28 +197,28 @@ def find(
     seed: int = 0,
     report: Report | None = None,
 ) -> Findings:
-    """Compute everything that a report shows.
+    """Compute the numbers of a report.
 
     Parameters
     ----------
     bundle, scorer
-        The map, and what places rows on it.
+        The bundle, and its scorer.
     predictions, foreign
-        Rows of the known kind, and rows of other kinds by name.
+        Known rows, and foreign rows by name.
     features
-        What t-SNE reads beside probabilities and logits at level full, (n, d).
+        Features of the rows for t-SNE at level full, (n, d).
     level
-        Which other methods to compare with: none, quick or full; see `embeddings.recipes`.
+        Which methods to compare with: none, quick or full; see `embeddings.recipes`.
     paths, curves
-        Pairs of shown classes, and lists of places (c, 2), to walk between; by default the three most confused pairs.
+        Pairs of classes to connect, and curves (c, 2) on the map; by default the three most confused pairs.
     cache
-        Folder that keeps slow results.
+        Directory that caches slow results.
     resamples
-        Of the bootstrap intervals.
+        Resamples of the bootstrap intervals.
     seed
-        Of draws, splits and methods.
+        Seed of samples, splits and methods.
     report
-        Called with a `Progress` now and then.
+        Called with a `Progress` during the computation.
     """
     notes: list[str] = []
     started = time.perf_counter()
@@ -229,14 +229,14 @@ def find(
     log_pi = np.ascontiguousarray(embedder.shown(known.log_pi))
     labels = labels_among(predictions.labels, embedder.columns)
     if predictions.labels is None:
-        notes.append(f"{predictions.source} has no labels, so nothing is said about mistakes")
+        notes.append(f"{predictions.source} has no labels, so errors are unknown")
     elif labels is None:
-        notes.append("the map shows some of the classes only, and some labels are of others: no confusion matrix")
+        notes.append("some labels are of classes that the map does not show, so there is no confusion matrix")
     predicted = log_pi.argmax(axis=1)
     measures = _measure(bundle, log_pi, points, labels, seed)
     compared = _compared(len(known), level, seed, notes)
     part = known.take(compared)
-    rivals: list[Rival] = []
+    baselines: list[Baseline] = []
     if level != "none":
         sources = {"prob": np.exp(part.log_pi)}
         if part.logits is not None:
@@ -244,14 +244,14 @@ def find(
         if features is not None:
             sources["features"] = np.asarray(features, dtype=np.float64)[compared]
         some = None if labels is None else labels[compared]
-        rivals = _rivals(log_pi[compared], some, sources, level, cache, seed, report, notes)
-    strange = {name: ScoredRows.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
+        baselines = _baselines(log_pi[compared], some, sources, level, cache, seed, report, notes)
+    others = {name: ScoredRows.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
     comparison = None
-    if len(part) < _LEAST_ROWS:
-        notes.append(f"{len(part)} rows are too few to compare scores on; it takes {_LEAST_ROWS}")
+    if len(part) < _MIN_ROWS:
+        notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(part)}")
     else:
-        maps = {rival.key: rival.points for rival in rivals if rival.key.startswith("tsne")}
-        comparison = compare(bundle, part, strange, maps=maps, resamples=resamples, seed=seed)
+        maps = {baseline.key: baseline.points for baseline in baselines if baseline.key.startswith("tsne")}
+        comparison = compare(bundle, part, others, maps=maps, resamples=resamples, seed=seed)
     names = tuple(bundle.class_names[k] for k in columns)
     return Findings(
         bundle=bundle,
@@ -264,15 +264,15 @@ def find(
         predicted=predicted,
         labels=labels,
         wrong=known.errors,
-        unsure=entropy(log_pi),
+        entropy=entropy(log_pi),
         measures=measures,
         compared=compared,
         measures_compared=measures if len(compared) == len(known) else _measure(
             bundle, log_pi[compared], points[compared], None if labels is None else labels[compared], seed
         ),
-        rivals=tuple(rivals),
+        baselines=tuple(baselines),
         comparison=comparison,
-        foreign={name: rows.scores.points for name, rows in strange.items()},
+        foreign={name: rows.scores.points for name, rows in others.items()},
         paths=_paths(bundle, log_pi, points, names, paths, curves),
         cases=_cases(known, log_pi, predicted, labels),
         alike=None if labels is None else cases.alike(points, predicted, labels),
@@ -291,13 +291,13 @@ def _measure(
 
 
 def _compared(n: int, level: Level, seed: int, notes: list[str]) -> NDArray[np.intp]:
-    if level == "none" or n <= MOST_ROWS:
+    if level == "none" or n <= MAX_ROWS:
         return np.arange(n)
-    notes.append(f"methods and scores are compared on {MOST_ROWS:,} of the {n:,} rows, drawn by seed {seed}")
-    return np.sort(np.random.default_rng(seed).choice(n, MOST_ROWS, replace=False))
+    notes.append(f"methods and scores are compared on a random sample of {MAX_ROWS:,} of the {n:,} rows (seed {seed})")
+    return np.sort(np.random.default_rng(seed).choice(n, MAX_ROWS, replace=False))
 
 
-def _rivals(
+def _baselines(
     log_pi: Floats,
     labels: NDArray[np.int64] | None,
     sources: Mapping[str, Floats],
@@ -306,8 +306,8 @@ def _rivals(
     seed: int,
     report: Report | None,
     notes: list[str],
-) -> list[Rival]:
-    """Maps by other methods, and ours fitted to the same rows; what cannot be made becomes a note."""
+) -> list[Baseline]:
+    """Maps by other methods, and DarkSight fitted to the same rows; a method that fails becomes a note."""
     try:
         from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS, embed, recipes
         from darksight_core.fit.map.fitting import fit_map
@@ -316,7 +316,7 @@ def _rivals(
         notes.append(missing)
         return []
     if len(log_pi) < LEAST_ROWS:
-        notes.append(f"no other methods: {len(log_pi)} rows are too few, they need {LEAST_ROWS}")
+        notes.append(f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}")
         return []
     tell = silent if report is None else report
     options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "max_rows": _NEIGHBOUR_ROWS, "seed": seed}
@@ -327,16 +327,18 @@ def _rivals(
     log_q = student.log_posterior(fitted.points)
     figures = measure_map(log_pi, log_q, fitted.points, student.means, labels, **options)
     label = "DarkSight, fitted to these rows"
-    found = [Rival("fitted_here", label, fitted.points, figures, fitted.seconds, cpu, "darksight", False)]
+    found = [Baseline("fitted_here", label, fitted.points, figures, fitted.seconds, cpu, "darksight", False)]
     for recipe in recipes(level, sources):
         try:
             made = embed(recipe, sources[recipe.source], seed=seed, cache=cache, report=tell)
         except ConfigError as error:
-            notes.append(f"{recipe.label} is left out: {error.message}")
+            notes.append(f"{recipe.label} is omitted: {error.message}")
             continue
         figures = measure_map(log_pi, None, made.points, class_medians(log_pi, made.points), labels, **options)
         times = (made.seconds, made.cpu_seconds)
-        found.append(Rival(made.recipe.key, made.recipe.label, made.points, figures, *times, made.library, made.cached))
+        found.append(
+            Baseline(made.recipe.key, made.recipe.label, made.points, figures, *times, made.library, made.cached)
+        )
     return found
 
 
@@ -361,7 +363,7 @@ def _paths(
 def _cases(
     known: ScoredRows, log_pi: Floats, predicted: NDArray[np.intp], labels: NDArray[np.int64] | None
 ) -> tuple[Case, ...]:
-    """Every case that these rows have."""
+    """The cases that these rows have."""
     classes = log_pi.shape[1]
     found = cases.typical(known.scores.log_kde, predicted, classes=classes) if classes <= 20 else []
     found.append(cases.unusual(known.scores.outlier_score))

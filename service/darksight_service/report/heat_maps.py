@@ -1,4 +1,4 @@
-"""Heat maps as a sheet of pictures: the input, its heat, one over the other; for rows of features, bars."""
+"""Attributions of inputs as a figure: the input, its heat map, and both; bars for feature vectors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-__all__ = ["MAX_ROWS", "draw_sheet"]
+__all__ = ["MAX_ROWS", "draw_heat_maps"]
 
 MAX_ROWS = 12
-"""Inputs on a sheet; more would not be looked at."""
+"""Maximum number of inputs in a figure."""
 
 _BARS = 12
 
 
-def draw_sheet(
+def draw_heat_maps(
     inputs: NDArray[Any],
     heat: NDArray[np.floating],
     captions: Sequence[str],
@@ -26,20 +26,20 @@ def draw_sheet(
     title: str,
     changed: NDArray[Any] | None = None,
 ) -> Figure:
-    """Draw the first `MAX_ROWS` inputs with their heat.
+    """Draw the first `MAX_ROWS` inputs with their attributions.
 
     Parameters
     ----------
     inputs
-        (n, H, W), (n, 1 or 3, H, W) or (n, H, W, 1 or 3) are pictures; all else is features.
+        Images (n, H, W), (n, 1 or 3, H, W) or (n, H, W, 1 or 3); other shapes are feature vectors.
     heat
-        As the inputs. Red raises what is explained, blue lowers it.
+        Attributions, of the shape of the inputs. Red increases the explained value, blue decreases it.
     captions
-        A line for each input.
+        One line for each input.
     title
-        Heading.
+        Title.
     changed
-        Inputs after an attack, drawn beside the others.
+        Inputs after an attack, drawn next to the original ones.
     """
     rows = min(len(inputs), MAX_ROWS)
     pictures = _picture(inputs[0]) is not None
@@ -60,7 +60,7 @@ def draw_sheet(
 
 
 def _picture(row: NDArray[Any]) -> NDArray[Any] | None:
-    """An input as (H, W) or (H, W, 3), or nothing if it is no picture."""
+    """An input as image (H, W) or (H, W, 3); None if it is not an image."""
     if row.ndim == 3 and row.shape[0] in (1, 3):
         row = np.moveaxis(row, 0, -1)
     if row.ndim == 3 and row.shape[-1] == 1:
@@ -69,22 +69,22 @@ def _picture(row: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _draw_pictures(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], changed: NDArray[Any] | None) -> None:
-    picture, warmth = _picture(row), _picture(heat)
+    picture, values = _picture(row), _picture(heat)
     assert picture is not None
-    assert warmth is not None
-    warmth = warmth.sum(axis=-1) if warmth.ndim == 3 else warmth
+    assert values is not None
+    values = values.sum(axis=-1) if values.ndim == 3 else values
     for each in axes:
         each.set(xticks=[], yticks=[])
     _show(axes[0], picture)
-    _warm(axes[1], warmth)
+    _draw_heat(axes[1], values)
     axes[2].imshow(_grey(picture), cmap="gray_r", alpha=0.45)
-    _warm(axes[2], warmth, alpha=0.6)
+    _draw_heat(axes[2], values, alpha=0.6)
     if changed is not None:
         after = _picture(changed)
         assert after is not None
         _show(axes[3], after)
         difference = _grey(after) - _grey(picture)
-        _warm(axes[4], difference)
+        _draw_heat(axes[4], difference)
 
 
 def _draw_bars(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], changed: NDArray[Any] | None) -> None:
@@ -107,8 +107,8 @@ def _show(axes: Axes, picture: NDArray[Any]) -> None:
     axes.imshow((picture - low) / max(high - low, 1e-12), cmap="gray_r")
 
 
-def _warm(axes: Axes, values: NDArray[Any], alpha: float = 1.0) -> None:
-    """Zero is white; the hundredth largest values do not decide the colours of the others."""
+def _draw_heat(axes: Axes, values: NDArray[Any], alpha: float = 1.0) -> None:
+    """Zero is white; the colour scale ends at the 99% quantile."""
     most = max(float(np.quantile(np.abs(values), 0.99)), 1e-12)
     axes.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most, alpha=alpha)
 

@@ -1,4 +1,4 @@
-"""Arrays that belong to the rows of a report, and thumbnails of them without any imaging library."""
+"""Arrays that belong to the rows of a report, and thumbnails; without an imaging library."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ _SIDE = 64
 
 
 def _read_rows(path: Path, name: str, rows: int) -> NDArray[Any]:
-    """The array `name` of a file; refused unless it has one entry for each of the `rows` predictions."""
+    """The array `name` of a file; ConfigError unless it has one entry per prediction."""
     array = read_array(path, name)
     if array.ndim == 0 or len(array) != rows:
         count = 0 if array.ndim == 0 else len(array)
-        raise ConfigError(
-            f"{path} has {count:,} {name}, but the predictions have {rows:,} rows; bring one for each row"
-        )
+        raise ConfigError(f"{path} has {count:,} {name}, but the predictions have {rows:,} rows; give one for each row")
     return array
 
 
@@ -42,14 +40,13 @@ def read_features(path: Path, rows: int) -> NDArray[np.floating]:
 
 
 def read_images(path: Path, rows: int) -> NDArray[np.uint8]:
-    """Pictures of the rows, (n, height, width) or (n, height, width, 3), as bytes; numbers up to 1 are scaled."""
+    """Images of the rows, (n, height, width) or (n, height, width, 3), as uint8; values up to 1 are scaled."""
     array = _read_rows(path, "images", rows)
     shape = array.shape
     if array.dtype.kind not in "fiub" or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))):
         raise ConfigError(
-            f"{path}: images must be numbers of shape (n, height, width) or (n, height, width, 3), not "
-            f"{array.dtype} of "
-            f"shape {shape}"
+            f"{path}: images must be numbers of shape (n, height, width) or (n, height, width, 3), "
+            f"not {array.dtype} of shape {shape}"
         )
     array = array[..., 0] if len(shape) == 4 and shape[3] == 1 else array
     if array.dtype == np.uint8:
@@ -60,7 +57,7 @@ def read_images(path: Path, rows: int) -> NDArray[np.uint8]:
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """PNG of a picture (height, width) in grey or (height, width, 3) in colour; larger ones are thinned out to 64."""
+    """PNG of an image (height, width) or (height, width, 3), subsampled to at most 64 pixels."""
     step = max(1, -(-max(image.shape[:2]) // _SIDE))
     image = np.ascontiguousarray(image[::step, ::step])
     height, width = image.shape[:2]
@@ -75,5 +72,5 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
 
 
 def as_data_uri(image: NDArray[np.uint8]) -> str:
-    """A picture as an address that holds it."""
+    """An image as a data URI."""
     return "data:image/png;base64," + base64.b64encode(encode_png(image)).decode("ascii")

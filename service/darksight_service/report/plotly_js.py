@@ -1,4 +1,4 @@
-"""plotly's JavaScript, which the explorer serves and every report carries."""
+"""plotly.js, which the explorer serves and every report includes."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["packed_plotly"]
 
 @lru_cache(maxsize=1)
 def packed_plotly() -> bytes:
-    """plotly.js of the installed package, packed once: 4.8 MB become 1.5."""
+    """plotly.js of the installed package, compressed once: 1.5 MB instead of 4.8."""
     return gzip.compress((files("plotly") / "package_data" / "plotly.min.js").read_bytes(), 6, mtime=0)

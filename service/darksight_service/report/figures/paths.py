@@ -1,4 +1,4 @@
-"""Pictures of a walk over the map: probabilities on the way, and where it goes."""
+"""Probabilities along a path on the map, and the path itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 from darksight_core.map.paths import MapPath
 from darksight_core.simplex import Floats
-from darksight_service.report.figures.map import LEGEND_CLASSES
-from darksight_service.report.figures.plotly import (
+from darksight_service.report.figures.chart import (
     HALO,
     LINE_COLOURS,
     Figure,
     axis,
+    escape,
     layout,
     packed,
-    plain,
     points_trace,
 )
+from darksight_service.report.figures.map import LEGEND_CLASSES
 from darksight_service.report.findings import Findings
 from darksight_service.report.palette import map_view
 
@@ -35,7 +35,7 @@ def path_figure(found: Findings, number: int) -> Figure:
     colours = dict(zip(shown, LINE_COLOURS, strict=False))
     data: list[dict[str, Any]] = []
     for k in shown:
-        label = plain(found.class_names[k], _NAME)
+        label = escape(found.class_names[k], _NAME)
         data.append({
             "type": "scatter", "mode": "lines", "x": packed(path.position), "y": packed(path.probs[:, k]),
             "name": label, "line": {"color": colours[k], "width": 2.5}, "legendgroup": str(k),
@@ -49,38 +49,38 @@ def path_figure(found: Findings, number: int) -> Figure:
         })  # fmt: skip
     low, high = _path_view(found, path)
     back = np.random.default_rng(0).permutation(len(found))[:1_500]
-    place = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
+    right = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
     grey = {"color": "#d5d5d5", "size": 3}
-    data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **place))
-    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **place))
+    data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
+    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
     data.append({
         "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
-        "line": {"color": "#111", "width": 2}, "hoverinfo": "skip", **place,
+        "line": {"color": "#111", "width": 2}, "hoverinfo": "skip", **right,
     })  # fmt: skip
     means = found.bundle.embedder.student.means[shown]
     data.append({
-        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **place,
-        "text": [plain(found.class_names[k], _NAME) for k in shown],
-        "textposition": [("top center", "bottom center")[place % 2] for place in range(len(shown))],
+        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **right,
+        "text": [escape(found.class_names[k], _NAME) for k in shown],
+        "textposition": [("top center", "bottom center")[number % 2] for number in range(len(shown))],
         "textfont": {"size": 13, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
         "marker": {"symbol": "star", "size": 11, "color": [colours[k] for k in shown],
                    "line": {"color": "black", "width": 0.8}},
     })  # fmt: skip
     frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
-    part = ", which has a part of the map" if found.n_classes > LEGEND_CLASSES else ""
-    beside = f"{len(path.rows)} real rows lie beside it" if len(path.rows) else "no real row lies beside it"
+    part = ", which shows a part of the map" if found.n_classes > LEGEND_CLASSES else ""
+    near = f"{len(path.rows)} rows are near the path" if len(path.rows) else "no row is near the path"
     return Figure(
         f"path-{number + 1}",
-        f"Along the path: {name}",
-        f"Left: probability of each class on the way along the black line on the right{part}. Lines are what the map "
-        f"says, dots what the classifier said about the nearest real rows; {beside}, orange on the right. Stars are "
-        "centres of classes that matter on the way. Where dots follow lines, the map may be read as it is drawn: "
-        "two clusters that touch are joined by rows torn between them, in order of how torn they are.",
-        "Where no dots are, the map says what the student would say about rows that nobody has seen.",
+        f"Path: {name}",
+        f"Left: probability of each class along the black line on the right{part}. Lines are the map's probabilities, "
+        f"dots the classifier's probabilities for the nearest rows; {near}, orange on the right. Stars are class "
+        "centres. Where the dots follow the lines, the map represents the classifier well: rows between two touching "
+        "clusters are ambiguous between these classes.",
+        "Where there are no dots, the lines are extrapolations of the map without data.",
         data,
         layout(
             400,
-            xaxis=axis("share of the way", domain=[0.0, 0.56], range=[-0.01, 1.01]),
+            xaxis=axis("position on the path", domain=[0.0, 0.56], range=[-0.01, 1.01]),
             yaxis=axis("probability", range=[-0.02, 1.02]),
             xaxis2=axis(domain=[0.68, 1.0], anchor="y2", range=[float(low[0]), float(high[0])], **frame),
             yaxis2=axis(anchor="x2", scaleanchor="x2", range=[float(low[1]), float(high[1])], **frame),
@@ -90,7 +90,7 @@ def path_figure(found: Findings, number: int) -> Figure:
 
 
 def _path_view(found: Findings, path: MapPath) -> tuple[Floats, Floats]:
-    """Corners of the map, or among many classes of its part around a path, which would be a dot on the whole."""
+    """Corners of the map; with many classes, of the part around the path."""
     if found.n_classes <= LEGEND_CLASSES:
         return map_view(found.bundle.embedder.student, found.points)
     low, high = path.points.min(axis=0), path.points.max(axis=0)
@@ -99,7 +99,7 @@ def _path_view(found: Findings, path: MapPath) -> tuple[Floats, Floats]:
 
 
 def _path_classes(path: MapPath, probs: Floats) -> list[int]:
-    """Classes that have a tenth somewhere on the way, in the order of where; no more than there are colours."""
+    """Classes with a probability of at least 0.1 on the path, in the order of their maxima; at most one per colour."""
     top = path.probs.max(axis=0)
     if len(probs):
         top = np.maximum(top, probs.max(axis=0))

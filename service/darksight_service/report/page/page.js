@@ -1,5 +1,5 @@
 "use strict";
-// What is in view is drawn first, then what comes near it, and the rest while nobody waits, so that a print has it.
+// Figures in view are drawn first, then those near it, and the others in idle time, so that a print has all of them.
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const figures = read("figures");
 const rows = read("rows");
@@ -48,7 +48,7 @@ function show(event) {
   panel.style.display = "block";
 }
 
-// As a script of its own plotly is read beside the page, which can be scrolled and read meanwhile.
+// As a separate script, so that the page can be read while plotly.js is parsed.
 async function loadPlotly() {
   const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -56,7 +56,7 @@ async function loadPlotly() {
   script.src = URL.createObjectURL(await new Response(unpacked, { headers: { "content-type": "text/javascript" } }).blob());
   await new Promise((done, failed) => {
     script.onload = done;
-    script.onerror = () => failed(new Error("plotly.js was not read"));
+    script.onerror = () => failed(new Error("plotly.js could not be loaded"));
     document.head.append(script);
   });
   URL.revokeObjectURL(script.src);
@@ -68,41 +68,41 @@ function settings(name) {
     click: (plot) => Plotly.downloadImage(plot, { format: "svg", filename: name, width: plot.offsetWidth, height: plot.offsetHeight }),
   };
   return {
-    // plotly offers to upload a figure to its makers unless told not to.
+    // Without these plotly offers to upload a figure to its cloud.
     showSendToCloud: false, plotlyServerURL: "",
     responsive: true, displaylogo: false, scrollZoom: false, modeBarButtonsToAdd: [svg],
     toImageButtonOptions: { format: "png", scale: 2, filename: name },
   };
 }
 
-async function drawNow(place, name) {
+async function drawNow(container, name) {
   await plotly;
-  const plot = await Plotly.newPlot(place, figures[name].data, figures[name].layout, settings(name));
+  const plot = await Plotly.newPlot(container, figures[name].data, figures[name].layout, settings(name));
   plot.on("plotly_hover", show);
-  place.dataset.drawn = "yes";
+  container.dataset.drawn = "yes";
 }
 
-const draw = (place) => (drawn[place.dataset.figure] ??= drawNow(place, place.dataset.figure));
-const places = [...document.querySelectorAll(".plot")];
-const drawAll = () => Promise.all(places.map(draw));
-const inView = (place) => place.getBoundingClientRect().top < innerHeight && place.getBoundingClientRect().bottom > 0;
-// The next frame is on the screen, and what a reader did meanwhile has been answered.
+const draw = (plot) => (drawn[plot.dataset.figure] ??= drawNow(plot, plot.dataset.figure));
+const plots = [...document.querySelectorAll(".plot")];
+const drawAll = () => Promise.all(plots.map(draw));
+const inView = (plot) => plot.getBoundingClientRect().top < innerHeight && plot.getBoundingClientRect().bottom > 0;
+// Resolves when the next frame is on the screen and pending events are handled.
 const answered = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 const idle = () => new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done));
 
 async function openPage() {
   await plotly;
-  await Promise.all(places.filter(inView).map(draw));
+  await Promise.all(plots.filter(inView).map(draw));
   await answered();
   performance.mark("opened");
   document.documentElement.dataset.opened = "yes";
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
   }, { rootMargin: "400px" });
-  for (const place of places) near.observe(place);
-  for (const place of places) {
+  for (const plot of plots) near.observe(plot);
+  for (const plot of plots) {
     await idle();
-    await draw(place);
+    await draw(plot);
   }
   performance.mark("drawn");
   document.documentElement.dataset.drawn = "yes";
@@ -112,7 +112,7 @@ const plotly = loadPlotly();
 window.darksight = { drawAll };
 window.addEventListener("beforeprint", drawAll);
 openPage().catch((error) => {
-  for (const place of places.filter((each) => !each.dataset.drawn)) place.textContent = `This figure was not drawn: ${error.message}`;
+  for (const plot of plots.filter((each) => !each.dataset.drawn)) plot.textContent = `This figure could not be drawn: ${error.message}`;
   throw error;
 });
 

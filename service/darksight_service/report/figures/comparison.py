@@ -1,4 +1,4 @@
-"""Pictures of everything but the map itself, and the list of all of them."""
+"""Figures that compare: classes, scores, foreign rows, and neighbourhoods on several maps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from darksight_core.guarantees.risk_curve import risk_curve
-from darksight_service.report.figures.map import class_groups, cluster_figure, map_figure, small_multiples
-from darksight_service.report.figures.paths import path_figure
-from darksight_service.report.figures.plotly import LINE_COLOURS, Figure, axis, layout, packed, plain
-from darksight_service.report.findings import Findings, Rival
+from darksight_service.report.figures.chart import LINE_COLOURS, Figure, axis, escape, layout, packed
+from darksight_service.report.figures.panels import class_groups
+from darksight_service.report.findings import Baseline, Findings
 
 __all__ = [
     "accuracy_figure",
-    "all_figures",
     "confusion_figure",
     "foreign_figure",
     "local_figure",
@@ -32,7 +30,7 @@ _SCORES = {
     "log_density": "P(y; θ) (DarkSight)",
     "kde_probs": "KDE (probabilities)",
     "dirichlet": "Dirichlet mixture (probabilities)",
-    "outlier_score": "outlier_score (unusualness)",
+    "outlier_score": "outlier score",
 }
 _MORE_SCORES = {
     "margin": "margin of the first two",
@@ -44,20 +42,12 @@ _MORE_SCORES = {
 }
 _CURVE_POINTS = 250
 _SHORT = 3
-_SEEN = 0.1  # share of rows from which the axis of accuracy is chosen: below it curves jump
+_SEEN = 0.1  # coverage from which the accuracy axis is scaled; curves are noisy below it
 
 
-def all_figures(found: Findings) -> list[Figure]:
-    """Every figure that these findings have, in the order of the page."""
-    figures = [map_figure(found), small_multiples(found), cluster_figure(found), confusion_figure(found)]
-    figures += [accuracy_figure(found), *foreign_figure(found), local_figure(found)]
-    figures += [path_figure(found, number) for number in range(len(found.paths))]
-    return [figure for figure in figures if figure is not None]
-
-
-def score_label(name: str, rivals: tuple[Rival, ...]) -> str:
-    """A score's name for people."""
-    labels = {rival.key: rival.label for rival in rivals}
+def score_label(name: str, baselines: tuple[Baseline, ...]) -> str:
+    """Display name of a score."""
+    labels = {baseline.key: baseline.label for baseline in baselines}
     kind, _, rest = name.partition("_")
     if kind in ("kde", "gmm") and rest in labels:
         return f"{kind.upper()} ({labels[rest]})"
@@ -65,12 +55,12 @@ def score_label(name: str, rivals: tuple[Rival, ...]) -> str:
 
 
 def confusion_figure(found: Findings) -> Figure | None:
-    """Confusion matrix, and confusion of pairs against the distance of their centres; None without labels."""
+    """Confusion matrix, and confusion of class pairs by distance of their centres; None without labels."""
     counts = found.confusion()
     if counts is None:
         return None
     order = [k for group in class_groups(found.log_pi) for k in group]
-    shown = [plain(name) for name in found.class_names]
+    shown = [escape(name) for name in found.class_names]
     names = [shown[k] for k in order]
     table = counts[np.ix_(order, order)].astype(np.float64)
     colour = np.log10(1.0 + table)
@@ -105,18 +95,16 @@ def confusion_figure(found: Findings) -> Figure | None:
     rho = found.measures.global_fidelity.ground
     ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 6}, "dtick": 1}
     turn = -60 if max(map(len, shown)) > _SHORT else 0
-    said = "cannot be given" if rho is None else f"is {rho:.2f}"
+    value = "is not defined here" if rho is None else f"is {rho:.2f}"
     return Figure(
         "global-fidelity",
         "Global fidelity: are confused classes close to each other?",
-        "Left: how many rows of each true class (columns) were predicted as what (rows); colour is the "
-        "logarithm of the "
-        "count, and classes that are mixed up stand side by side. Right: each dot is a pair of classes, "
-        "by the distance "
-        "of their centres on the map and by how often one is taken for the other; grey dots are never confused. A good "
-        f"map slopes down. The rank correlation of closeness and confusion {said} (1 is best, 0 is chance).",
-        "Most pairs are never confused, and where those stand is arbitrary: two clusters may be neighbours without a "
-        "reason. Only clusters that touch tell of confusion.",
+        "Left: rows by true class (columns) and predicted class (rows). The colour is the logarithm of the count; "
+        "confused classes are next to each other. Right: each dot is a pair of classes, by the distance of their "
+        "centres on the map and the share of rows confused; grey pairs are never confused. On a good map the share "
+        f"decreases with the distance. The rank correlation of closeness and confusion {value} (1 is best, 0 chance).",
+        "Most pairs are never confused, and their distance is arbitrary: clusters can be neighbours without confusion. "
+        "Only clusters that touch indicate confusion.",
         [cells, dots],
         layout(
             620 if not few else 520,
@@ -130,15 +118,17 @@ def confusion_figure(found: Findings) -> Figure | None:
 
 
 def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Places of at most `_CURVE_POINTS` of a curve's points, its ends among them."""
+    """Indices of at most `_CURVE_POINTS` points of a curve, with both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, _CURVE_POINTS)).astype(np.intp))
 
 
-def _best_rivals(order: Sequence[str], rivals: tuple[Rival, ...]) -> set[str]:
-    """Of the densities on other maps, the first in `order` for each kind of density and each method and input."""
+def _best_baselines(order: Sequence[str], baselines: tuple[Baseline, ...]) -> set[str]:
+    """Of the densities on other maps, the first in `order` for each density and method."""
     found: dict[tuple[str, str], str] = {}
     kinds = {
-        f"{kind}_{rival.key}": (kind, rival.label.partition(" (")[0]) for kind in ("kde", "gmm") for rival in rivals
+        f"{kind}_{baseline.key}": (kind, baseline.label.partition(" (")[0])
+        for kind in ("kde", "gmm")
+        for baseline in baselines
     }
     for name in order:
         if name in kinds:
@@ -147,12 +137,12 @@ def _best_rivals(order: Sequence[str], rivals: tuple[Rival, ...]) -> set[str]:
 
 
 def accuracy_figure(found: Findings) -> Figure | None:
-    """Accuracy on the rows that are kept against the share kept, for every score; None without labels."""
+    """Accuracy of accepted rows by coverage, for every score; None without labels or errors."""
     compared = found.comparison
     if compared is None or compared.errors is None or compared.failure is None or not compared.errors.any():
         return None
     order = sorted(compared.scores, key=lambda name: compared.failure[name].augrc if compared.failure else 0.0)
-    rivals = _best_rivals(order, found.rivals)
+    baselines = _best_baselines(order, found.baselines)
     data: list[dict[str, Any]] = []
     lowest = 1.0
     colours = {dash: itertools.cycle(LINE_COLOURS) for dash in ("solid", "dash", "dot")}
@@ -160,8 +150,8 @@ def accuracy_figure(found: Findings) -> Figure | None:
         curve = risk_curve(compared.scores[name], compared.errors)
         kept = np.flatnonzero(curve.coverage >= 0.02)
         kept = kept[_thinned(len(kept))]
-        label = score_label(name, found.rivals)
-        dash = "solid" if name in _SCORES else "dash" if name in rivals else "dot"
+        label = score_label(name, found.baselines)
+        dash = "solid" if name in _SCORES else "dash" if name in baselines else "dot"
         shown = dash != "dot"
         if shown:
             lowest = min(lowest, float(curve.accuracy[curve.coverage >= _SEEN].min()))
@@ -169,87 +159,80 @@ def accuracy_figure(found: Findings) -> Figure | None:
             "type": "scatter", "mode": "lines", "name": label, "visible": True if shown else "legendonly",
             "x": packed(curve.coverage[kept]), "y": packed(curve.accuracy[kept]),
             "line": {"color": next(colours[dash]), "width": 2, "dash": dash},
-            "hovertemplate": f"{label}: %{{x:.0%}} kept, %{{y:.2%}} right<extra></extra>",
+            "hovertemplate": f"{label}: %{{x:.0%}} accepted, %{{y:.2%}} correct<extra></extra>",
         })  # fmt: skip
     accuracy = 1.0 - float(compared.errors.mean())
     return Figure(
         "accuracy-data",
-        "Outlier identification: what is left when the doubtful rows are rejected",
-        f"Rows are rejected from the lowest score up; the curve is the accuracy on those that are kept. All start at "
-        f"{accuracy:.2%} on the right, where everything is kept, and the best score is the highest curve. Scores that "
-        f"remember rows were made from {compared.memory:,} rows and all are measured on the other "
-        f"{compared.measured:,}. "
-        "In the legend the best is first, by AUGRC; click to show or hide. Dashed: densities on other maps, of several "
-        "perplexities the best; the others and dotted scores are hidden at first.",
-        "This is about being wrong, not about being unusual. Densities on the map say how unusual a "
-        "prediction is and are "
-        "seldom the best score for this. A point read off a curve is no promise for new rows: darksight "
-        "calibrate makes "
-        "one.",
+        "Error detection: accuracy when low scores are rejected",
+        "Rows with the lowest scores are rejected first; each curve is the accuracy of the accepted rows. All curves "
+        f"end at {accuracy:.2%} on the right, where all rows are accepted; a higher curve is better. Scores that need "
+        f"reference rows use {compared.memory:,} rows; all scores are measured on the other {compared.measured:,}. The "
+        "legend is sorted by AUGRC, best first; click to show or hide a score. Dashed: densities on other maps, with "
+        "the best perplexity. The others, and dotted scores, are hidden at first.",
+        "This figure is about errors, not about outliers: densities on the map measure how unusual a prediction is and "
+        "are seldom the best score here. A point on a curve is no guarantee for new rows; darksight calibrate "
+        "gives one.",
         data,
         layout(
             max(480, 20 * len(order) + 100),
             legend={"itemsizing": "constant", "font": {"size": 11}},
-            xaxis=axis("share of rows kept", range=[0.0, 1.0], tickformat=".0%"),
-            yaxis=axis("accuracy on rows kept", range=[lowest - 0.1 * (1.0 - lowest), 1.0 + 0.03 * (1.0 - lowest)],
+            xaxis=axis("share of rows accepted (coverage)", range=[0.0, 1.0], tickformat=".0%"),
+            yaxis=axis("accuracy of accepted rows", range=[lowest - 0.1 * (1.0 - lowest), 1.0 + 0.03 * (1.0 - lowest)],
                        tickformat=".1%" if lowest > 0.9 else ".0%"),
         ),
     )  # fmt: skip
 
 
-def foreign_figure(found: Findings) -> list[Figure]:
-    """How well each score tells foreign rows from known ones; nothing without foreign files."""
+def foreign_figure(found: Findings) -> Figure | None:
+    """How well each score separates foreign rows from known ones; None without foreign files."""
     compared = found.comparison
     if compared is None or not compared.ood:
-        return []
+        return None
     files = list(compared.ood)
     means = {
         name: float(np.mean([compared.ood[file][name].auroc for file in files if name in compared.ood[file]]))
         for name in {name for figures in compared.ood.values() for name in figures}
     }
     order = sorted(means, key=lambda name: (means[name], name))
-    labels = [score_label(name, found.rivals) for name in order]
+    labels = [score_label(name, found.baselines) for name in order]
     data = [
         {
-            "type": "scatter", "mode": "markers", "name": plain(file.rpartition("/")[2]),
+            "type": "scatter", "mode": "markers", "name": escape(file.rpartition("/")[2]),
             "x": [round(compared.ood[file][name].auroc, 4) if name in compared.ood[file] else None for name in order],
             "y": labels, "marker": {"size": 9, "color": LINE_COLOURS[number % len(LINE_COLOURS)]},
         }
         for number, file in enumerate(files)
     ]  # fmt: skip
-    return [
-        Figure(
-            "foreign",
-            "Foreign rows: which score tells them from known ones?",
-            "AUROC of each score for each file of foreign rows: the chance that a known row scores higher "
-            "than a foreign "
-            "one. 0.5 is guessing, 1 is perfect. Scores are in the order of their mean, the best on top.",
-            "Foreign rows of another kind may rank the scores otherwise; those that will come are not those "
-            "in the file.",
-            data,
-            layout(
-                max(340, 24 * len(order) + 110),
-                margin={"l": 230, "r": 20, "t": 20, "b": 55},
-                xaxis=axis("AUROC, known against foreign"),
-                yaxis=axis("", type="category", automargin=True),
-                legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-            ),
-        )
-    ]
+    return Figure(
+        "foreign",
+        "Foreign rows: which score detects them?",
+        "AUROC of each score for each file of foreign rows: the probability that a known row scores higher than a "
+        "foreign one. 0.5 is chance, 1 is perfect. Scores are sorted by their mean, best on top.",
+        "Foreign rows of another kind may rank the scores differently.",
+        data,
+        layout(
+            max(340, 24 * len(order) + 110),
+            margin={"l": 230, "r": 20, "t": 20, "b": 55},
+            xaxis=axis("AUROC, known against foreign rows"),
+            yaxis=axis("", type="category", automargin=True),
+            legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        ),
+    )
 
 
 def local_figure(found: Findings) -> Figure | None:
-    """M_k against k for every map; None for too few rows to have neighbours."""
+    """M_k by number of neighbours k for every map; None with too few rows."""
     ours = found.measures_compared.local_fidelity
     if ours is None:
         return None
     lines = [("DarkSight", ours.neighbours, ours.teacher, "solid")]
-    for rival in found.rivals:
-        local = rival.measures.local_fidelity
+    for baseline in found.baselines:
+        local = baseline.measures.local_fidelity
         if local is not None:
-            lines.append((rival.label, local.neighbours, local.teacher, "solid"))
+            lines.append((baseline.label, local.neighbours, local.teacher, "solid"))
     if ours.student is not None:
-        lines.append(("DarkSight, rows as the map says", ours.neighbours, ours.student, "dot"))
+        lines.append(("DarkSight, probabilities of the map", ours.neighbours, ours.student, "dot"))
     data = [
         {
             "type": "scatter", "mode": "lines+markers", "name": name, "x": list(ks), "y": [round(m, 6) for m in values],
@@ -261,11 +244,10 @@ def local_figure(found: Findings) -> Figure | None:
     return Figure(
         "local-fidelity",
         "Local fidelity: do neighbours have similar predictions?",
-        "M_k is the mean Jensen-Shannon distance between a row's probabilities and those of its k "
-        "nearest neighbours on "
-        f"the map; lower is better. Averaged over {ours.queries:,} rows, neighbours searched among {ours.points:,}. "
-        "Dotted: the same with the probabilities that the map itself gives, as the paper writes the formula.",
-        "t-SNE is made to be good at this for few neighbours. A low M_k says nothing about where clusters stand.",
+        "M_k is the mean Jensen-Shannon distance between the probabilities of a row and those of its k nearest "
+        f"neighbours on the map; lower is better. Averaged over {ours.queries:,} rows, with neighbours among "
+        f"{ours.points:,} rows. Dotted: the same with the probabilities of the map, as the paper defines it.",
+        "t-SNE optimises this for few neighbours. A low M_k says nothing about the position of clusters.",
         data,
         layout(
             430,

@@ -1,6 +1,6 @@
-"""What plotly reads: traces and layouts as plain dictionaries, arrays as base64 of few bytes.
+"""Traces and layouts for plotly.js, as plain dictionaries; arrays are base64 in a compact type.
 
-The plotly package itself is not imported; its JavaScript is all that a page needs.
+The Python package plotly is not imported; a page needs its JavaScript only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "layout", "packed", "plain", "points_trace"]
+__all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "escape", "layout", "packed", "points_trace"]
 
 GREY = "#b8b8b8"
 
 HALO = ", ".join(f"{x}px {y}px 1px white" for x in (-1, 0, 1) for y in (-1, 0, 1))
-"""Shadow of names among dots."""
+"""Text shadow of names on the map."""
 
 LINE_COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#44AA99",
@@ -28,9 +28,9 @@ LINE_COLOURS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a page.
+    """A figure of a report.
 
-    `name` is its anchor and file name; `caption` says how to read it, `limits` what it does not say.
+    `name` is its anchor and file name; `caption` explains how to read it, `limits` what it does not show.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Figure:
     layout: dict[str, Any]
 
     def as_plotly(self) -> dict[str, Any]:
-        """What `Plotly.newPlot` takes."""
+        """Arguments of `Plotly.newPlot`."""
         return {"data": self.data, "layout": self.layout}
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:
-    """Numbers as plotly's typed arrays: others than bytes and uint16 in the smallest kind that holds them."""
+    """Numbers as a typed array of plotly.js: floats as float32, integers in the smallest type that fits."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         array = array.astype("<f4")
@@ -60,22 +60,22 @@ def packed(values: ArrayLike) -> dict[str, Any]:
     return found
 
 
-def plain(name: str, most: int | None = None) -> str:
-    """A name from a file, as text that plotly shows as it is: it would follow tags, entities and `%{...}` in it.
+def escape(name: str, max_length: int | None = None) -> str:
+    """A name from a file, escaped: plotly.js would interpret tags, entities and `%{...}`.
 
     Parameters
     ----------
     name
         The name.
-    most
-        Characters to show; of a longer one the first.
+    max_length
+        Maximum number of characters; a longer name is shortened.
     """
-    short = name if most is None or len(name) <= most else name[: most - 1] + "…"
+    short = name if max_length is None or len(name) <= max_length else name[: max_length - 1] + "…"
     return html.escape(short, quote=False).replace("{", "&#123;")
 
 
 def points_trace(points: NDArray[np.floating], rows: NDArray[np.integer], **more: Any) -> dict[str, Any]:
-    """Places of some rows as dots, which remember their row number."""
+    """Points of some rows as markers; `customdata` has the row numbers."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -88,7 +88,7 @@ def points_trace(points: NDArray[np.floating], rows: NDArray[np.integer], **more
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
-    """An axis with a title, or without any mark for places on a map."""
+    """An axis with a title, or a bare axis for a map."""
     if title is None:
         return {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": "", **more}
     look = {"gridcolor": "#e8e8e8", "linecolor": "#888", "zeroline": False, "automargin": True}
@@ -96,7 +96,7 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def layout(height: int, **more: Any) -> dict[str, Any]:
-    """What all figures share."""
+    """The layout that all figures share."""
     return {
         "height": height,
         "margin": {"l": 60, "r": 20, "t": 30, "b": 55},

@@ -1,0 +1,155 @@
+"""Maps side by side: groups of classes of one map, and the maps of several methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from darksight_core.simplex import Floats
+from darksight_service.report.figures.chart import HALO, Figure, axis, escape, layout, packed, points_trace
+from darksight_service.report.figures.map import entropy_axis
+from darksight_service.report.findings import Findings
+from darksight_service.report.palette import class_colours
+
+__all__ = ["class_groups", "cluster_figure", "small_multiples"]
+
+_GROUP = 10
+
+
+def class_groups(log_pi: Floats, size: int = _GROUP) -> list[list[int]]:
+    """Groups of at most `size` classes that are confused with each other.
+
+    Parameters
+    ----------
+    log_pi
+        log π of the watched classifier, (n, K).
+    size
+        Maximum number of classes in a group.
+    """
+    probs, predicted, classes = np.exp(log_pi), log_pi.argmax(axis=1), log_pi.shape[1]
+    mass = np.zeros((classes, classes))
+    np.add.at(mass, predicted, probs)
+    mass = mass + mass.T
+    np.fill_diagonal(mass, 0.0)
+    left, groups = set(range(classes)), []
+    while left:
+        rest = sorted(left)
+        group = [max(rest, key=lambda k: float(mass[k, rest].sum()))]
+        left.remove(group[0])
+        while left and len(group) < size:
+            following = max(sorted(left), key=lambda k: float(mass[k, group].sum()))
+            group.append(following)
+            left.remove(following)
+        groups.append(group)
+    return groups
+
+
+def small_multiples(found: Findings) -> Figure | None:
+    """The map in panels of ten classes; None with at most ten classes."""
+    if found.n_classes <= _GROUP:
+        return None
+    groups, student = class_groups(found.log_pi), found.bundle.embedder.student
+    columns = 3 if len(groups) > 2 else len(groups)
+    lines = -(-len(groups) // columns)
+    rng = np.random.default_rng(0)
+    back = rng.permutation(len(found))[:1_500]
+    data: list[dict[str, Any]] = []
+    axes: dict[str, Any] = {}
+    for number, group in enumerate(groups):
+        tail = "" if number == 0 else str(number + 1)
+        panel = {"xaxis": f"x{tail}", "yaxis": f"y{tail}", "showlegend": False}
+        grey = {"color": "#dddddd", "size": 3}
+        data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
+        for colour, k in zip(class_colours(_GROUP), group, strict=False):
+            rows = np.flatnonzero(found.predicted == k)
+            rows = rows[rng.permutation(len(rows))[:120]]
+            look = {"color": colour, "size": 4, "opacity": 0.8}
+            data.append(points_trace(found.points, rows, name=escape(found.class_names[k]), marker=look, **panel))
+        data.append({
+            "type": "scatter", "mode": "markers+text", **panel,
+            "x": packed(student.means[group, 0]), "y": packed(student.means[group, 1]),
+            "text": [escape(found.class_names[k], 14) for k in group], "textposition": "top center",
+            "textfont": {"size": 10, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
+            "marker": {"symbol": "star", "size": 9, "color": class_colours(_GROUP)[: len(group)],
+                       "line": {"color": "black", "width": 0.8}},
+        })  # fmt: skip
+        axes |= _panel(number, columns, lines, *_close_view(found, group))
+    return Figure(
+        "small-multiples",
+        "Groups of ten classes",
+        "Parts of the map. Each panel shows up to ten classes that the classifier confuses with each other. Grey dots "
+        "are a sample of all rows, stars are class centres. At most 120 rows of a class are drawn.",
+        "Panels have different scales. A class may also be confused with classes of other panels.",
+        data,
+        layout(330 * lines + 30, margin={"l": 10, "r": 10, "t": 20, "b": 10}, **axes),
+    )
+
+
+def _close_view(found: Findings, group: list[int]) -> tuple[Floats, Floats]:
+    """Corners around the centres and most rows of some classes."""
+    rows = np.isin(found.predicted, group)
+    means = found.bundle.embedder.student.means[group]
+    near = np.quantile(found.points[rows], [0.03, 0.97], axis=0) if rows.any() else means
+    shown = np.concatenate([near, means])
+    low, high = shown.min(axis=0), shown.max(axis=0)
+    margin = 0.12 * (high - low) + 1e-3
+    return low - margin, high + margin
+
+
+def _panel(number: int, columns: int, lines: int, low: Floats, high: Floats) -> dict[str, Any]:
+    """Axes of one panel in a grid."""
+    tail = "" if number == 0 else str(number + 1)
+    column, line, gap = number % columns, number // columns, 0.02
+    width, height = 1.0 / columns, 1.0 / lines
+    x = [column * width + gap / 2, (column + 1) * width - gap / 2]
+    y = [1.0 - (line + 0.98) * height, 1.0 - (line + 0.09) * height]
+    frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
+    return {
+        f"xaxis{tail}": axis(domain=x, anchor=f"y{tail}", range=[float(low[0]), float(high[0])], **frame),
+        f"yaxis{tail}": axis(domain=y, anchor=f"x{tail}", range=[float(low[1]), float(high[1])], **frame),
+    }
+
+
+def cluster_figure(found: Findings) -> Figure:
+    """Rows coloured by entropy on this map and on the maps of other methods."""
+    rng = np.random.default_rng(0)
+    some = np.sort(rng.permutation(len(found.compared))[:1_500])
+    panels: list[tuple[str, Floats, float | None]] = [
+        ("DarkSight", found.points[found.compared], found.measures_compared.cluster_monotonicity.mean)
+    ]
+    panels += [
+        (baseline.label, baseline.points, baseline.measures.cluster_monotonicity.mean)
+        for baseline in found.baselines
+        if baseline.key != "fitted_here"
+    ]
+    columns = min(3, max(2, len(panels)))
+    lines = -(-len(panels) // columns)
+    data, titles = [], []
+    axes: dict[str, Any] = {}
+    unsure = found.entropy[found.compared]
+    order = some[np.argsort(unsure[some], kind="stable")]
+    for number, (name, points, rho) in enumerate(panels):
+        tail = "" if number == 0 else str(number + 1)
+        look = {"color": packed(unsure[order]), "coloraxis": "coloraxis", "size": 4.5}
+        low, high = np.quantile(points, 0.003, axis=0), np.quantile(points, 0.997, axis=0)
+        margin = 0.05 * (high - low) + 1e-9
+        trace = points_trace(points, order, marker=look, showlegend=False, xaxis=f"x{tail}", yaxis=f"y{tail}")
+        data.append(trace | {"customdata": packed(found.compared[order].astype(np.int64))})
+        axes |= _panel(number, columns, lines, low - margin, high + margin)
+        figure = "" if rho is None else f", ρ = {rho:.2f}"
+        titles.append({
+            "text": f"{name}{figure}", "showarrow": False, "xref": f"x{tail} domain", "yref": f"y{tail} domain",
+            "x": 0.02, "y": 1.0, "yanchor": "bottom", "font": {"size": 13},
+        })  # fmt: skip
+    return Figure(
+        "clusters",
+        "Cluster preservation: are predictions in the middle of a cluster certain?",
+        f"The same {len(some):,} rows on each map, coloured by entropy; dark rows are uncertain. ρ is the rank "
+        "correlation of entropy and distance from the centre of the predicted class, averaged over classes: 1 if "
+        "entropy increases with the distance, 0 if it is unrelated.",
+        "ρ favours methods that arrange rows by certainty. It does not show whether certain rows are correct.",
+        data,
+        layout(370 * lines + 40, margin={"l": 10, "r": 60, "t": 30, "b": 10}, annotations=titles,
+               coloraxis=entropy_axis(found), **axes),
+    )  # fmt: skip
