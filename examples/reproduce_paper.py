@@ -19,8 +19,11 @@ from matplotlib.figure import Figure
 from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
 from darksight_core.evaluation.baselines.embeddings import Recipe, cache_folder, embed
 from darksight_core.evaluation.cases import alike
+from darksight_core.evaluation.classes import class_medians, spearman
 from darksight_core.evaluation.failure import failure_figures
-from darksight_core.evaluation.measures import class_medians, fidelity, measure_map, nearest, spearman
+from darksight_core.evaluation.fidelity import fidelity
+from darksight_core.evaluation.measures import measure_map
+from darksight_core.evaluation.neighbourhoods import nearest
 from darksight_core.fit import fit_map
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.map.density import Kde

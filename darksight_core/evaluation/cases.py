@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.evaluation.measures import nearest
+from darksight_core.evaluation.neighbourhoods import nearest
 from darksight_core.figures import Record
 from darksight_core.map.paths import confused_pairs
 from darksight_core.scores.confidence import margin, msp

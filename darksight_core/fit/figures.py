@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Reference
-from darksight_core.evaluation.measures import Fidelity
+from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.map.fitting import MapFit, place_rows

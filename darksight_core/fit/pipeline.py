@@ -29,7 +29,7 @@ from darksight_core.bundle import (
     write_bundle,
 )
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.measures import Fidelity
+from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.fit.anchors import choose_anchors, network_threshold
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.context import FitContext

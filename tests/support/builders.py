@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.map.student import Student
 from darksight_core.simplex import Floats, log_softmax
 
-__all__ = ["draw_labelled_probs", "draw_scored_errors", "make_probs"]
+__all__ = ["draw_labelled_probs", "draw_map", "draw_scored_errors", "make_probs"]
 
 
 def make_probs(n: int = 400, classes: int = 5, *, seed: int = 0, sharpness: float = 6.0) -> NDArray[np.float32]:
@@ -33,3 +34,16 @@ def draw_labelled_probs(
     log_pi = log_softmax(spread * rng.normal(size=(n, 4)))
     labels = (np.exp(log_pi).cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
     return np.exp(log_softmax(sharpness * log_pi)), labels
+
+
+def draw_map(
+    *, n: int = 300, classes: int = 4, noise: float = 0.5, seed: int = 0
+) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]:
+    """log_pi, log_q, points, centres, labels of a student and of a teacher that is the student with noisy logits."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=n)
+    centres = 4.0 * rng.normal(size=(classes, 2))
+    points = centres[labels] + rng.standard_t(3.0, size=(n, 2))
+    log_q = Student(centres, np.ones(classes), np.zeros(classes)).log_posterior(points)
+    log_pi = log_softmax(log_q + noise * rng.normal(size=log_q.shape))
+    return log_pi, log_q, points, centres, labels

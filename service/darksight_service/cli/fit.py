@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from darksight_core.bundle import refuse_existing
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.measures import fidelity
+from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.options import BundleOptions, FitOptions, RowOptions
 from darksight_core.predictions import find_files, read_predictions

@@ -15,8 +15,9 @@ from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation import cases
 from darksight_core.evaluation.cases import Alike, Case
+from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.compare import Comparison, compare
-from darksight_core.evaluation.measures import MapMeasures, class_medians, measure_map
+from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.gate.certify import ScoredRows
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.predictions import Predictions, labels_among

@@ -10,7 +10,8 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.baselines.embeddings import Recipe, embed, recipes
-from darksight_core.evaluation.measures import class_medians, cluster_monotonicity, local_fidelity
+from darksight_core.evaluation.classes import class_medians, cluster_monotonicity
+from darksight_core.evaluation.neighbourhoods import local_fidelity
 from darksight_core.progress import Progress
 from darksight_core.simplex import log_probs
 from tests.support.builders import make_probs

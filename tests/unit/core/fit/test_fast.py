@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from darksight_core import simplex
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.measures import fidelity
+from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit import FitConfig, fit_map, place_rows
 from darksight_core.fit.map import fast
 from darksight_core.fit.map import placement as plane
