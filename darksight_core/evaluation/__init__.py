@@ -1,1 +1,11 @@
-"""How good a map and its scores are, measured on rows."""
+"""How good a map and its scores are, measured on rows.
+
+measures         all measures of a map: fidelity, neighbourhoods and classes
+fidelity         agreement of the student with the watched classifier
+neighbourhoods   local fidelity and trustworthiness
+classes          confidence around class centres, and the distance of confused classes
+failure          how well a score finds wrong predictions and foreign rows
+compare          all scores side by side
+cases            rows worth a look
+baselines        densities and maps of other methods
+"""

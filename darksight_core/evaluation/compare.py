@@ -28,7 +28,8 @@ from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.baselines.kl_matching import KlMatching
 from darksight_core.evaluation.failure import FailureFigures, OodFigures, failure_figures, ood_figures
-from darksight_core.gate.certify import ScoredRows, candidates
+from darksight_core.gate.certify import candidates
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.density import Kde
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.confidence import LOGIT_SCORES, row_scores
@@ -101,13 +102,13 @@ class _Models:
 
     kl_matching: KlMatching
     learned: Learned | None
-    others: dict[str, Callable[[ScoredRows], Floats]] = field(default_factory=dict)
+    others: dict[str, Callable[[ScoredPredictions], Floats]] = field(default_factory=dict)
 
 
 def compare(
     bundle: Bundle,
-    known: ScoredRows,
-    foreign: Mapping[str, ScoredRows] | None = None,
+    known: ScoredPredictions,
+    foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
     maps: Mapping[str, Floats] | None = None,
     fast: bool = False,
@@ -166,7 +167,7 @@ def compare(
     return Comparison(failure, ood, choice, "outlier_score", *counts, merged, measured.errors, tuple(notes))
 
 
-def _fit(bundle: Bundle, memory: ScoredRows, notes: list[str], *, fast: bool, seed: int) -> _Models:
+def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: bool, seed: int) -> _Models:
     learned = None
     if memory.errors is not None and len(memory) >= MIN_ROWS:
         densities = {"log_density": memory.scores.log_density, "log_kde": memory.scores.log_kde}
@@ -207,7 +208,7 @@ def _map_scores(
     return found
 
 
-def _scores(bundle: Bundle, models: _Models, rows: ScoredRows) -> dict[str, Floats]:
+def _scores(bundle: Bundle, models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
     densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
     found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}

@@ -1,1 +1,23 @@
-"""The decision about a row: accept or reject, for a reason, under a policy."""
+"""The gate: accept or reject scored rows, with a reason and a certificate.
+
+gate                 the rules in order, and the policy that applies them
+certify              thresholds with a guarantee, chosen on labelled rows
+scored_predictions   the rows that a gate is certified on
+"""
+
+from __future__ import annotations
+
+from darksight_core.gate.certify import Certification, Targets, certify
+from darksight_core.gate.gate import REJECT_SCORES, RULES, Gate, accepted_reasons
+from darksight_core.gate.scored_predictions import ScoredPredictions
+
+__all__ = [
+    "REJECT_SCORES",
+    "RULES",
+    "Certification",
+    "Gate",
+    "ScoredPredictions",
+    "Targets",
+    "accepted_reasons",
+    "certify",
+]

@@ -22,8 +22,9 @@ from darksight_core.evaluation.failure import ood_figures
 from darksight_core.fit import FitConfig
 from darksight_core.fit.network.distil import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
-from darksight_core.gate.certify import ScoredRows, candidates
+from darksight_core.gate.certify import candidates
 from darksight_core.gate.gate import Gate
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import Predictions, from_arrays, read_predictions
 from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer
@@ -79,23 +80,23 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
         scorer, bundle = Scorer.load(path), read_bundle(path, verify=False)
     split = make_split(len(predictions), seed)
     held = predictions.take(np.random.default_rng(seed).permutation(np.concatenate([split.calibrate, split.test])))
-    known = ScoredRows.of(held, scorer.score(held.probs))
+    known = ScoredPredictions.of(held, scorer.score(held.probs))
     half = len(known) // 2
     failure = measure_failure(known.take(np.arange(half)), known.take(np.arange(half, len(known))), seed)
 
-    def scores(rows: ScoredRows) -> dict[str, Floats]:
+    def scores(rows: ScoredPredictions) -> dict[str, Floats]:
         columns = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
         return columns | {"outlier_score": bundle.outlier_score.score(rows.log_pi)}
 
     aurocs, inside = {}, scores(known)
     for name, rows in foreign.items():
-        outside = scores(ScoredRows.of(rows, scorer.score(rows.probs)))
+        outside = scores(ScoredPredictions.of(rows, scorer.score(rows.probs)))
         found = [ood_figures(inside[score], outside[score], resamples=0).auroc for score in OUTLIER_SCORES]
         aurocs[name] = np.array(found)
     return failure, aurocs
 
 
-def measure_failure(choosing: ScoredRows, measured: ScoredRows, seed: int) -> Failure:
+def measure_failure(choosing: ScoredPredictions, measured: ScoredPredictions, seed: int) -> Failure:
     """Choose on some rows, measure on others."""
     assert choosing.errors is not None
     assert measured.errors is not None

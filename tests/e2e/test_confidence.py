@@ -18,7 +18,8 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
-from darksight_core.gate.certify import Rules, ScoredRows, certify
+from darksight_core.gate.certify import Targets, certify
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
 from darksight_core.runtime.scorer import Scorer
@@ -229,7 +230,7 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
         (("calibrate", "model.safetensors", "five.npz", "--coverage", "0.9"), "5 classes"),
         (("calibrate", "model.safetensors", "unlabelled.npz", "--coverage", "0.9"), "labels"),
         (("calibrate", "model.safetensors", "unlabelled.npz", "--max-undetected", "0.1", "--score", "msp"), "labels"),
-        (("calibrate", "model.safetensors", "labelled.npz"), "nothing to promise"),
+        (("calibrate", "model.safetensors", "labelled.npz"), "no target"),
         (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "1.5"), "1.5"),
         (("calibrate", "model.safetensors", "labelled.npz", "--coverage", "0.9", "--max-undetected", "0.1"),
          "exclude each other"),
@@ -311,7 +312,7 @@ def test_evaluate_without_labels_still_measures_the_map(folder: Path) -> None:
     assert any("labels" in note for note in found["comparison_notes"])
 
 
-def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredRows, NDArray[np.float64]]:
+def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredPredictions, NDArray[np.float64]]:
     """Rows of two classes whose msp grows with u, wrong with probability 0.3 (1 - u)², and that probability."""
     u = rng.random(n)
     chance = 0.3 * (1.0 - u) ** 2
@@ -320,7 +321,7 @@ def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredRows, NDArray[
     noise = rng.normal(size=n)
     columns = {"log_density": noise, "log_kde": noise + u, "outlier_score": noise - u, "p_value": np.ones(n)}
     scores = replace(ScoredBatch.unscored(n), points=np.zeros((n, 2)), **columns)
-    return ScoredRows.of(from_arrays(probs, labels=labels), scores), chance
+    return ScoredPredictions.of(from_arrays(probs, labels=labels), scores), chance
 
 
 @pytest.mark.parametrize(("score", "repeats"), [("msp", 200), ("auto", 60)])
@@ -331,7 +332,7 @@ def test_certified_accuracy_is_kept_over_many_calibrations(score: str, repeats: 
     broken = naive = feasible = 0
     for seed in range(repeats):
         rows, _ = make_traffic(600, np.random.default_rng(seed))
-        found = certify(rows, Rules(accuracy=target, delta=delta, score=score, seed=seed), 999)
+        found = certify(rows, Targets(accuracy=target, delta=delta, score=score, seed=seed), 999)
         if found.feasible:
             feasible += 1
             broken += chance[found.gate.decide(world.log_pi, world.scores).accepted].mean() > 1.0 - target

@@ -11,8 +11,9 @@ from cyclopts import Group, Parameter
 
 from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.certify import CHOICE_ROWS, Certification, Rules, ScoredRows, certify
+from darksight_core.gate.certify import CHOICE_ROWS, Certification, Targets, certify
 from darksight_core.gate.gate import REJECT_SCORES
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions.split import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
@@ -77,7 +78,7 @@ def calibrate(
     """
     if sum(rule is not None for rule in (coverage, target_accuracy, max_undetected)) > 1:
         raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
-    rules = Rules(
+    targets = Targets(
         alpha=alpha,
         coverage=coverage,
         accuracy=target_accuracy,
@@ -101,8 +102,8 @@ def calibrate(
                 source=str(file),
                 leak=shared,
             )
-        rows = ScoredRows.of(predictions, Scorer.load(bundle).score(predictions.probs))
-        found = certify(rows, rules, len(loaded.calibration))
+        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs))
+        found = certify(rows, targets, len(loaded.calibration))
         if found.certificate["outlier"] is not None:
             found.certificate["outlier"]["score"] = "outlier_score"
             found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256

@@ -13,7 +13,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.gate.certify import ScoredRows
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.split import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
@@ -83,8 +83,8 @@ def evaluate(
         )
         say(warning)
     scorer = Scorer.load(bundle)
-    known = ScoredRows.of(predictions, scorer.score(predictions.probs))
-    unknown = {name: ScoredRows.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
+    known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
+    unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
     measures = _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed)
     comparison = compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed)
     result = {

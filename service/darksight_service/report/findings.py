@@ -18,7 +18,7 @@ from darksight_core.evaluation.cases import Alike, Case
 from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.gate.certify import ScoredRows
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.progress import Report, silent
@@ -223,7 +223,7 @@ def find(
     """
     notes: list[str] = []
     started = time.perf_counter()
-    known = ScoredRows.of(predictions, scorer.score(predictions.probs))
+    known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
     place_seconds = time.perf_counter() - started
     embedder, points = bundle.embedder, known.scores.points
     columns = tuple(range(embedder.n_inputs)) if embedder.columns is None else tuple(embedder.columns)
@@ -246,7 +246,7 @@ def find(
             sources["features"] = np.asarray(features, dtype=np.float64)[compared]
         some = None if labels is None else labels[compared]
         baselines = _baselines(log_pi[compared], some, sources, level, cache, seed, report, notes)
-    others = {name: ScoredRows.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
+    others = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
     comparison = None
     if len(part) < _MIN_ROWS:
         notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(part)}")
@@ -362,7 +362,7 @@ def _paths(
 
 
 def _cases(
-    known: ScoredRows, log_pi: Floats, predicted: NDArray[np.intp], labels: NDArray[np.int64] | None
+    known: ScoredPredictions, log_pi: Floats, predicted: NDArray[np.intp], labels: NDArray[np.int64] | None
 ) -> tuple[Case, ...]:
     """The cases that these rows have."""
     classes = log_pi.shape[1]

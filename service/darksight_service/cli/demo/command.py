@@ -29,7 +29,8 @@ from tqdm import tqdm
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.drift import ville_threshold
 from darksight_core.fit.config import FitConfig
-from darksight_core.gate.certify import Rules, ScoredRows, certify
+from darksight_core.gate.certify import Targets, certify
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import from_arrays
 from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer
@@ -153,8 +154,8 @@ def _prepare(out: Path, seed: int) -> tuple[Path, NDArray[np.int64]]:
     say(f"calibrating a gate: at most {_ALPHA:.0%} false outliers, {_COVERAGE:.0%} of usual traffic accepted")
     bundle, split = read_bundle(fitted), make_split(len(labels), seed, _SHARES)
     held_out = from_arrays(probs[split.calibrate], labels=labels[split.calibrate])
-    rows = ScoredRows.of(held_out, Scorer.of(bundle).score(held_out.probs))
-    found = certify(rows, Rules(alpha=_ALPHA, coverage=_COVERAGE, score="msp"), len(bundle.calibration))
+    rows = ScoredPredictions.of(held_out, Scorer.of(bundle).score(held_out.probs))
+    found = certify(rows, Targets(alpha=_ALPHA, coverage=_COVERAGE, score="msp"), len(bundle.calibration))
     write_bundle(gated, bundle.with_gate(found.gate, found.certificate), overwrite=True)
     return gated, split.test
 

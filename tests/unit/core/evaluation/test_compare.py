@@ -10,7 +10,7 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.compare import compare
-from darksight_core.gate.certify import ScoredRows
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import from_arrays
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle
@@ -19,14 +19,14 @@ BUNDLE = make_bundle()
 SCORER = Scorer(BUNDLE.embedder, BUNDLE.kde, BUNDLE.outlier_score, BUNDLE.calibration, compiled=False)
 
 
-def make_rows(n: int, *, seed: int, spread: float = 0.4, logits: bool = False) -> ScoredRows:
+def make_rows(n: int, *, seed: int, spread: float = 0.4, logits: bool = False) -> ScoredPredictions:
     """Rows of three classes whose label is drawn from their probabilities."""
     rng = np.random.default_rng(seed)
     values = rng.dirichlet(np.full(3, spread), n)
     labels = (np.cumsum(values, axis=1) < rng.random(n)[:, None]).sum(axis=1).clip(max=2)
     given = np.log(np.maximum(values, 1e-12)) if logits else values
     rows = from_arrays(given, labels=labels, kind="logits" if logits else "probs", keep_logits=logits)
-    return ScoredRows.of(rows, SCORER.score(rows.probs))
+    return ScoredPredictions.of(rows, SCORER.score(rows.probs))
 
 
 def test_every_score_is_measured_on_the_same_rows() -> None:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.certify import CHOICE_ROWS, Rules, ScoredRows, certify
+from darksight_core.gate.certify import CHOICE_ROWS, Targets, certify
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
+from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.predictions import from_arrays
 from darksight_core.scored import Decision, Reason, ScoredBatch
@@ -45,7 +46,7 @@ def make_scores(n: int, *, p_value: object = 1.0, log_kde: object = 0.0, valid: 
 
 def make_rows(
     n: int = 600, *, seed: int = 0, classes: int = 4, labelled: bool = True, error: float = 0.6
-) -> ScoredRows:
+) -> ScoredPredictions:
     """Rows that err the more the less sure they are, with p-values that are uniform."""
     rng = np.random.default_rng(seed)
     probs = make_probs(n, classes, seed=seed)
@@ -56,7 +57,7 @@ def make_rows(
     scores = make_scores(
         n, p_value=(1.0 + rng.integers(1000, size=n)) / 1000.0, log_kde=np.log(top) + rng.normal(size=n)
     )
-    return ScoredRows.of(predictions, scores)  # fmt: skip
+    return ScoredPredictions.of(predictions, scores)  # fmt: skip
 
 
 def reasons(gate: Gate, log_pi: Floats, scores: ScoredBatch) -> list[Reason]:
@@ -232,23 +233,23 @@ def test_a_score_of_logits_needs_them() -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({}, "nothing to promise"),
-        ({"coverage": 0.9, "accuracy": 0.9}, "at once"),
+        ({}, "no target"),
+        ({"coverage": 0.9, "accuracy": 0.9}, "exclude each other"),
         ({"coverage": 0.9, "delta": 0.1}, "delta"),
         ({"coverage": 0.9, "score": "nobody"}, "nobody"),
     ],
 )
-def test_rules_that_cannot_be_are_refused(rules: dict[str, object], words: str) -> None:
-    """Nothing, too much and the unknown are refused in words."""
+def test_invalid_targets_are_refused(rules: dict[str, object], words: str) -> None:
+    """No target, too many targets and unknown scores are errors."""
     with pytest.raises(ConfigError, match=words):
-        Rules(**rules)  # type: ignore[arg-type]  # that is the point
+        Targets(**rules)  # type: ignore[arg-type]  # that is the point
 
 
 def test_rows_that_choose_do_not_certify() -> None:
     """With auto a third of the rows chooses; the certificate names both numbers, the score and the rows' hash."""
     rows = make_rows(900)
 
-    found = certify(rows, Rules(accuracy=0.9, seed=3), 999)
+    found = certify(rows, Targets(accuracy=0.9, seed=3), 999)
 
     part = found.certificate["rows"]
     assert (part["choosing"], part["certifying"], part["seed"]) == (300, 600, 3)
@@ -263,8 +264,8 @@ def test_rows_that_choose_do_not_certify() -> None:
 
 def test_a_named_score_is_certified_on_all_rows() -> None:
     """No row is spent on a choice that is not made; nor are few rows with auto, which then means msp."""
-    named = certify(make_rows(300), Rules(coverage=0.9, score="margin"), 999)
-    few = certify(make_rows(CHOICE_ROWS - 1), Rules(coverage=0.8), 999)
+    named = certify(make_rows(300), Targets(coverage=0.9, score="margin"), 999)
+    few = certify(make_rows(CHOICE_ROWS - 1), Targets(coverage=0.8), 999)
 
     assert named.certificate["rows"]["certifying"] == 300
     assert few.certificate["rows"]["certifying"] == CHOICE_ROWS - 1
@@ -276,7 +277,7 @@ def test_a_learned_score_travels_with_its_gate() -> None:
     """The gate of a learned score has its model, made from the rows that do not certify."""
     rows = make_rows(600)
 
-    found = certify(rows, Rules(coverage=0.9, score="learned"), 999)
+    found = certify(rows, Targets(coverage=0.9, score="learned"), 999)
 
     assert found.gate.learned is not None
     assert found.certificate["rows"]["certifying"] == 400
@@ -284,10 +285,10 @@ def test_a_learned_score_travels_with_its_gate() -> None:
 
 
 def test_infeasible_leaves_the_rule_out() -> None:
-    """A promise that cannot be kept is not in the gate, and the labels it takes are told; the other rule stays."""
+    """An infeasible rule is not in the gate, the certificate says how many labels it needs, and the other rule stays."""
     rows = make_rows(200)
 
-    found = certify(rows, Rules(alpha=0.05, accuracy=0.9999, score="msp"), 999)
+    found = certify(rows, Targets(alpha=0.05, accuracy=0.9999, score="msp"), 999)
 
     assert not found.feasible
     assert found.gate.reject_score is None
@@ -300,21 +301,21 @@ def test_infeasible_leaves_the_rule_out() -> None:
 
 def test_too_few_calibration_rows_leave_no_outlier_rule() -> None:
     """alpha = 1% with 50 calibration rows is infeasible and says that it takes 99."""
-    found = certify(make_rows(50), Rules(alpha=0.01), 50)
+    found = certify(make_rows(50), Targets(alpha=0.01), 50)
 
     assert not found.feasible
     assert found.gate.outlier is None
     assert found.certificate["outlier"]["rows_needed"] == 99
 
 
-def test_promises_are_about_both_rules_together() -> None:
+def test_guarantees_are_about_both_rules_together() -> None:
     """Beside an outlier rule accuracy is of rows that pass both; the other two count what either rejects."""
     rows = make_rows(3_000)
     assert rows.errors is not None
     flagged = rows.scores.p_value <= 0.2
 
     by_accuracy, by_risk, by_coverage = (
-        certify(rows, Rules(alpha=0.2, score="msp", **rule), 999)
+        certify(rows, Targets(alpha=0.2, score="msp", **rule), 999)
         for rule in ({"accuracy": 0.95}, {"undetected": 0.03}, {"coverage": 0.7})
     )
 
@@ -330,38 +331,38 @@ def test_promises_are_about_both_rules_together() -> None:
 
 def test_coverage_that_outliers_alone_use_up_is_infeasible() -> None:
     """With a fifth of the rows outliers nine tenths cannot be accepted, however many rows there are."""
-    found = certify(make_rows(1_000), Rules(alpha=0.2, coverage=0.9, score="msp"), 999)
+    found = certify(make_rows(1_000), Targets(alpha=0.2, coverage=0.9, score="msp"), 999)
 
     assert not found.feasible
     assert found.certificate["reject"]["labels_needed"] is None
 
 
-def test_without_labels_only_coverage_and_alpha_can_be_promised() -> None:
+def test_without_labels_only_coverage_and_alpha_are_possible() -> None:
     """A named score and a coverage need no labels; a choice, an accuracy and a bound on errors do."""
     rows = make_rows(300, labelled=False)
 
-    found = certify(rows, Rules(alpha=0.05, coverage=0.8, score="msp"), 999)
+    found = certify(rows, Targets(alpha=0.05, coverage=0.8, score="msp"), 999)
 
     assert found.feasible
     assert found.certificate["observed"]["accuracy"] is None
-    for rules in (Rules(coverage=0.9), Rules(accuracy=0.9, score="msp"), Rules(undetected=0.1, score="msp")):
+    for rules in (Targets(coverage=0.9), Targets(accuracy=0.9, score="msp"), Targets(undetected=0.1, score="msp")):
         with pytest.raises(ConfigError, match="labels"):
             certify(rows, rules, 999)
 
 
 def test_the_same_seed_gives_the_same_gate() -> None:
     """Equal rows, rules and seed give equal gates and certificates, another seed another split."""
-    first, again, other = (certify(make_rows(900), Rules(accuracy=0.9, seed=seed), 999) for seed in (0, 0, 1))
+    first, again, other = (certify(make_rows(900), Targets(accuracy=0.9, seed=seed), 999) for seed in (0, 0, 1))
 
     assert first.as_dict() == again.as_dict()
     assert first.certificate["reject"]["sha256"] != other.certificate["reject"]["sha256"]
 
 
-def test_a_threshold_keeps_the_promise_it_states() -> None:
+def test_the_threshold_of_the_certificate_is_that_of_the_gate() -> None:
     """The threshold of a certificate is the gate's, and rows above it are accepted."""
     rows = make_rows(2_000)
 
-    found = certify(rows, Rules(coverage=0.75, score="msp"), 999)
+    found = certify(rows, Targets(coverage=0.75, score="msp"), 999)
 
     assert found.gate.threshold == found.certificate["reject"]["threshold"]
     assert (msp(rows.log_pi) > found.gate.threshold).mean() == pytest.approx(0.75, abs=1e-3)
