@@ -58,16 +58,8 @@ class AsyncClient(Transport):
         timeout_seconds: float | None = None,
     ) -> Scored:
         """See `Client.score`."""
-        parts = score_parts(
-            model,
-            probs,
-            max_message_bytes=self._max_message_bytes,
-            version=version,
-            logits=logits,
-            prediction_ids=prediction_ids,
-            event_time=event_time,
-            partial_ok=partial_ok,
-        )
+        limit = self._max_message_bytes
+        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         return await self._run(score_steps(self._replicas, parts, seconds))
 
@@ -107,9 +99,10 @@ class AsyncClient(Transport):
         timeout_seconds: float | None = None,
     ) -> AsyncIterator[Scored]:
         """See `Client.stream`; batches may also come from an asynchronous iterable."""
-        options = {"version": version, "logits": logits, "partial_ok": partial_ok}
-        options |= {"max_message_bytes": self._max_message_bytes}
-        requests = AsyncStreamRequests(lambda batch: stream_part(model, batch, **options), max_in_flight)
+        limit = self._max_message_bytes
+        requests = AsyncStreamRequests(
+            lambda batch: stream_part(model, batch, limit, version, logits, partial_ok), max_in_flight
+        )
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
         def open_call(replica: int, serialized: AsyncIterator[bytes]) -> Any:

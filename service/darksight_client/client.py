@@ -106,16 +106,8 @@ class Client(Transport):
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
-        parts = score_parts(
-            model,
-            probs,
-            max_message_bytes=self._max_message_bytes,
-            version=version,
-            logits=logits,
-            prediction_ids=prediction_ids,
-            event_time=event_time,
-            partial_ok=partial_ok,
-        )
+        limit = self._max_message_bytes
+        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         return self._run(score_steps(self._replicas, parts, seconds))
 
@@ -176,9 +168,9 @@ class Client(Transport):
         timeout_seconds
             Timeout of the whole stream. Default: none.
         """
-        options = {"version": version, "logits": logits, "partial_ok": partial_ok}
-        options |= {"max_message_bytes": self._max_message_bytes}
-        requests = StreamRequests((stream_part(model, batch, **options) for batch in batches), max_in_flight)
+        limit = self._max_message_bytes
+        parts = (stream_part(model, batch, limit, version, logits, partial_ok) for batch in batches)
+        requests = StreamRequests(parts, max_in_flight)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
         def open_call(replica: int, serialized: Iterator[bytes]) -> Any:

@@ -123,7 +123,6 @@ def as_timestamp(moment: Time | None) -> Timestamp | None:
 def score_parts(
     model: str,
     values: ArrayLike,
-    *,
     max_message_bytes: int,
     version: str = "",
     logits: bool = False,

@@ -10,11 +10,11 @@ again with the same batch ids, so that the server stores them once.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -25,14 +25,16 @@ from darksight_client.results import Scored, read_scored
 from darksight_client.retries import Replicas
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 
-__all__ = ["SCORE_STREAM", "StreamRequests", "read_result", "results", "stream_part"]
+__all__ = ["SCORE_STREAM", "PendingRequests", "StreamRequests", "read_result", "results", "stream_part"]
 
 SCORE_STREAM = "/darksight.v1.MonitorService/ScoreStream"
 
 
-def stream_part(model: str, batch: ArrayLike, **options: Any) -> Part:
-    """The ScoreStreamRequest for a batch, which must fit in one message. The options are those of `score_parts`."""
-    parts = score_parts(model, batch, **options)
+def stream_part(
+    model: str, batch: ArrayLike, max_message_bytes: int, version: str, logits: bool, partial_ok: bool
+) -> Part:
+    """The ScoreStreamRequest for a batch, which must fit in one message."""
+    parts = score_parts(model, batch, max_message_bytes, version, logits, partial_ok=partial_ok)
     if len(parts) > 1:
         rows = sum(part.rows for part in parts)
         raise MessageTooLarge(
@@ -54,8 +56,50 @@ def read_result(response: bytes, part: Part) -> Scored:
     raise error_of_status(message.code, message.message, row=row, field=message.field)
 
 
-class StreamRequests:
-    """Requests of a stream that have no response yet. Thread-safe.
+class PendingRequests:
+    """Requests of a stream that have no response yet; the part that threads and asyncio share."""
+
+    def __init__(self) -> None:
+        self.pending: deque[Part] = deque()
+        self.completed = 0
+        self.calls = 0
+        self.is_exhausted = False
+        self.error: BaseException | None = None
+
+    def is_ready(self, call: int, number: int) -> bool:
+        """Whether a call can continue with a request or must end."""
+        return self.is_exhausted or call != self.calls or number < self.completed + len(self.pending)
+
+    def request(self, call: int, number: int) -> bytes | None:
+        """A serialized request by its number; None if there are no more or a newer call has begun."""
+        if call != self.calls or number >= self.completed + len(self.pending):
+            return None
+        data: bytes = self.pending[number - self.completed].request.SerializeToString()
+        return data
+
+    def oldest(self) -> Part:
+        """The request that the next response belongs to."""
+        if not self.pending:
+            raise ServerError("the server sent more responses than there were requests.")
+        return self.pending[0]
+
+    def pop(self) -> None:
+        """Remove the oldest request."""
+        self.pending.popleft()
+        self.completed += 1
+
+    def is_done(self) -> bool:
+        """Whether all requests have a response; raises the error of the source."""
+        # In this order: nothing is added once the source is exhausted.
+        if not self.is_exhausted or self.pending:
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class StreamRequests(PendingRequests):
+    """Requests of a stream, for threads.
 
     Parameters
     ----------
@@ -66,12 +110,8 @@ class StreamRequests:
     """
 
     def __init__(self, parts: Iterable[Part], limit: int) -> None:
-        self._pending: deque[Part] = deque()
-        self._completed = 0
-        self._calls = 0
-        self._is_exhausted = False
+        super().__init__()
         self._is_stopped = False
-        self._error: BaseException | None = None
         self._changed = threading.Condition()
         threading.Thread(target=self._fill, args=(parts, limit), name="darksight-stream", daemon=True).start()
 
@@ -79,64 +119,43 @@ class StreamRequests:
         try:
             for part in parts:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._pending) < limit or self._is_stopped)
+                    self._changed.wait_for(lambda: len(self.pending) < limit or self._is_stopped)
                     if self._is_stopped:
                         return
-                    self._pending.append(part)
+                    self.pending.append(part)
                     self._changed.notify_all()
         except BaseException as error:
-            self._error = error  # raised by is_done, after the results before it
+            self.error = error  # raised by is_done, after the results before it
         finally:
             with self._changed:
-                self._is_exhausted = True
+                self.is_exhausted = True
                 self._changed.notify_all()
 
     def serialized(self) -> Iterator[bytes]:
         """Requests of a new call: the pending ones, then new ones. Ends when a newer call begins."""
         with self._changed:
-            self._calls += 1
-            call, number = self._calls, self._completed
+            self.calls += 1
+            call, first = self.calls, self.completed
             self._changed.notify_all()
-        while True:
+        for number in itertools.count(first):
             with self._changed:
-                self._changed.wait_for(functools.partial(self._is_ready, call, number))
-                if self._is_stopped or call != self._calls or number >= self._completed + len(self._pending):
-                    return
-                part = self._pending[number - self._completed]
-                number += 1
-            yield part.request.SerializeToString()
-
-    def _is_ready(self, call: int, number: int) -> bool:
-        is_ended = self._is_exhausted or self._is_stopped or call != self._calls
-        return is_ended or number < self._completed + len(self._pending)
-
-    def oldest(self) -> Part:
-        """The request that the next response belongs to."""
-        with self._changed:
-            if not self._pending:
-                raise ServerError("the server sent more responses than there were requests.")
-            return self._pending[0]
+                self._changed.wait_for(functools.partial(self.is_ready, call, number))
+                data = self.request(call, number)
+            if data is None:
+                return
+            yield data
 
     def complete(self) -> None:
         """Remove the oldest request."""
         with self._changed:
-            self._pending.popleft()
-            self._completed += 1
+            self.pop()
             self._changed.notify_all()
-
-    def is_done(self) -> bool:
-        """Whether all requests have a response; raises the error of the source."""
-        with self._changed:
-            if self._pending or not self._is_exhausted:
-                return False
-        if self._error is not None:
-            raise self._error
-        return True
 
     def stop(self) -> None:
         """End the thread and all calls."""
         with self._changed:
             self._is_stopped = True
+            self.calls += 1
             self._changed.notify_all()
 
 
