@@ -61,16 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_numbers_are_printed_and_progress_goes_to_stderr(made: Made) -> None:
     """The JSON has what other commands call by the same name, and every method that was compared."""
     assert made.numbers["rows"] == 240
-    assert {
-        "fidelity",
-        "local_fidelity",
-        "failure",
-        "ood",
-        "chosen",
-        "cases",
-        "paths",
-        "baselines",
-    } <= made.numbers.keys()
+    assert {"fidelity", "local_fidelity", "failure", "ood", "chosen", "cases", "paths"} <= made.numbers.keys()
     assert made.numbers["baselines"].keys() == {"fitted_here", "pca_prob", "tsne_prob_30"}
     assert {"msp", "entropy", "learned", "log_kde", "gmm", "dirichlet", "kde_tsne_prob_30"} <= made.numbers[
         "failure"

@@ -9,6 +9,7 @@ paths        probabilities along a path on the map
 
 from __future__ import annotations
 
+from darksight_service.report.figures.all import all_figures
 from darksight_service.report.figures.chart import Figure
 from darksight_service.report.figures.comparison import (
     accuracy_figure,
@@ -19,7 +20,6 @@ from darksight_service.report.figures.comparison import (
 from darksight_service.report.figures.map import map_figure
 from darksight_service.report.figures.panels import cluster_figure, small_multiples
 from darksight_service.report.figures.paths import path_figure
-from darksight_service.report.findings import Findings
 
 __all__ = [
     "Figure",
@@ -33,18 +33,3 @@ __all__ = [
     "path_figure",
     "small_multiples",
 ]
-
-
-def all_figures(found: Findings) -> list[Figure]:
-    """All figures that these findings have, in the order of the page."""
-    figures = [
-        map_figure(found),
-        small_multiples(found),
-        cluster_figure(found),
-        confusion_figure(found),
-        accuracy_figure(found),
-        foreign_figure(found),
-        local_figure(found),
-        *(path_figure(found, number) for number in range(len(found.paths))),
-    ]
-    return [figure for figure in figures if figure is not None]
