@@ -285,7 +285,7 @@ def test_a_learned_score_travels_with_its_gate() -> None:
 
 
 def test_infeasible_leaves_the_rule_out() -> None:
-    """An infeasible rule is not in the gate, the certificate says how many labels it needs, and the other rule stays."""
+    """An infeasible rule is not in the gate, the certificate says how many labels it needs; the other rule stays."""
     rows = make_rows(200)
 
     found = certify(rows, Targets(alpha=0.05, accuracy=0.9999, score="msp"), 999)
