@@ -38,14 +38,14 @@ def darksight(*arguments: object) -> list[str]:
 images, labels = load_digits(return_X_y=True)
 images = images / 16.0
 order = np.random.default_rng(0).permutation(len(images))
-train, fit, new = order[:600], order[600:1500], order[1500:]
+train, fit, new = order[:400], order[400:1600], order[1600:]
 classifier = LogisticRegression(max_iter=500).fit(images[train], labels[train])
 np.savez(args.out / "predictions.npz", probs=classifier.predict_proba(images[fit]), labels=labels[fit])
 
 # %% Its map, and a gate: flag at most 1% of usual rows as outliers, accept 95% of the rows
 fitted, bundle = args.out / "fitted.safetensors", args.out / "digits.safetensors"
 predictions, rules = args.out / "predictions.npz", ("--alpha", 0.01, "--coverage", 0.95, "--score", "msp")
-subprocess.run(darksight("fit", predictions, "--out", fitted, "--overwrite"), check=True)
+subprocess.run(darksight("fit", predictions, "--split", "0.5,0.4,0.1", "--out", fitted, "--overwrite"), check=True)
 subprocess.run(
     darksight("calibrate", fitted, predictions, "--held-out", *rules, "--out", bundle, "--overwrite"), check=True
 )
@@ -68,7 +68,7 @@ try:
 
     # %% The gate in the request path: act on the accepted rows. When the right classes are known, report them
     unseen = new[: args.calls]
-    noise = np.random.default_rng(1).normal(scale=0.35, size=(len(unseen), 64))
+    noise = np.random.default_rng(1).normal(scale=0.5, size=(len(unseen), 64))
     traffic = {"digits": images[unseen], "digits-noisy": np.clip(images[unseen] + noise, 0.0, 1.0)}
     with Client(target, timeout_seconds=60.0) as client:
         for model, inputs in traffic.items():
