@@ -107,7 +107,7 @@ def tensor_request(values: np.ndarray, **fields: object) -> monitor_pb2.ScoreReq
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 300, 3000])
 def test_the_service_says_what_the_bundle_says(client: Client, bundles: dict[str, Path], rows: int):
-    """Scores and decisions over the wire are those of the core, to the last bit."""
+    """Decisions and p-values over the wire are those of the core, scores to rounding: one side may still use numpy."""
     bundle = read_bundle(bundles["first"])
     probs = make_probs(rows, K, seed=rows)
     assert bundle.gate is not None
@@ -119,8 +119,9 @@ def test_the_service_says_what_the_bundle_says(client: Client, bundles: dict[str
     assert scored.recorded
     np.testing.assert_array_equal(scored.decision, expected.decision)
     np.testing.assert_array_equal(scored.reason, expected.reason)
-    for name in ("p_value", "log_density", "log_kde", "points"):
-        np.testing.assert_array_equal(getattr(scored, name), getattr(expected, name))
+    np.testing.assert_array_equal(scored.p_value, expected.p_value)
+    for name in ("log_density", "log_kde", "points"):
+        np.testing.assert_allclose(getattr(scored, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
 
 
 def test_rows_tensors_and_logits_say_the_same(client: Client, channel: grpc.Channel):
