@@ -117,9 +117,9 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
     else:
         _print_evidence(callers, evidence, reason)
     print(
-        "\nNot every drift shows in outliers. The networks are as confident about sideways digits as about upright"
-        "\nones, so the gate accepts them. The PSI of the p-values shows that something changed; only reported outcomes"
-        "\nshow that the predictions are wrong."
+        "\nA wrong prediction need not be unusual. The networks are confident about most sideways digits, so the gate"
+        "\naccepts them, although few are right. Drift alerts show that the traffic changed; only reported outcomes"
+        "\nshow that predictions are wrong."
     )
     say(f"wrote {bundle}, {out / 'map.png'}, and every point to {data_dir / 'darksight.db'}")
     command = "darksight" if shutil.which("darksight") else f"{shlex.quote(sys.executable)} -m darksight_service"
@@ -240,7 +240,7 @@ def _read_evidence(url: str) -> dict[str, float]:
 
 
 def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[str, str]) -> None:
-    """Which alert fired for which traffic, after how many points, and how unlikely it is without drift."""
+    """Which alert fired for which traffic, after how many points, and how often it fires without drift."""
     print(
         "\nAlerts that fired in Prometheus. It scraped the service and evaluated the rules of deploy/prometheus every"
         f"\nsecond. The durations of the drift rules were divided by {SPEED}: a second stands for a minute. `after"
@@ -257,7 +257,7 @@ def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[st
     width = max(len(str(line[1])) for line in lines)
     aligned = [(kind, str(name).ljust(width), *others) for kind, name, *others in lines]
     print_table(aligned, ("traffic", "alert".ljust(width), "severity", "after points"))
-    print("\nHow unlikely each alert is without drift:")
+    print("\nHow often each alert fires without drift:")
     for name in dict.fromkeys(alert.name for alert in alerts):
         print(f"  {name}: {rates[name]}")
 

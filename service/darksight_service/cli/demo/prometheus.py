@@ -24,13 +24,26 @@ from typing import Any
 
 from darksight_service.errors import RefusedError
 
-__all__ = ["RULES", "SPEED", "Alert", "Prometheus", "first_alerts", "run_prometheus", "speed_up", "why_unavailable"]
+__all__ = [
+    "FALSE_ALARMS",
+    "RULES",
+    "SPEED",
+    "Alert",
+    "Prometheus",
+    "first_alerts",
+    "run_prometheus",
+    "speed_up",
+    "why_unavailable",
+]
 
 RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules"
 """The rules in a checkout of the repository; an installed package has none."""
 
 SPEED = 60
 """A second of the demo is a minute of the rules."""
+
+FALSE_ALARMS = "false_alarms"
+"""The annotation of an alert with its false-alarm rate."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _INTERVAL = "1s"
@@ -103,9 +116,9 @@ class Prometheus:
         return first_alerts(self.samples('ALERTS{alertstate="firing"}'), self.samples("model:darksight_drift_rows:sum"))
 
     def false_alarm_rates(self) -> dict[str, str]:
-        """How unlikely each alert is without drift, by name."""
+        """How often each alert fires without a cause, by name."""
         rules = [rule for group in self.get("rules", type="alert")["groups"] for rule in group["rules"]]
-        return {rule["name"]: rule["annotations"].get("unlikely", "") for rule in rules}
+        return {rule["name"]: rule["annotations"][FALSE_ALARMS] for rule in rules}
 
 
 def first_alerts(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Alert]:

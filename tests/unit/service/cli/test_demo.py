@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from darksight_service.cli.demo import prometheus
 from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
-from darksight_service.cli.demo.prometheus import RULES, Alert, first_alerts, speed_up, why_unavailable
+from darksight_service.cli.demo.prometheus import FALSE_ALARMS, RULES, Alert, first_alerts, speed_up, why_unavailable
 
 DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
 
@@ -33,6 +33,13 @@ def test_fast_rules_divide_every_time_of_the_repository(path: Path) -> None:
 
     assert len(before) > 0
     assert after == [max(seconds // 60, 1) for seconds in before]
+
+
+def test_every_alert_states_its_false_alarm_rate() -> None:
+    """Every alert has the annotation that the demo prints."""
+    alerts = "".join(path.read_text(encoding="utf-8") for path in RULES.glob("*.yml"))
+
+    assert alerts.count("- alert:") == alerts.count(f" {FALSE_ALARMS}:") > 0
 
 
 def test_first_alerts_have_the_rows_counted_before_them() -> None:
