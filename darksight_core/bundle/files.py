@@ -32,7 +32,7 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
-from darksight_core.predictions.split import MAX_LEAK, RowSketch, leak, overlap
+from darksight_core.predictions.sketch import MAX_LEAK, RowSketch, leak, overlap
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs, on_simplex
 

@@ -1,16 +1,16 @@
-"""Why an input is where it is on the map, with torch: heat maps, and inputs that are made to move.
+"""Why an input has its point on the map: heat maps and attacks, with torch.
 
-Unlike everything else here this needs the watched classifier itself, as a torch module.
+Unlike the rest of the core this needs the watched classifier itself, as a torch module.
 """
 
 from darksight_core.explain.attack import Attack, attack
 from darksight_core.explain.attribution import Attribution, gradient, integrated, smooth
-from darksight_core.explain.chain import PLACES, Chain, ClassifierError
+from darksight_core.explain.chain import POINTS, Chain, ClassifierError
 from darksight_core.explain.modules import load_classifier
 from darksight_core.explain.objectives import Objective, log_class, log_density, log_kde, nearness
 
 __all__ = [
-    "PLACES",
+    "POINTS",
     "Attack",
     "Attribution",
     "Chain",

@@ -1,9 +1,9 @@
-"""Inputs that are made to move on the map: projected gradient ascent under an L∞ budget.
+"""Attacks: inputs changed so that they move on the map, by projected gradient ascent under an L∞ budget.
 
     x <- clip(x + α sign ∇F(x)),    |x - x0| <= budget in every coordinate, low <= x <= high
 
-(Madry et al. 2018.) The gradient only leads the way: what became of an input is said by the scorer and the gate that
-serve. The input itself is among the candidates, so F never gets worse.
+(Madry et al. 2018.) The result is scored by the serving scorer and gate. The input itself is a candidate, so F never
+falls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain
-from darksight_core.explain.objectives import Objective
-from darksight_core.explain.question import Question, batches
+from darksight_core.explain.objectives import Objective, batches, differentiate, evaluate
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import ScoredBatch
@@ -28,13 +27,13 @@ from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
 
-# Steps add up to this many budgets, so that every corner of the box can be reached from every place in it.
+# Steps add up to this many budgets, so that every corner of the box can be reached from every point in it.
 _REACH = 2.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attack:
-    """What became of n inputs.
+    """The result for n inputs.
 
     Parameters
     ----------
@@ -43,7 +42,7 @@ class Attack:
     moved
         Largest change of a coordinate, (n,).
     before, after
-        What the serving scorer and gate say about the inputs and about the changed ones.
+        Scores and decisions of the inputs and of the changed inputs.
     """
 
     inputs: NDArray[Any]
@@ -73,7 +72,7 @@ def attack(
     chain
         Classifier and map.
     objective
-        F, of the place.
+        f, of the point.
     policy
         Scorer and gate of the same bundle.
     inputs
@@ -85,26 +84,26 @@ def attack(
     steps
         Steps from each start.
     starts
-        Where to begin: at the input itself, then at random places within the budget.
+        Number of starts: the input itself, then random points within the budget.
     seed
-        Seed of these. An input gets them by its number, whatever comes with it.
+        Seed of the random starts, which depend on the number of an input but not on the other inputs.
     report
-        Told about progress.
+        Called with the progress.
     """
     if not (math.isfinite(budget) and budget > 0.0) or not low < high or steps < 1 or starts < 1:
-        raise ConfigError("an attack needs a positive budget, low < high, and at least one step from one start")
+        raise ConfigError("an attack needs a positive budget, low < high, and at least one step and one start")
     rows = chain.tensor(inputs)
     if inputs.min() < low or inputs.max() > high:
         raise ConfigError(
-            f"inputs go from {inputs.min():g} to {inputs.max():g}, beyond the range {low:g} to {high:g}; name theirs"
+            f"inputs range from {inputs.min():g} to {inputs.max():g}, beyond {low:g} to {high:g}; give their range"
         )
-    found, question = torch.empty_like(rows), Question(chain, objective)
+    found = torch.empty_like(rows)
     for part in batches(len(rows)):
         box = _Box(rows[part], budget, low, high)
-        best = _Best(box.centre, question.value(box.centre))
+        best = _Best(box.centre, evaluate(chain, objective, box.centre))
         for number in range(starts):
             begin = box.centre if number == 0 else box.random(seed, part.start, number)
-            best = _climb(question, box, begin, steps, best)
+            best = _climb(chain, objective, box, begin, steps, best)
             done = part.start * starts + len(best.inputs) * (number + 1)
             report(Progress("attack", done, len(rows) * starts, math.nan))
         found[part] = best.inputs
@@ -114,7 +113,7 @@ def attack(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Box:
-    """Where an input may go."""
+    """The set of allowed inputs."""
 
     centre: Tensor
     budget: float
@@ -135,7 +134,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """The best inputs met so far, and F there."""
+    """The best inputs so far, and F there."""
 
     inputs: Tensor
     value: Tensor
@@ -146,11 +145,11 @@ class _Best:
         return _Best(torch.where(each, inputs, self.inputs), torch.where(wins, value, self.value))
 
 
-def _climb(question: Question, box: _Box, begin: Tensor, steps: int, best: _Best) -> _Best:
-    """The best of `best` and of what is met on the way up from `begin`."""
+def _climb(chain: Chain, objective: Objective, box: _Box, begin: Tensor, steps: int, best: _Best) -> _Best:
+    """The best of `best` and of all inputs visited from `begin`."""
     here = begin
     for _ in range(steps):
-        value, slope = question.value_and_slope(here)
+        value, slope = differentiate(chain, objective, here)
         best = best.or_better(here, value)
         here = box.clip(here + _REACH * box.budget / steps * torch.nan_to_num(slope).sign())
-    return best.or_better(here, question.value(here))
+    return best.or_better(here, evaluate(chain, objective, here))

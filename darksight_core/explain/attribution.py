@@ -1,11 +1,11 @@
-"""Heat maps: how much each part of an input has to do with what is asked about its place.
+"""Heat maps: how much each part of an input contributes to an objective of its point, F(x) = f(y(x)).
 
     gradient      ∇_x F(x): where a small change moves F most
-    integrated    (x - x0) ∫ ∇F(x0 + t (x - x0)) dt, t from 0 to 1: shares of F(x) - F(x0), which they sum to
-    smooth        mean of ∇F(x + noise): the gradient without its grain
+    integrated    (x - x0) ∫ ∇F(x0 + t (x - x0)) dt, t from 0 to 1: contributions that sum to F(x) - F(x0)
+    smooth        mean of ∇F(x + noise): the gradient with less noise
 
-(Sundararajan et al. 2017 for the second, Smilkov et al. 2017 for the third.) How far `integrated` is from its sum is
-part of the result. It adds slopes, so a jump of y on the way, from one minimum to another, is missing from it.
+(Sundararajan et al. 2017 for the second, Smilkov et al. 2017 for the third.) `gap` is the difference between the sum of
+`integrated` and F(x) - F(x0): a jump of y from one minimum to another on the way is missing from the integral.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.explain.chain import Chain, ClassifierError
-from darksight_core.explain.objectives import Objective
-from darksight_core.explain.question import Question, batches
+from darksight_core.explain.objectives import Objective, batches, differentiate, evaluate
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import Floats
 
@@ -34,20 +33,20 @@ class Attribution:
     Parameters
     ----------
     heat
-        As the inputs, (n, ...).
+        Contribution of each part of the inputs, (n, ...).
     value
         F of the inputs, (n,).
-    at_rest
-        Whether the derivative exists, see `Chain.at_rest`, (n,).
+    stationary
+        Whether the derivative exists, see `Chain.is_stationary`, (n,).
     change
-        F(x) - F(x0), which `integrated` explains, (n,); None for the others.
+        F(x) - F(x0), (n,); None for other methods than `integrated`.
     gap
-        Sum of the heat less `change`, (n,): 0 if the explanation is complete; None for the others.
+        Sum of the heat minus `change`, (n,): 0 if the explanation is complete; None like `change`.
     """
 
     heat: Floats
     value: Floats
-    at_rest: NDArray[np.bool_]
+    stationary: NDArray[np.bool_]
     change: Floats | None = None
     gap: Floats | None = None
 
@@ -60,18 +59,18 @@ def gradient(chain: Chain, objective: Objective, inputs: NDArray[Any], *, report
     chain
         Classifier and map.
     objective
-        F, of the place.
+        f.
     inputs
         (n, ...), floats.
     report
-        Told about progress.
+        Called with the progress.
     """
-    heat, question = np.empty(inputs.shape), Question(chain, objective)
-    value, at_rest = _values(question, inputs)
+    heat = np.empty(inputs.shape)
+    value, stationary = _values(chain, objective, inputs)
     for part in batches(len(inputs)):
-        heat[part] = _slope(question, inputs[part])
+        heat[part] = _slope(chain, objective, inputs[part])
         report(Progress("explain", part.stop, len(inputs), math.nan))
-    return Attribution(heat, value, at_rest)
+    return Attribution(heat, value, stationary)
 
 
 def integrated(
@@ -90,22 +89,22 @@ def integrated(
     chain, objective, inputs, report
         As for `gradient`.
     baseline
-        x0, of a shape that goes with a row of inputs; by default zeros.
+        x0, broadcast to the shape of an input; by default zeros.
     steps
-        Places on the way from x0 to x.
+        Number of points between x0 and x.
     """
     _at_least_one(steps=steps)
     start = _baseline(baseline, inputs)
-    heat, question = np.zeros(inputs.shape), Question(chain, objective)
-    value, at_rest = _values(question, inputs)
-    change = value - _values(question, start)[0]
+    heat = np.zeros(inputs.shape)
+    value, stationary = _values(chain, objective, inputs)
+    change = value - _values(chain, objective, start)[0]
     for part in batches(len(inputs)):
         for step in range(steps):
-            way = start[part] + (step + 0.5) / steps * (inputs[part] - start[part])
-            heat[part] += _slope(question, way) / steps
-            report(Progress("explain", part.start * steps + len(way) * (step + 1), len(inputs) * steps, math.nan))
+            between = start[part] + (step + 0.5) / steps * (inputs[part] - start[part])
+            heat[part] += _slope(chain, objective, between) / steps
+            report(Progress("explain", part.start * steps + len(between) * (step + 1), len(inputs) * steps, math.nan))
     heat *= inputs - start
-    return Attribution(heat, value, at_rest, change, heat.reshape(len(heat), -1).sum(axis=1) - change)
+    return Attribution(heat, value, stationary, change, heat.reshape(len(heat), -1).sum(axis=1) - change)
 
 
 def smooth(
@@ -125,41 +124,41 @@ def smooth(
     chain, objective, inputs, report
         As for `gradient`.
     noise
-        Standard deviation of the noise, as a share of the range of each input's values.
+        Standard deviation of the noise, as a share of the range of an input.
     samples
-        Copies of each input.
+        Number of noisy copies of each input.
     seed
-        Seed of the noise. An input gets its noise by its number, whatever comes with it.
+        Seed of the noise, which depends on the number of an input but not on the other inputs.
     """
     _at_least_one(samples=samples)
     if not noise >= 0.0:
-        raise ConfigError(f"noise must not be negative, not {noise}")
-    heat, question = np.zeros(inputs.shape), Question(chain, objective)
-    value, at_rest = _values(question, inputs)
+        raise ConfigError(f"noise must be 0 or more, not {noise}")
+    heat = np.zeros(inputs.shape)
+    value, stationary = _values(chain, objective, inputs)
     for row, original in enumerate(inputs):
         rng = np.random.default_rng((seed, row))
         copies = original + noise * np.ptp(original) * rng.standard_normal((samples, *original.shape))
         for part in batches(samples):
-            heat[row] += _slope(question, copies[part]).sum(axis=0) / samples
+            heat[row] += _slope(chain, objective, copies[part]).sum(axis=0) / samples
         report(Progress("explain", row + 1, len(inputs), math.nan))
-    return Attribution(heat, value, at_rest)
+    return Attribution(heat, value, stationary)
 
 
-def _slope(question: Question, inputs: NDArray[Any]) -> Floats:
+def _slope(chain: Chain, objective: Objective, inputs: NDArray[Any]) -> Floats:
     """∇F at inputs (n, ...)."""
-    _, slope = question.value_and_slope(question.chain.tensor(inputs))
+    _, slope = differentiate(chain, objective, chain.tensor(inputs))
     found: Floats = slope.double().numpy()
     return found
 
 
-def _values(question: Question, inputs: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
-    """F of inputs, and whether they are at rest, (n,) each."""
-    value, at_rest = np.empty(len(inputs)), np.empty(len(inputs), dtype=np.bool_)
+def _values(chain: Chain, objective: Objective, inputs: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+    """F of inputs, and whether their points are stationary, (n,) each."""
+    value, stationary = np.empty(len(inputs)), np.empty(len(inputs), dtype=np.bool_)
     for part in batches(len(inputs)):
-        rows = question.chain.tensor(inputs[part])
-        value[part] = question.value(rows).numpy()
-        at_rest[part] = question.chain.at_rest(rows)
-    return value, at_rest
+        rows = chain.tensor(inputs[part])
+        value[part] = evaluate(chain, objective, rows).numpy()
+        stationary[part] = chain.is_stationary(rows)
+    return value, stationary
 
 
 def _baseline(baseline: ArrayLike, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -167,7 +166,7 @@ def _baseline(baseline: ArrayLike, inputs: NDArray[Any]) -> NDArray[Any]:
         return np.broadcast_to(np.asarray(baseline, dtype=inputs.dtype), inputs.shape)
     except (TypeError, ValueError) as error:
         raise ClassifierError(
-            f"a baseline of shape {np.shape(baseline)} does not go with inputs of shape {inputs.shape[1:]}"
+            f"a baseline of shape {np.shape(baseline)} cannot be broadcast to inputs of shape {inputs.shape[1:]}"
         ) from error
 
 

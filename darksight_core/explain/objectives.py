@@ -1,12 +1,12 @@
-"""What is asked about a place: functions of points (n, 2) with values (n,), to be explained or to be raised.
+"""Objectives: functions of points (n, 2) with values (n,), which are explained or raised.
 
-All are read where the serving scorer reads them, so that their values are its columns.
+Their values are those of the serving scorer. `evaluate` and `differentiate` apply them to inputs, F(x) = f(y(x)).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,25 +14,25 @@ import torch
 from torch import Tensor
 
 from darksight_core.errors import ConfigError
-from darksight_core.explain.chain import Chain
+from darksight_core.explain.chain import BATCH_ROWS, Chain
 from darksight_core.map.density import Kde
 
-__all__ = ["Objective", "log_class", "log_density", "log_kde", "nearness"]
+__all__ = ["Objective", "batches", "differentiate", "evaluate", "log_class", "log_density", "log_kde", "nearness"]
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 
-# Of the bandwidth: far below the squares of the spline, far above rounding.
+# Share of the bandwidth: far smaller than the squares of the spline, far larger than rounding.
 _STEP = 1e-3
 
 
 def log_density(chain: Chain) -> Objective:
-    """log P(y; θ), the student's density: the paper's question."""
+    """log P(y; θ), the student's density, as in the paper."""
     constant = math.log(chain.embedder.student.dof / (2.0 * math.pi))
     return lambda points: torch.logsumexp(chain.scores(points), dim=1) + constant
 
 
 def log_class(chain: Chain, column: int) -> Objective:
-    """log P_S(k | y), what the map says about one class.
+    """log P_S(k | y), the student's probability of one class.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def log_class(chain: Chain, column: int) -> Objective:
     columns = chain.embedder.columns or tuple(range(chain.embedder.n_inputs))
     if column not in columns:
         raise ConfigError(f"class {column} is not on the map, which shows {', '.join(map(str, columns))}")
-    place = columns.index(column)
-    return lambda points: torch.log_softmax(chain.scores(points), dim=1)[:, place]
+    index = columns.index(column)
+    return lambda points: torch.log_softmax(chain.scores(points), dim=1)[:, index]
 
 
 def log_kde(kde: Kde) -> Objective:
@@ -63,16 +63,36 @@ def nearness(point: tuple[float, float]) -> Objective:
     return lambda points: -(points - points.new_tensor(point)).square().sum(dim=1)
 
 
+def evaluate(chain: Chain, objective: Objective, inputs: Tensor) -> Tensor:
+    """F of inputs (n, ...), (n,)."""
+    with torch.no_grad():
+        return objective(chain.points(inputs))
+
+
+def differentiate(chain: Chain, objective: Objective, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """F of inputs (n, ...), (n,), and ∇F, (n, ...)."""
+    inputs = inputs.detach().requires_grad_()
+    value = objective(chain.points(inputs))
+    (slope,) = torch.autograd.grad(value.sum(), inputs)
+    return value.detach(), slope
+
+
+def batches(rows: int) -> Iterator[slice]:
+    """Slices of at most `BATCH_ROWS` rows."""
+    for start in range(0, rows, BATCH_ROWS):
+        yield slice(start, min(start + BATCH_ROWS, rows))
+
+
 class _KdeSurface(torch.autograd.Function):
-    """The density that serves, which is numpy, with its slope by central differences in the plane."""
+    """The serving density, which is numpy, with its gradient by central differences."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor, kde: Kde) -> Tensor:
-        places, step = points.detach().numpy(), _STEP * kde.bandwidth
+        values, step = points.detach().numpy(), _STEP * kde.bandwidth
         shifts = step * np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-        right, left, up, down = (kde.log_density(places + shift) for shift in shifts)
+        right, left, up, down = (kde.log_density(values + shift) for shift in shifts)
         ctx.save_for_backward(torch.tensor(np.stack([right - left, up - down], axis=1) / (2.0 * step)))
-        return torch.tensor(kde.log_density(places))
+        return torch.tensor(kde.log_density(values))
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:

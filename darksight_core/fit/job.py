@@ -25,7 +25,7 @@ from darksight_core.fit.figures import FitReport
 from darksight_core.fit.options import FitOptions
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
-from darksight_core.predictions import Predictions, Store, find_files, mixed_labels
+from darksight_core.predictions import Dataset, Predictions, find_files, mixed_labels
 from darksight_core.progress import Progress, Report, silent
 from darksight_core.version import __version__
 
@@ -48,12 +48,12 @@ def run_fit(options: FitOptions, report: Report = silent) -> FitReport | None:
     refuse_existing(out, overwrite=bundle.overwrite)
     group = ProcessGroup.join(options.config.device)
     try:
-        store = Store.open(find_files(options.predictions), kind="logits" if rows.logits else None)
-        columns = rows.columns(store.class_names, store.source)
-        identity = _identity(options, store, columns)
-        kept = group.size > 1 or bundle.resume or len(store) >= _KEPT_FROM
+        dataset = Dataset.open(find_files(options.predictions), kind="logits" if rows.logits else None)
+        columns = rows.columns(dataset.class_names, dataset.source)
+        identity = _identity(options, dataset, columns)
+        kept = group.size > 1 or bundle.resume or len(dataset) >= _KEPT_FROM
         checkpoints = Checkpoints(group, checkpoint_folder(out) if kept else None, identity, resume=bundle.resume)
-        predictions, shard, sample = _rows(options, store, group, report)
+        predictions, shard, sample = _rows(options, dataset, group, report)
         found = fit_bundle(
             predictions,
             out,
@@ -116,28 +116,28 @@ def launch(command: list[str], processes: int, out: Path) -> int:
 
 
 def _rows(
-    options: FitOptions, store: Store, group: ProcessGroup, report: Report
+    options: FitOptions, dataset: Dataset, group: ProcessGroup, report: Report
 ) -> tuple[Predictions, Shard, Sample | None]:
     """The rows of this process, and how they were drawn if only a sample is to be fitted."""
 
     def progress(done: int, total: int | None) -> None:
         report(Progress("read", done, total or done, float("nan")))
 
-    own = assign_blocks(len(store), group.rank, group.size)
+    own = assign_blocks(len(dataset), group.rank, group.size)
     if options.rows.sample is None:
-        return _alike(store.read(own, progress=progress), store, group), Shard(group, own, len(store)), None
-    like = _alike(store.read(range(own.start, min(own.start + 1, own.stop))), store, group)
+        return _alike(dataset.read(own, progress=progress), dataset, group), Shard(group, own, len(dataset)), None
+    like = _alike(dataset.read(range(own.start, min(own.start + 1, own.stop))), dataset, group)
     nothing = like.take(np.empty(0, dtype=np.int64))
 
     def chunks() -> Iterator[tuple[int, Predictions]]:
-        for start, chunk in store.chunks(own, _CHUNK_ROWS):
+        for start, chunk in dataset.chunks(own, _CHUNK_ROWS):
             yield start, chunk
             progress(start + len(chunk) - own.start, len(own))
 
     drawn, sample = draw_sample(
         chunks(),
         options.rows.sample,
-        len(store),
+        len(dataset),
         options.config.seed,
         options.rows.shares(),
         like=nothing,
@@ -148,22 +148,22 @@ def _rows(
     return mine, shard, sample
 
 
-def _alike(rows: Predictions | None, store: Store, group: ProcessGroup) -> Predictions:
+def _alike(rows: Predictions | None, dataset: Dataset, group: ProcessGroup) -> Predictions:
     """Rows, or none of the same kind: with labels if another process has some."""
     labelled = bool(group.gather(np.array([rows is not None and rows.labels is not None])).any())
     if rows is None:
-        probs, labels = np.empty((0, len(store.class_names)), np.float32), np.empty(0, np.int64) if labelled else None
-        return Predictions(probs, labels, None, None, store.class_names, store.source)
+        probs, labels = np.empty((0, len(dataset.class_names)), np.float32), np.empty(0, np.int64) if labelled else None
+        return Predictions(probs, labels, None, None, dataset.class_names, dataset.source)
     if labelled and rows.labels is None:
         raise mixed_labels(rows.source)
     return replace(rows, ids=None)
 
 
-def _identity(options: FitOptions, store: Store, columns: tuple[int, ...] | None) -> dict[str, Any]:
+def _identity(options: FitOptions, dataset: Dataset, columns: tuple[int, ...] | None) -> dict[str, Any]:
     """What tells this fit from others."""
     return {
         "darksight": __version__,
-        "files": [[file.path.name, file.n_rows, file.fingerprint] for file in store.files],
+        "files": [[file.path.name, file.n_rows, file.fingerprint] for file in dataset.files],
         "config": options.config.as_dict(),
         "columns": None if columns is None else list(columns),
         "split": list(options.rows.shares()),

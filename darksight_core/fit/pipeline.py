@@ -45,7 +45,8 @@ from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.predictions.split import RowSketch, Split, make_split
+from darksight_core.predictions.sketch import RowSketch
+from darksight_core.predictions.split import Split, make_split
 from darksight_core.progress import Progress
 from darksight_core.scores.outlier import OutlierScore, draw_known
 from darksight_core.simplex import Floats, log_probs, log_softmax, temper

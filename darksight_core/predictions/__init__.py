@@ -1,13 +1,21 @@
-"""Predictions of a classifier, read from files and checked row by row.
+"""Predictions of a classifier, read from files or arrays and checked row by row.
 
-This package hides four file formats behind one promise: what `read_predictions`, `iter_predictions` and `from_arrays`
-return lies on the simplex as float32, with labels in range and unique ids; what cannot be brought there within rounding
-is refused with an exception of its own that names file, row and column (`defects`). `checks` states the rules.
+What `read_predictions`, `iter_predictions` and `from_arrays` return is on the simplex as float32, with labels in range
+and unique ids. Anything else is refused with an exception of its own that names file, row and column.
+
+files      reads a file, whole or in chunks; checks arrays
+dataset    one file or several, read by row number
+arrays     .npy, .npz and arrays in memory            tables     .csv and .parquet
+raw_rows   rows before they are checked               checks     the rules for rows
+labels     the rules for labels and ids               defects    one exception for each defect
+rows       the checked rows                           split      fit, calibration and test rows
+sketch     which rows two sets have in common
 """
 
 from __future__ import annotations
 
-from darksight_core.predictions.checks import CLIP, SUM_EXACT, SUM_LIMIT, Kind, Progress
+from darksight_core.predictions.checks import CLIP, SUM_EXACT, SUM_LIMIT
+from darksight_core.predictions.dataset import Dataset, DatasetFile, find_files, mixed_labels
 from darksight_core.predictions.defects import (
     ArrayShapeError,
     ClassNamesError,
@@ -34,8 +42,8 @@ from darksight_core.predictions.defects import (
     UnknownFormatError,
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
+from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions, labels_among
-from darksight_core.predictions.stores import Store, StoreFile, find_files, mixed_labels
 
 __all__ = [
     "CLIP",
@@ -44,6 +52,8 @@ __all__ = [
     "ArrayShapeError",
     "ClassNamesError",
     "DamagedFileError",
+    "Dataset",
+    "DatasetFile",
     "DirectoryError",
     "DuplicateIdError",
     "EmptyPredictionsError",
@@ -63,11 +73,9 @@ __all__ = [
     "NotNumericError",
     "PickledArrayError",
     "Predictions",
-    "Progress",
     "RaggedRowError",
+    "RowProgress",
     "RowSumError",
-    "Store",
-    "StoreFile",
     "UnknownFormatError",
     "find_files",
     "from_arrays",

@@ -1,7 +1,7 @@
-"""Rows out of `.npy` and `.npz` files, and out of arrays in memory.
+"""Rows of `.npy` and `.npz` files, and of arrays in memory.
 
-`numpy.load` would hold a whole member, and a second time as float32. Here the bytes are streamed: an npy header is
-parsed by numpy, then rows are read, and decompressed, a chunk at a time. Nothing is ever unpickled.
+`numpy.load` would hold a whole array, and a second time as float32. Here rows are read and decompressed a chunk at a
+time, after numpy has parsed the npy header. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import PredictionsError
-from darksight_core.predictions.checks import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.defects import (
     ArrayShapeError,
     ClassNamesError,
@@ -33,13 +32,14 @@ from darksight_core.predictions.defects import (
     damage,
     defect,
 )
+from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 
 __all__ = ["array_rows", "npy_rows", "npz_rows"]
 
-_HINT_KIND = 'If these are logits, say so with kind="logits" (--logits on the command line).'
+_HINT_KIND = 'If these are logits, pass kind="logits" (--logits on the command line).'
 _HINT_ARRAY = "If these are logits, name the array logits."
 
-# A text this long is no name, and an array of fixed-width texts would allocate this much for every row.
+# A longer text is not a name, and an array of fixed-width texts allocates this much for every row.
 _MAX_TEXT_BYTES = 4096
 
 _VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] = {
@@ -50,29 +50,29 @@ _VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] 
 
 
 class _NpyStream:
-    """One npy array read from its start to its end, some rows at a time."""
+    """One npy array, read a chunk of rows at a time."""
 
     def __init__(self, stream: IO[bytes], n_bytes: int, *, source: str, name: str) -> None:
         self._stream, self._source, self._row = stream, source, 0
         with damage(source):
             version = np.lib.format.read_magic(stream)
-            # Version 3 differs only for structured arrays with non-latin field names, which are no predictions.
+            # Version 3 is for structured arrays with non-latin field names, which cannot be predictions.
             parse = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = parse(stream)
             self._start = stream.tell()
         self.shape: tuple[int, ...] = shape
         self.dtype: np.dtype[Any] = dtype
         if dtype.hasobject:
-            text = "the array holds Python objects, which are never unpickled. Save it with a numeric or text dtype."
+            text = "the array holds Python objects, which are not unpickled. Save it with a numeric or text dtype."
             raise defect(PickledArrayError, source, text, column=f"array {name}")
         needed = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or n_bytes - self._start != needed:
             text = f"{n_bytes - self._start} bytes of data where shape {shape} of {dtype} needs {needed}; "
-            raise defect(DamagedFileError, source, text + "the file is damaged or cut short.", column=f"array {name}")
+            raise defect(DamagedFileError, source, text + "the file is damaged or truncated.", column=f"array {name}")
         self._by_columns = fortran and len(shape) == 2
 
     def spool(self, stack: ExitStack) -> None:
-        """Copy a column-major array to a temporary file, because a compressed stream cannot seek cheaply."""
+        """Copy a column-major array to a temporary file, because seeking in a compressed stream is slow."""
         if self._by_columns:
             copy = stack.enter_context(tempfile.TemporaryFile())
             with damage(self._source):
@@ -80,14 +80,14 @@ class _NpyStream:
             self._stream, self._start = copy, 0
 
     def read(self, rows: int) -> NDArray[Any]:
-        """The next rows, at most this many, none at the end."""
+        """The next rows, at most this many; none at the end."""
         rows = min(rows, self.shape[0] - self._row)
         with damage(self._source):
             array = self._read_columns(rows) if self._by_columns else self._read_rows(rows)
             self._row += rows
             if self._row == self.shape[0] and not self._by_columns and self._stream.read(1):
-                # Reading past the end also makes a zip member verify its checksum.
-                raise ValueError("more data than the header promises")
+                # Reading to the end also verifies the checksum of a zip member.
+                raise ValueError("more data than the header says")
         return array
 
     def _read_rows(self, rows: int) -> NDArray[Any]:
@@ -112,7 +112,7 @@ class _NpyStream:
 def _layout(
     array: _NpyStream | NDArray[Any], *, source: str, name: str, is_logits: bool, names: Sequence[str] | None, hint: str
 ) -> Layout:
-    """Layout of a matrix (n, K) called `name`, with class names if it has any."""
+    """Layout of a matrix (n, K) with this name, and with class names if there are any."""
     shape, dtype = array.shape, array.dtype
     if len(shape) != 2:
         text = f"the array has shape {shape}; predictions must have shape (n, K), one row per prediction."
@@ -134,7 +134,7 @@ def _layout(
 
 
 def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, source: str, name: str) -> None:
-    """Refuse labels, ids or class names that are not n_rows numbers or texts; None leaves the length open."""
+    """Refuse labels, ids or class names that are not n_rows numbers or texts; None for any length."""
     wrong_length, wrong_value, kinds = _VECTORS[name]
     column = f"array {name}"
     if len(array.shape) != 1:
@@ -144,7 +144,7 @@ def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, sourc
         text = f"{array.shape[0]} {name} for {n_rows} rows; give one for each row."
         raise defect(wrong_length, source, text, column=column)
     if array.dtype.kind not in kinds:
-        text = f"the array has dtype {array.dtype}; {name} must be integers or texts."
+        text = f"the array has dtype {array.dtype}; {name} must be integers or text."
         raise defect(wrong_value, source, text, column=column)
     if array.dtype.kind in "US" and array.dtype.itemsize > _MAX_TEXT_BYTES:
         text = f"the texts take {array.dtype.itemsize} bytes each; the limit is {_MAX_TEXT_BYTES}."
@@ -160,7 +160,7 @@ def _named(labels: NDArray[Any]) -> NDArray[Any] | list[str]:
 
 
 def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of a file that is one array (n, K): probabilities, unless `kind` says logits."""
+    """Rows of a file with one array (n, K): probabilities, unless `kind` is logits."""
     n_bytes = file.seek(0, 2)
     file.seek(0)
     name = kind or "probs"
@@ -172,7 +172,7 @@ def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
 
 
 def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of an archive with `logits` or `probs` (n, K), and maybe `labels`, `ids` (n,) and `class_names` (K,)."""
+    """Rows of an archive with `logits` or `probs` (n, K), and optional `labels`, `ids` (n,) and `class_names` (K,)."""
     with ExitStack() as stack:
         with damage(source):
             archive = stack.enter_context(zipfile.ZipFile(file))
@@ -220,7 +220,7 @@ def array_rows(
     class_names: Sequence[str] | None,
     chunk_rows: int,
 ) -> Iterator[RawRows]:
-    """Rows of arrays in memory, as views of them where possible."""
+    """Rows of arrays in memory, as views if possible."""
 
     def vector(entries: ArrayLike | None, name: str) -> NDArray[Any] | None:
         if entries is None:

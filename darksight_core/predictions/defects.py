@@ -1,8 +1,7 @@
-"""Everything that can be wrong with predictions: one exception, with one stable code, for each defect.
+"""One exception with a stable code for each defect of predictions.
 
-A message is one place and one clear sentence or two: file, row (counted from 0; csv adds the line of the file, counted
-from 1), column or class, what was found and what to do. `details` holds the same facts under `source`, `row`, `line`
-and `column`, as far as they are known.
+A message names the file, the row (from 0; for csv also the line, from 1), the column or class, what was found and what
+to do. `details` holds the same facts under `source`, `row`, `line` and `column`, as far as they are known.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ class DirectoryError(PredictionsError):
 
 
 class FileUnreadableError(PredictionsError):
-    """The operating system does not let us open the file."""
+    """The file cannot be opened."""
 
     code = "predictions_file_unreadable"
 
 
 class UnknownFormatError(PredictionsError):
-    """The extension is none that we read."""
+    """The file extension is not supported."""
 
     code = "predictions_unknown_format"
 
@@ -73,19 +72,19 @@ class MissingExtraError(PredictionsError):
 
 
 class DamagedFileError(PredictionsError):
-    """The file is cut short, altered, or not of the format its extension promises."""
+    """The file is truncated, altered, or not of the format of its extension."""
 
     code = "predictions_damaged"
 
 
 class PickledArrayError(PredictionsError):
-    """The array holds Python objects, which could only be read by running code from the file."""
+    """The array holds Python objects, which could only be read by running code of the file."""
 
     code = "predictions_pickled"
 
 
 class EmptyPredictionsError(PredictionsError):
-    """There is no row."""
+    """There are no rows."""
 
     code = "predictions_empty"
 
@@ -115,7 +114,7 @@ class FewClassesError(PredictionsError):
 
 
 class ClassNamesError(PredictionsError):
-    """The class names do not fit the classes, or are not unique."""
+    """The number of class names is wrong, or they are not unique."""
 
     code = "predictions_class_names"
 
@@ -157,7 +156,7 @@ class LabelValueError(PredictionsError):
 
 
 class LabelRangeError(PredictionsError):
-    """A label is an integer that is no class index."""
+    """A label is an integer that is not a class index."""
 
     code = "predictions_label_range"
 
@@ -169,7 +168,7 @@ class IdLengthError(PredictionsError):
 
 
 class IdValueError(PredictionsError):
-    """An id is empty or not a text."""
+    """An id is empty or not text."""
 
     code = "predictions_id_value"
 
@@ -193,31 +192,31 @@ def defect(
     column: str | None = None,
     **details: object,
 ) -> Defect:
-    """An exception of this kind that names its place.
+    """An exception of this kind whose message says where the defect is.
 
     >>> print(defect(RowSumError, "a.csv", "the sum is 2.", row=0, line=2))
     a.csv, row 0 (line 2): the sum is 2.
     """
-    place = source
+    where = source
     if row is not None:
-        place += f", row {row}" + (f" (line {line})" if line is not None else "")
+        where += f", row {row}" + (f" (line {line})" if line is not None else "")
     if column is not None:
-        place += f", {column}"
+        where += f", {column}"
     known = {name: value for name, value in (("row", row), ("line", line), ("column", column)) if value is not None}
-    return kind(f"{place}: {text}", source=source, **known, **details)
+    return kind(f"{where}: {text}", source=source, **known, **details)
 
 
 @contextmanager
 def damage(source: str) -> Iterator[None]:
-    """Report whatever a parser raises on foreign bytes as `DamagedFileError`.
+    """Report any exception of a parser as `DamagedFileError`.
 
-    The parsers of zip, deflate, npy and parquet document no closed set of exceptions, so the set here is open too. Wrap
-    only calls into them, never our own checks.
+    The parsers of zip, deflate, npy and parquet do not document which exceptions they raise. Wrap only calls of them,
+    not our own checks.
     """
     try:
         yield
     except PredictionsError:
         raise
     except Exception as error:
-        text = f"the file is damaged, cut short or not what its extension says ({type(error).__name__}: {error})."
+        text = f"the file is damaged, truncated or of another format ({type(error).__name__}: {error})."
         raise defect(DamagedFileError, source, f"{text} Write it again.") from error

@@ -1,4 +1,4 @@
-"""The way in: read predictions from a file or from arrays, whole or in chunks."""
+"""Read predictions from a file or from arrays, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.predictions.arrays import array_rows, npy_rows, npz_rows
-from darksight_core.predictions.checks import Kind, Progress, RawRows, check, gather
+from darksight_core.predictions.checks import check, gather
 from darksight_core.predictions.defects import (
     DirectoryError,
     EmptyPredictionsError,
@@ -22,6 +22,7 @@ from darksight_core.predictions.defects import (
     UnknownFormatError,
     defect,
 )
+from darksight_core.predictions.raw_rows import Kind, RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import csv_rows, parquet_rows
 
@@ -29,7 +30,7 @@ __all__ = ["check_path", "from_arrays", "iter_predictions", "read_predictions"]
 
 _FORMATS = {".npz": npz_rows, ".npy": npy_rows, ".csv": csv_rows, ".parquet": parquet_rows}
 
-# Cells of 8,192 csv rows of ten classes take some 7 MB as Python objects; larger chunks leave the cache and are slower.
+# 8,192 csv rows of ten classes take about 7 MB as Python objects; larger chunks leave the cache and are slower.
 _READ_ROWS = 8_192
 
 
@@ -39,26 +40,26 @@ def read_predictions(
     kind: Kind | None = None,
     rows: range | None = None,
     keep_logits: bool = False,
-    progress: Progress | None = None,
+    progress: RowProgress | None = None,
 ) -> Predictions:
-    """Read and check a predictions file; beside the result only a chunk of it is held in memory.
+    """Read and check a predictions file; memory holds the result and one chunk.
 
     Parameters
     ----------
     path
-        `.npz` with arrays `probs` or `logits` (n, K) and maybe `labels` (n,), `ids` (n,), `class_names` (K,); `.npy`,
-        one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or `logit_<class>` and maybe `label`, `id`.
-        Integer labels of arrays are class indices. Labels written as text, and all labels of tables, are class names,
-        or class indices unless classes are themselves named by other integers.
+        `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,);
+        `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or `logit_<class>` and optional
+        `label` and `id`. Integer labels of arrays are class indices. Labels as text, and all labels of tables, are
+        class names, or class indices unless the classes are named by other integers.
     kind
-        What to read, "probs" or "logits". None takes what the file names, logits if it has both, and takes a `.npy`
-        file, which names nothing, for probabilities.
+        What to read, "probs" or "logits". By default what the file has, logits if it has both; a `.npy` file has
+        probabilities.
     rows
-        Numbers of consecutive rows to read; by default all. Of a parquet file no more than their row groups are read.
+        Numbers of consecutive rows to read; by default all. Of a parquet file only their row groups are read.
     keep_logits
-        Keep the logits beside their probabilities.
+        Whether to keep the logits too.
     progress
-        Called after each chunk with the rows read so far and the rows in all, None if not known (csv).
+        Called after each chunk with the number of rows read so far and in all, None if not known (csv).
     """
     return gather(_rows(path, kind, _READ_ROWS, rows), keep_logits=keep_logits, progress=progress)
 
@@ -71,17 +72,17 @@ def iter_predictions(
     chunk_rows: int = 65_536,
     keep_logits: bool = False,
 ) -> Iterator[Predictions]:
-    """Read and check a predictions file chunk by chunk, in memory that does not grow with the file.
+    """Read and check a predictions file in chunks; memory use does not depend on the size of the file.
 
-    Chunks before a defect are delivered, then it is raised. Ids are compared within a chunk only, since remembering all
-    of them would not be constant memory.
+    Chunks before a defect are returned, then it is raised. Ids are compared only within a chunk, because remembering
+    all ids would need memory.
 
     Parameters
     ----------
     path, kind, rows, keep_logits
         As for `read_predictions`.
     chunk_rows
-        Largest number of rows of a chunk.
+        Most rows of a chunk.
     """
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
@@ -98,14 +99,14 @@ def from_arrays(
     source: str = "array",
     keep_logits: bool = False,
 ) -> Predictions:
-    """Check arrays in memory by the rules for files; the result shares no memory with them.
+    """Check arrays by the rules for files; the result shares no memory with them.
 
     Parameters
     ----------
     values
         Probabilities or logits, (n, K).
     kind
-        Which of the two.
+        Which of the two: "probs" or "logits".
     labels
         (n,) class indices or class names.
     ids
@@ -113,9 +114,9 @@ def from_arrays(
     class_names
         K names; "0".."K-1" by default.
     source
-        What to call the arrays in messages.
+        Name of the arrays in messages.
     keep_logits
-        Keep the logits beside their probabilities.
+        Whether to keep the logits too.
 
     >>> from_arrays([[0.0, 0.0]], kind="logits").probs
     array([[0.5, 0.5]], dtype=float32)
@@ -142,23 +143,23 @@ def _not_empty(rows: Iterator[RawRows], source: str) -> Iterator[RawRows]:
 def _rows(
     path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None = None
 ) -> Iterator[RawRows]:
-    """Rows of a file; a wrong path is refused at once, everything else when the rows are asked for."""
+    """Rows of a file; a wrong path is refused at once, everything else when rows are read."""
     _check_kind(kind)
     check_path(path)
     return _open_rows(os.fspath(path), kind, chunk_rows, rows)
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that cannot be one of predictions: of nothing, of a directory, with another extension."""
+    """Refuse a path that is missing, a directory, or has an unsupported extension."""
     source = os.fspath(path)
     if Path(source).is_dir():
-        raise defect(DirectoryError, source, "this is a directory; name one predictions file in it.")
+        raise defect(DirectoryError, source, "this is a directory; give a predictions file in it.")
     suffix = Path(source).suffix
     if suffix.lower() not in _FORMATS:
         found = f"extension {suffix!r}" if suffix else "no extension"
         raise defect(UnknownFormatError, source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
     if not Path(source).exists():
-        raise defect(FileMissingError, source, "there is no such file.")
+        raise defect(FileMissingError, source, "the file does not exist.")
 
 
 def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:

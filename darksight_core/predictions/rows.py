@@ -1,4 +1,4 @@
-"""Rows of predictions that have been checked."""
+"""Checked rows of predictions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Predictions:
     labels
         True class of each row, (n,) int64 in 0..K-1, or None.
     ids
-        Name of each row, n unique non-empty texts, or None.
+        Id of each row, n unique non-empty texts, or None.
     logits
-        (n, K) float32 if asked for and given, else None.
+        (n, K) float32 if requested and given, else None.
     class_names
-        K unique names; "0".."K-1" where the source has none.
+        K unique names; "0".."K-1" if the source has none.
     source
-        Where the rows come from, for messages.
+        Name of the source, for messages.
     n_renormalised
-        How many rows of the source had a sum off one by more than 1e-6 and were repaired; `take` keeps it.
+        Number of rows of the source whose sum differed from one by more than 1e-6 and was repaired.
     """
 
     probs: NDArray[np.float32]
@@ -51,28 +51,28 @@ class Predictions:
         return int(self.probs.shape[1])
 
     def take(self, indices: ArrayLike) -> Predictions:
-        """The rows at these places, in this order, as copies.
+        """Copies of the rows with these numbers, in this order.
 
         Parameters
         ----------
         indices
             (m,) integers, or a mask of (n,) booleans.
         """
-        picked = np.asarray(indices)
-        places = np.arange(len(self))[picked if picked.size else picked.astype(np.int64)]
+        given = np.asarray(indices)
+        rows = np.arange(len(self))[given if given.size else given.astype(np.int64)]
         return replace(
             self,
-            probs=self.probs[places],
-            labels=None if self.labels is None else self.labels[places],
-            ids=None if self.ids is None else tuple(self.ids[place] for place in places.tolist()),
-            logits=None if self.logits is None else self.logits[places],
+            probs=self.probs[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
+            logits=None if self.logits is None else self.logits[rows],
         )
 
     def row_hashes(self) -> NDArray[np.bytes_]:
         """BLAKE2b of the bytes of each row of `probs`, (n,) of 16 bytes.
 
-        Equal rows have equal hashes on every machine; unequal rows do not, for all practical purposes. Labels and ids
-        are left out. A classifier that saturates gives many equal rows, so compare sets of rows with that in mind.
+        Equal rows have equal hashes on every machine. Labels and ids are not included. A saturated classifier gives
+        many equal rows.
         """
         width = 4 * self.n_classes
         data = np.ascontiguousarray(self.probs, dtype="<f4").data.cast("B")
@@ -82,9 +82,9 @@ class Predictions:
 
 
 def labels_among(labels: NDArray[np.int64] | None, columns: Sequence[int] | None) -> NDArray[np.int64] | None:
-    """Labels (n,) as places in `columns`, the classes that a map shows; as they are for None, which means all.
+    """Labels (n,) as indices into `columns`, the classes on a map; unchanged if `columns` is None, which means all.
 
-    None when there are no labels, or when one is of a class that is not shown.
+    None without labels, or if a label is a class that is not on the map.
 
     >>> labels_among(np.array([3, 1, 3]), (1, 3))
     array([1, 0, 1])

@@ -1,7 +1,7 @@
-"""Rows out of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, and maybe `label` and `id`.
+"""Rows of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, and optional `label` and `id`.
 
-Classes are named by the ends of the column names, in the order of the file; other columns are ignored. Where both kinds
-of columns exist, logits win, because probabilities follow from them and not the other way round.
+Class names are the ends of the column names, in the order of the file; other columns are ignored. If both kinds of
+columns exist, logits are read, because probabilities follow from them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.predictions.checks import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.defects import (
     ClassNamesError,
     MissingDataError,
@@ -26,6 +25,7 @@ from darksight_core.predictions.defects import (
     damage,
     defect,
 )
+from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 
 __all__ = ["csv_rows", "parquet_layout", "parquet_rows"]
 
@@ -48,7 +48,7 @@ def _layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int |
     columns, is_logits = _columns(header, kind, source)
     for name in ("label", "id"):
         if list(header).count(name) > 1:
-            raise defect(ClassNamesError, source, "the column occurs twice; keep one.", column=f"column {name}")
+            raise defect(ClassNamesError, source, "the column occurs twice; remove one.", column=f"column {name}")
     return Layout(
         source=source,
         is_logits=is_logits,
@@ -108,14 +108,14 @@ def _is_number(cell: str) -> bool:
 
 
 def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[Layout, Any]:
-    """What a parquet file says about its rows, read from its end alone, and the open file."""
+    """The layout of a parquet file, read from its footer, and the open file."""
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         text = "parquet files need pyarrow, which is not installed. Run: pip install 'darksight[parquet]'"
         raise defect(MissingExtraError, source, text) from error
     with damage(source):
-        # pre_buffer would hold all the compressed columns of the file at once.
+        # pre_buffer would hold all compressed columns of the file in memory.
         table = parquet.ParquetFile(file, pre_buffer=False)
         header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
     return _layout(header, kind, source, n_rows), table
@@ -124,7 +124,7 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
 def parquet_rows(
     file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int, rows: range | None = None
 ) -> Iterator[RawRows]:
-    """Rows of a parquet file, batch by batch; with `rows`, only the row groups that have some of them."""
+    """Rows of a parquet file in batches; with `rows`, only the row groups that hold some of them."""
     layout, table = parquet_layout(file, source=source, kind=kind)
     header = list(table.schema_arrow.names)
     sizes = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
@@ -146,7 +146,7 @@ def parquet_rows(
             batch = next(batches, None)
             if batch is None:
                 if first_row != n_rows:
-                    raise EOFError(f"{first_row} rows where {n_rows} are promised")
+                    raise EOFError(f"{first_row} rows instead of {n_rows}")
                 return
             vectors = [batch.column(name).to_numpy(zero_copy_only=False) for name in columns]
             texts = {name: list(map(plain_text, batch.column(name).to_pylist())) for name in extra}
@@ -160,6 +160,6 @@ def parquet_rows(
 
 def _numbers(vector: NDArray[Any], name: str, source: str) -> NDArray[Any]:
     if vector.dtype.kind not in "biuf":
-        text = f"the column does not hold numbers but {vector.dtype}; predictions must be real numbers."
+        text = f"the column has dtype {vector.dtype}; predictions must be real numbers."
         raise defect(NotNumericError, source, text, column=f"column {name}")
     return vector

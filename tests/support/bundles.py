@@ -11,7 +11,8 @@ from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder, Network
 from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
-from darksight_core.predictions.split import RowSketch, make_split
+from darksight_core.predictions.sketch import RowSketch
+from darksight_core.predictions.split import make_split
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
 

@@ -14,7 +14,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import CHOICE_ROWS, Certification, Targets, certify
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite

@@ -15,7 +15,7 @@ from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, log_probs
 from darksight_service.cli.console import as_json, print_json, print_table, say

@@ -44,7 +44,7 @@ class HeatOptions:
         Class for --of class. Default: the predicted class.
     method
         Plain gradient, integrated gradients, or SmoothGrad.
-    place
+    point
         Point to differentiate: refined is the one that is served, network is the output of f_p alone.
     baseline
         Value of all coordinates where integrated gradients start.
@@ -59,7 +59,7 @@ class HeatOptions:
     of: Literal["density", "kde", "class"] = "density"
     class_name: Annotated[str | None, Parameter(name="--class")] = None
     method: Literal["gradient", "integrated", "smooth"] = "gradient"
-    place: Literal["refined", "network"] = "refined"
+    point: Literal["refined", "network"] = "refined"
     baseline: float = 0.0
     steps: int = 64
     samples: int = 32
@@ -151,7 +151,7 @@ def explain(
     from darksight_core.explain import Chain, load_classifier
 
     with on_interrupt(f"nothing was written to {out}"):
-        chain = Chain(load_classifier(module), loaded.embedder, outputs=outputs, place=heat.place)
+        chain = Chain(load_classifier(module), loaded.embedder, outputs=outputs, point=heat.point)
         policy = ScoringPolicy.of(loaded)
         scored = chain.scored(policy, chain.tensor(arrays))
         objective = _objective(heat, chain, loaded, scored)
@@ -246,7 +246,7 @@ def _attack(
 
 
 def _columns(inputs: NDArray[Any], scored: ScoredBatch, found: Attribution, attacked: Attack | None) -> Columns:
-    columns = {"inputs": inputs, "heat": found.heat, "value": found.value, "at_rest": found.at_rest}
+    columns = {"inputs": inputs, "heat": found.heat, "value": found.value, "stationary": found.stationary}
     if found.gap is not None and found.change is not None:
         columns |= {"change": found.change, "gap": found.gap}
     columns |= _score_columns(scored, "")
@@ -278,7 +278,7 @@ def _result(
     goal = None
     if change.budget is not None:
         goal = {"goal": change.attack or change.reach, "budget": change.budget, "range": change.range}
-    return {"method": heat.method, "of": heat.of, "place": heat.place, "attack": goal, "rows": rows, "files": files}
+    return {"method": heat.method, "of": heat.of, "point": heat.point, "attack": goal, "rows": rows, "files": files}
 
 
 def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
@@ -299,7 +299,7 @@ def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str
                 f"{caption}\nthen {row['after_predicted']}, {row['after_log_density']:.2f}, {row['after_p_value']:.3f}"
                 for caption, row in zip(captions, result["rows"], strict=True)
             ]
-        title = f"{result['method']} of {result['of']} at the {result['place']} point: red raises it, blue lowers it"
+        title = f"{result['method']} of {result['of']} at the {result['point']} point: red raises it, blue lowers it"
         figure = draw_heat_maps(
             columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked")
         )
@@ -309,7 +309,7 @@ def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str
 
 def _print_rows(result: dict[str, Any]) -> None:
     rows = result["rows"]
-    names = ["predicted", "log_density", "log_kde", "p_value", "at_rest"] + (["gap"] if "gap" in rows[0] else [])
+    names = ["predicted", "log_density", "log_kde", "p_value", "stationary"] + (["gap"] if "gap" in rows[0] else [])
     if result["attack"] is not None:
         names += ["moved", "after_predicted", "after_log_density", "after_log_kde", "after_p_value"]
     print_table([(number, *(row[name] for name in names)) for number, row in enumerate(rows)], ("row", *names))

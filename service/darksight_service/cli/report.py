@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.predictions.split import MAX_LEAK
+from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats
 from darksight_service.cli.console import Bars, on_interrupt, print_json, require, say

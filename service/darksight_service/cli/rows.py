@@ -9,7 +9,8 @@ import numpy as np
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
-from darksight_core.predictions.split import RowSketch, leak, make_split
+from darksight_core.predictions.sketch import RowSketch, leak
+from darksight_core.predictions.split import make_split
 
 __all__ = ["fit_share", "held_out_rows", "read_rows"]
 

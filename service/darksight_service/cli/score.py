@@ -18,7 +18,7 @@ from tqdm import tqdm
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES
-from darksight_core.predictions import Kind, Predictions, Store, find_files, iter_predictions
+from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
@@ -163,9 +163,9 @@ def _score_parts(
         raise ConfigError("several files or workers, Ray and an --out directory need .parquet files")
     if engine == "ray":
         require("ray", "ray")
-    store = Store.open(files, kind=job.kind)
-    left, tally = plan(store, Path(job.bundle), job.out, overwrite=job.overwrite, alpha=job.alpha)
-    bar.total = len(store)
+    dataset = Dataset.open(files, kind=job.kind)
+    left, tally = plan(dataset, Path(job.bundle), job.out, overwrite=job.overwrite, alpha=job.alpha)
+    bar.total = len(dataset)
     bar.update(tally.rows)
 
     def report(part: Tally) -> None:

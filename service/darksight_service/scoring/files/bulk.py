@@ -1,8 +1,8 @@
-"""Scoring a store of parquet files into a folder of parquet files, by processes of this machine or on Ray.
+"""Scoring a dataset of parquet files into a folder of parquet files, by processes of this machine or on Ray.
 
-The store is cut into parts of consecutive rows of one file. A part is scored by one worker, which reads its rows where
-they lie, and becomes one file, whole or not at all. So what is there is finished: a run that was ended goes on where it
-was, and workers share nothing but the two folders, which on a cluster must be the same for every machine.
+The dataset is cut into parts of consecutive rows of one file. A part is scored by one worker, which reads its rows
+where they lie, and becomes one file, whole or not at all. So what is there is finished: a run that was ended goes on
+where it was, and workers share nothing but the two folders, which on a cluster must be the same for every machine.
 `_manifest.json` says which bundle and which files the scores are of; readers of a folder of parquet files pass over a
 name that begins like this. Every engine calls `Worker`, so scores do not depend on it.
 """
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.gate.gate import LOGIT_SCORES
-from darksight_core.predictions import Kind, Predictions, Store, iter_predictions
+from darksight_core.predictions import Dataset, Kind, Predictions, iter_predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.errors import BulkError
@@ -72,12 +72,12 @@ class Tally:
         return Tally(self.rows + other.rows, self.outliers + other.outliers, sum(counts) if counts else None)
 
 
-def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float) -> tuple[list[Part], Tally]:
+def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: float) -> tuple[list[Part], Tally]:
     """The parts that are not finished yet, and the counts of those that are.
 
     Parameters
     ----------
-    store
+    dataset
         Rows to score.
     bundle
         What scores them.
@@ -89,8 +89,8 @@ def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float
         p-values up to this are counted as outliers.
     """
     note = out / "_manifest.json"
-    files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in store.files}
-    told = {"bundle": read_bundle(bundle).version, "logits": store.kind == "logits", "part_rows": PART_ROWS}
+    files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in dataset.files}
+    told = {"bundle": read_bundle(bundle).version, "logits": dataset.kind == "logits", "part_rows": PART_ROWS}
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; the scores of several files, or of several workers, need a folder")
     if not out.parent.is_dir():
@@ -105,7 +105,7 @@ def plan(store: Store, bundle: Path, out: Path, *, overwrite: bool, alpha: float
     with atomic(note) as partial:
         partial.write_text(json.dumps({**told, "files": files}, indent=2), encoding="utf-8")
     left, done = [], Tally()
-    for file in store.files:
+    for file in dataset.files:
         source = str(file.path.resolve())
         # Files of one name in several folders may have one content, too.
         name = f"{file.path.stem}-{hashlib.sha256(f'{source}:{file.fingerprint}'.encode()).hexdigest()[:8]}"

@@ -39,7 +39,7 @@ from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.guarantees.conformal import cutoff
-from darksight_core.predictions.split import RowSketch
+from darksight_core.predictions.sketch import RowSketch
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle, make_embedder
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.explain import (
-    PLACES,
+    POINTS,
     Chain,
     ClassifierError,
     Objective,
@@ -76,25 +76,25 @@ def objectives(chain: Chain, bundle: Bundle) -> dict[str, Objective]:
     }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("kind", ["density", "class", "kde", "point"])
-def test_gradient_is_the_derivative_of_the_value(bundle: Bundle, place: str, kind: str) -> None:
+def test_gradient_is_the_derivative_of_the_value(bundle: Bundle, point: str, kind: str) -> None:
     """Finite differences of the whole chain, search and all, agree with the gradient."""
-    chain = Chain(make_classifier(), bundle.embedder, place=place)
+    chain = Chain(make_classifier(), bundle.embedder, point=point)
     objective, inputs = objectives(chain, bundle)[kind], make_inputs()
 
     found = gradient(chain, objective, inputs)
 
     expected = by_differences(lambda rows: objective(chain.points(torch.tensor(rows))).detach().numpy(), inputs)
-    assert found.at_rest.all()
+    assert found.stationary.all()
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(found.heat, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
-def test_the_refined_place_and_the_networks_have_different_gradients(bundle: Bundle) -> None:
+def test_the_refined_point_and_that_of_the_network_have_different_gradients(bundle: Bundle) -> None:
     """Which y is differentiated matters, so the choice has to be named."""
     inputs = make_inputs()
-    refined, network = (Chain(make_classifier(), bundle.embedder, place=place) for place in PLACES)
+    refined, network = (Chain(make_classifier(), bundle.embedder, point=point) for point in POINTS)
 
     one, other = (gradient(chain, log_density(chain), inputs).heat for chain in (refined, network))
 
@@ -102,11 +102,11 @@ def test_the_refined_place_and_the_networks_have_different_gradients(bundle: Bun
 
 
 @pytest.mark.parametrize("features", ["probs", "log_probs", "both"])
-def test_places_are_those_that_serve(features: str) -> None:
-    """f_p is the embedder's own; the refined place is that of a search with steps enough to rest."""
+def test_points_are_those_that_serve(features: str) -> None:
+    """f_p is the embedder's own; the refined point is that of a search that has converged."""
     embedder = random_embedder(4, features=features, temperature=1.5, columns=(0, 2, 3, 5), n_inputs=6, refine_steps=80)
     classifier, inputs = make_classifier(6), torch.tensor(make_inputs(20))
-    refined, network = (Chain(classifier, embedder, place=place) for place in PLACES)
+    refined, network = (Chain(classifier, embedder, point=point) for point in POINTS)
     log_pi = refined.log_probs(inputs).detach().numpy()
 
     np.testing.assert_allclose(
@@ -126,20 +126,20 @@ def test_values_are_columns_of_the_scorer(bundle: Bundle) -> None:
     np.testing.assert_allclose(gradient(chain, log_kde(bundle.kde), inputs).value, scores.log_kde, atol=1e-6)
 
 
-def test_a_row_held_at_the_edge_of_the_map_is_not_at_rest() -> None:
+def test_a_row_held_at_the_edge_of_the_map_is_not_stationary() -> None:
     """Where the search is stopped before an optimum the derivative does not exist, and this is said."""
     embedder = make_bundle().embedder
     near = replace(embedder, bound=5.5, anchors=0.5 * embedder.student.means)
     rows = torch.log_softmax(torch.tensor([[60.0, 0.0, 0.0], [1.0, 0.5, 0.0]], dtype=torch.float64), dim=1)
 
-    assert Chain(lambda inputs: inputs, embedder).at_rest(rows).tolist() == [True, True]
-    assert Chain(lambda inputs: inputs, near).at_rest(rows).tolist() == [False, True]
+    assert Chain(lambda inputs: inputs, embedder).is_stationary(rows).tolist() == [True, True]
+    assert Chain(lambda inputs: inputs, near).is_stationary(rows).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_integrated_gradients_are_complete(bundle: Bundle, place: str) -> None:
+@pytest.mark.parametrize("point", POINTS)
+def test_integrated_gradients_are_complete(bundle: Bundle, point: str) -> None:
     """Heat sums to the change from the baseline, better with more steps."""
-    chain, inputs = Chain(make_classifier(), bundle.embedder, place=place), make_inputs(3)
+    chain, inputs = Chain(make_classifier(), bundle.embedder, point=point), make_inputs(3)
 
     few, many = (
         integrated(chain, log_density(chain), inputs, baseline=inputs - 0.05, steps=steps) for steps in (2, 40)
@@ -238,11 +238,11 @@ def test_attack_reaches_for_a_point_and_repeats_under_its_seed(bundle: Bundle) -
 @pytest.mark.parametrize(
     ("classifier", "outputs", "message"),
     [
-        (lambda inputs: inputs[:, :4], "logits", "one output for each class"),
-        (lambda inputs: inputs[:, 0], "logits", "one output for each class"),
+        (lambda inputs: inputs[:, :4], "logits", "one output for each row and class"),
+        (lambda inputs: inputs[:, 0], "logits", "one output for each row and class"),
         (lambda inputs: (inputs,), "logits", "not a tuple"),
         (lambda inputs: inputs[:, :3].softmax(dim=1), "logits", "they are probabilities"),
-        (lambda inputs: inputs[:, :3], "probs", "no probabilities"),
+        (lambda inputs: inputs[:, :3], "probs", "not probabilities"),
         (lambda inputs: inputs[:, :3] / 0.0, "logits", "not finite"),
         (lambda inputs: inputs[:, :3].detach(), "logits", "no gradient"),
         (lambda inputs: inputs @ torch.ones(2, 3), "logits", "fails on inputs of shape"),
@@ -285,7 +285,7 @@ def test_inputs_and_options_that_cannot_work_are_refused(bundle: Bundle) -> None
         gradient(chain, density, np.array([[0.0] * FEATURES, [math.nan] * FEATURES]))
     with pytest.raises(ClassifierError, match="baseline"):
         integrated(chain, density, inputs, baseline=np.zeros(4))
-    with pytest.raises(ConfigError, match="beyond the range"):
+    with pytest.raises(ConfigError, match="beyond 0 to 1"):
         attack(chain, density, policy, 2.0 * inputs, budget=0.1)
     with pytest.raises(ConfigError, match="budget"):
         attack(chain, density, policy, inputs, budget=0.0)

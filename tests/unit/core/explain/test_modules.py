@@ -103,7 +103,7 @@ def test_a_program_with_pickles_or_libraries_is_refused_unread(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("weights.pt", "weights alone"), ("none.pt", "cannot be read"), ("text.pt", "no module of torch")],
+    [("weights.pt", "only weights"), ("none.pt", "cannot be read"), ("text.pt", "not a torch module")],
 )
 def test_what_is_no_module_is_named(folder: Path, name: str, message: str) -> None:
     """Weights alone, a missing file and any other file get a sentence with the path."""

@@ -438,7 +438,7 @@ def test_logits_taken_for_probs_have_advice(tmp_path: Path, suffix: str, advice:
             defects.LabelValueError,
             r"label is cow; labels must be class indices 0..2 or class names \(cat, dog, emu\)",
         ),
-        ("", defects.LabelValueError, "label is empty; .*Leave all labels out"),
+        ("", defects.LabelValueError, "label is empty; .*Omit all labels"),
     ],
     ids=["high", "negative", "huge", "fraction", "nan", "unknown", "empty"],
 )
@@ -455,8 +455,8 @@ def test_bad_labels_are_named(tmp_path: Path, suffix: str, label: Any, kind: typ
 @pytest.mark.parametrize(
     ("ids", "kind", "text"),
     [
-        (["a", "b", "c", "d", "b"], defects.DuplicateIdError, "row 4.*: id 'b' is already the id of row 1"),
-        (["a", "b", "c", "", "e"], defects.IdValueError, "row 3.*: id is empty"),
+        (["a", "b", "c", "d", "b"], defects.DuplicateIdError, "row 4.*: id 'b' is also the id of row 1"),
+        (["a", "b", "c", "", "e"], defects.IdValueError, "row 3.*: the id is empty"),
     ],
     ids=["duplicate", "empty"],
 )
@@ -474,7 +474,7 @@ def test_duplicate_ids_are_found_across_chunks() -> None:
     ids[19_999] = "5"
 
     with pytest.raises(
-        defects.DuplicateIdError, match="row 19999, array ids: id '5' is already the id of row 5;"
+        defects.DuplicateIdError, match="row 19999, array ids: id '5' is also the id of row 5;"
     ) as caught:
         from_arrays(np.full((20_000, 2), 0.5), ids=ids)
 
@@ -489,9 +489,7 @@ def test_iteration_compares_ids_within_a_chunk(tmp_path: Path) -> None:
 
     assert first.ids == ("a", "b")
     assert len(list(iter_predictions(path, chunk_rows=1))) == 5
-    with pytest.raises(
-        defects.DuplicateIdError, match=r"row 4 \(line 6\), column id: id 'a' is already the id of row 3;"
-    ):
+    with pytest.raises(defects.DuplicateIdError, match=r"row 4 \(line 6\), column id: id 'a' is also the id of row 3;"):
         list(iter_predictions(path, chunk_rows=3))
 
 
@@ -503,7 +501,7 @@ def test_iteration_compares_ids_within_a_chunk(tmp_path: Path) -> None:
         ({"probs": GOOD[0]}, defects.ArrayShapeError, r"array probs: the array has shape \(3,\)"),
         ({"logits": [GOOD]}, defects.ArrayShapeError, r"array logits: the array has shape \(1, 5, 3\)"),
         ({"probs": 1.0}, defects.ArrayShapeError, r"shape \(\)"),
-        ({"probs": [[1.0]]}, defects.FewClassesError, "1 class; at least 2"),
+        ({"probs": [[1.0]]}, defects.FewClassesError, "classes is 1; predictions need at least 2"),
         ({"probs": np.ones((0, 3))}, defects.EmptyPredictionsError, "no rows"),
         ({"probs": [["a", "b"]]}, defects.NotNumericError, "dtype <U1"),
         ({"probs": [[1j, 0]]}, defects.NotNumericError, "dtype complex128"),
@@ -514,7 +512,7 @@ def test_iteration_compares_ids_within_a_chunk(tmp_path: Path) -> None:
         ({"probs": GOOD, "ids": [0.5] * 5}, defects.IdValueError, "array ids: the array has dtype float64"),
         ({"probs": GOOD, "ids": ["a" * 2000] * 5}, defects.IdValueError, "8000 bytes each"),
         ({"probs": GOOD, "class_names": ["a", "b"]}, defects.ClassNamesError, "2 class_names for 3 classes"),
-        ({"probs": GOOD, "class_names": ["a", "b", "a"]}, defects.ClassNamesError, "'a' is used twice"),
+        ({"probs": GOOD, "class_names": ["a", "b", "a"]}, defects.ClassNamesError, "'a' is repeated"),
         ({"probs": GOOD, "class_names": ["a", "b", ""]}, defects.ClassNamesError, "'' is empty"),
         ({"probs": GOOD, "class_names": [[1], [2], [3]]}, defects.ArrayShapeError, r"array class_names.*\(3, 1\)"),
         ({"probs": GOOD, "class_names": [1.5, 2.5, 3.5]}, defects.ClassNamesError, "dtype float64"),
@@ -558,7 +556,7 @@ def test_bad_archives_are_refused(
     [
         ({"values": GOOD[0]}, defects.ArrayShapeError, r"array probs: .*\(3,\)"),
         ({"values": [[1.0], [0.5, 0.5]]}, defects.ArrayShapeError, "the rows differ in length"),
-        ({"values": [[1.0]]}, defects.FewClassesError, "1 class"),
+        ({"values": [[1.0]]}, defects.FewClassesError, "number of classes is 1"),
         ({"values": np.ones((0, 3))}, defects.EmptyPredictionsError, "no rows"),
         ({"values": [[None, 1.0]]}, defects.NotNumericError, "dtype object"),
         ({"values": GOOD, "labels": [0]}, defects.LabelLengthError, "1 labels for 5 rows"),
@@ -596,9 +594,9 @@ def test_bad_arrays_are_refused(arguments: dict[str, Any], kind: type[Prediction
     ("array", "kind", "text"),
     [
         (GOOD[0], defects.ArrayShapeError, r"shape \(3,\)"),
-        ([[1.0]], defects.FewClassesError, "1 class"),
+        ([[1.0]], defects.FewClassesError, "number of classes is 1"),
         (np.ones((0, 3)), defects.EmptyPredictionsError, "no rows"),
-        (np.ones((3, 0)), defects.FewClassesError, "0 class"),
+        (np.ones((3, 0)), defects.FewClassesError, "number of classes is 0"),
         ([["a", "b"]], defects.NotNumericError, "dtype <U1"),
         (np.zeros(2, dtype=[("a", "f4")]), defects.ArrayShapeError, r"shape \(2,\)"),
         (np.zeros((2, 2), dtype=[("a", "f4")]), defects.NotNumericError, "real numbers"),
@@ -618,12 +616,12 @@ def test_bad_npy_files_are_refused(tmp_path: Path, array: Any, kind: type[Predic
     ("text", "kind", "message"),
     [
         ("a,b\n1,2\n", defects.MissingDataError, "no columns prob_<class> or logit_<class>; found a, b"),
-        ("prob_a;prob_b\n1;0\n", defects.FewClassesError, "1 class"),
+        ("prob_a;prob_b\n1;0\n", defects.FewClassesError, "number of classes is 1"),
         ("\n", defects.MissingDataError, "found nothing"),
         ("prob_a,prob_b\n", defects.EmptyPredictionsError, "no rows"),
         ("prob_a,prob_b\n\n\n", defects.EmptyPredictionsError, "no rows"),
-        ("prob_a\n1\n", defects.FewClassesError, "1 class"),
-        ("prob_a,prob_a\n1,0\n", defects.ClassNamesError, "column prob_a: class name 'a' is used twice"),
+        ("prob_a\n1\n", defects.FewClassesError, "number of classes is 1"),
+        ("prob_a,prob_a\n1,0\n", defects.ClassNamesError, "column prob_a: class name 'a' is repeated"),
         ("prob_,prob_a\n1,0\n", defects.ClassNamesError, "column prob_: class name '' is empty"),
         ("prob_a,prob_b,id,id\n1,0,x,y\n", defects.ClassNamesError, "column id: the column occurs twice"),
         ("prob_a,prob_b\n1,0\n\n1\n", defects.RaggedRowError, r"row 1 \(line 4\): 1 cells where the header has 2"),
@@ -666,12 +664,12 @@ def test_bad_csv_files_are_refused(tmp_path: Path, text: str, kind: type[Predict
     ("columns", "kind", "message"),
     [
         ({"a": [1.0]}, defects.MissingDataError, "no columns prob_<class> or logit_<class>; found a"),
-        ({"prob_a": [1.0]}, defects.FewClassesError, "1 class"),
+        ({"prob_a": [1.0]}, defects.FewClassesError, "number of classes is 1"),
         ({"prob_a": [], "prob_b": []}, defects.EmptyPredictionsError, "no rows"),
         (
             {"prob_a": ["x"], "prob_b": [0.0]},
             defects.NotNumericError,
-            "column prob_a: the column does not hold numbers",
+            "column prob_a: the column has dtype object",
         ),
         ({"prob_a": [1.0, None], "prob_b": [0.0, 1.0]}, defects.NotFiniteError, "row 1, column prob_a: value is nan"),
         (
@@ -679,7 +677,7 @@ def test_bad_csv_files_are_refused(tmp_path: Path, text: str, kind: type[Predict
             defects.LabelValueError,
             "row 0, column label: label is empty",
         ),
-        ({"prob_a": [1.0], "prob_b": [0.0], "id": [None]}, defects.IdValueError, "row 0, column id: id is empty"),
+        ({"prob_a": [1.0], "prob_b": [0.0], "id": [None]}, defects.IdValueError, "row 0, column id: the id is empty"),
         ({"prob_a": [1.0], "prob_b": [0.0], "label": [b"\xff"]}, defects.DamagedFileError, "UnicodeDecodeError"),
     ],
     ids=["other columns", "one class", "no rows", "text", "null", "null label", "null id", "undecodable label"],
@@ -722,7 +720,7 @@ def test_wrong_paths_are_refused_at_once(tmp_path: Path, suffix: str, reader: Ca
     folder = tmp_path / f"folder.{suffix}"
     folder.mkdir()
 
-    with pytest.raises(defects.FileMissingError, match=rf"nowhere\.{suffix}: there is no such file"):
+    with pytest.raises(defects.FileMissingError, match=rf"nowhere\.{suffix}: the file does not exist"):
         reader(tmp_path / f"nowhere.{suffix}")
     with pytest.raises(defects.DirectoryError, match=rf"folder\.{suffix}: this is a directory"):
         reader(folder)
@@ -764,7 +762,7 @@ def test_other_content_is_called_damaged(tmp_path: Path, suffix: str) -> None:
     path.write_text("prob_a,prob_b\n1,0\n")
 
     with pytest.raises(
-        defects.DamagedFileError, match=rf"predictions\.{suffix}: the file is damaged, cut short or not"
+        defects.DamagedFileError, match=rf"predictions\.{suffix}: the file is damaged, truncated or of another"
     ):
         read_predictions(path)
 
@@ -800,7 +798,7 @@ def test_pickles_are_refused_and_never_run(tmp_path: Path, name: str) -> None:
     else:
         np.savez(path, **{"probs": [[0.5, 0.5]] * 2, name: bombs})
 
-    with pytest.raises(defects.PickledArrayError, match="array (probs|" + name + "): .*never unpickled"):
+    with pytest.raises(defects.PickledArrayError, match="array (probs|" + name + "): .*not unpickled"):
         read_predictions(path)
 
     assert not trap.exists()

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import from_arrays
-from darksight_core.predictions.split import MAX_LEAK, SKETCH_SIZE, RowSketch, leak, make_split, overlap
+from darksight_core.predictions.sketch import MAX_LEAK, SKETCH_SIZE, RowSketch, leak, overlap
+from darksight_core.predictions.split import make_split
 
 
 def hashes_of(contents: NDArray[np.int64]) -> NDArray[np.bytes_]:

@@ -12,8 +12,8 @@ import pytest
 from darksight_core.errors import PredictionsError
 from darksight_core.predictions import (
     ClassNamesError,
+    Dataset,
     FileMissingError,
-    Store,
     UnknownFormatError,
     find_files,
     read_predictions,
@@ -42,21 +42,21 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_rows_are_found_by_their_number(folder: Path, rows: range) -> None:
     """Ranges within a file and across the seam, whole and in chunks."""
-    store = Store.open(find_files([folder / "*.parquet"]))
+    dataset = Dataset.open(find_files([folder / "*.parquet"]))
     expected = read_predictions(folder / "a.parquet").probs, read_predictions(folder / "b.parquet").probs
     whole = np.concatenate(expected)
 
-    found = store.read(rows)
-    chunks = list(store.chunks(rows, 64))
+    found = dataset.read(rows)
+    chunks = list(dataset.chunks(rows, 64))
 
-    assert len(store) == 1_000
+    assert len(dataset) == 1_000
     assert found is not None
     np.testing.assert_array_equal(found.probs, whole[rows.start : rows.stop])
     assert found.labels is not None
     np.testing.assert_array_equal(found.labels, whole[rows.start : rows.stop].argmax(axis=1))
     np.testing.assert_array_equal(np.concatenate([chunk.probs for _, chunk in chunks]), found.probs)
     assert [start for start, _ in chunks] == np.cumsum([rows.start, *(len(chunk) for _, chunk in chunks[:-1])]).tolist()
-    assert store.read(range(5, 5)) is None
+    assert dataset.read(range(5, 5)) is None
 
 
 def test_other_row_groups_are_not_read(folder: Path) -> None:
@@ -79,21 +79,21 @@ def test_files_that_do_not_belong_together_are_refused(folder: Path) -> None:
     """Other classes, other formats and patterns of nothing are named."""
     pq.write_table(pa.table({"prob_x": [0.5], "prob_y": [0.5]}), folder / "c.parquet")
 
-    with pytest.raises(ClassNamesError, match=r"c\.parquet.*not those of"):
-        Store.open(find_files([folder / "*.parquet"]))
-    with pytest.raises(UnknownFormatError, match="every one must be"):
-        Store.open([folder / "a.parquet", folder / "d.csv"])
-    with pytest.raises(FileMissingError, match="no file has a name like this"):
+    with pytest.raises(ClassNamesError, match=r"c\.parquet.*differ from those of"):
+        Dataset.open(find_files([folder / "*.parquet"]))
+    with pytest.raises(UnknownFormatError, match="must all be"):
+        Dataset.open([folder / "a.parquet", folder / "d.csv"])
+    with pytest.raises(FileMissingError, match="no file matches"):
         find_files([folder / "z*.parquet"])
 
 
 def test_a_changed_file_has_another_fingerprint(folder: Path) -> None:
     """One value suffices; the same content does not change it."""
-    (before,) = Store.open([folder / "a.parquet"]).files
+    (before,) = Dataset.open([folder / "a.parquet"]).files
     write(folder / "a.parquet", slice(0, 350))
-    (same,) = Store.open([folder / "a.parquet"]).files
+    (same,) = Dataset.open([folder / "a.parquet"]).files
     write(folder / "a.parquet", slice(0, 350), label=np.r_[PROBS[:349].argmax(axis=1), 7])
-    (after,) = Store.open([folder / "a.parquet"]).files
+    (after,) = Dataset.open([folder / "a.parquet"]).files
 
     assert same == before
     assert after.fingerprint != before.fingerprint
