@@ -65,7 +65,7 @@ class FitConfig:
     temperature: float = 1.0
     seed: int = 0
     device: str = "auto"
-    spread_penalty: float = 4e-8
+    spread_penalty: float = 4e-7
     starts: int | None = None
     theta_rows: int = 5_000
     tolerance: float = 5e-4

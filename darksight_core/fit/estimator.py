@@ -72,7 +72,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         dof: float = 2.0,
         scale: ScaleRule = "fixed",
         temperature: float = 1.0,
-        spread_penalty: float = 4e-8,
+        spread_penalty: float = 4e-7,
         faithful: bool = True,
         epochs: int = 1_000,
         device: str = "auto",

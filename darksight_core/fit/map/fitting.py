@@ -19,7 +19,8 @@ from torch import Tensor
 from darksight_core.errors import ConfigError, FitError
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.device import choose_device, one_thread
-from darksight_core.fit.map.fast import Coreset, fit_theta
+from darksight_core.fit.map.coreset import Coreset
+from darksight_core.fit.map.fast import fit_theta
 from darksight_core.fit.map.paper import fit_paper
 from darksight_core.fit.map.placement import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
 from darksight_core.fit.map.svd import fit_svd
@@ -34,7 +35,9 @@ _NEWTON_STEPS = 10
 _FAITHFUL_STEPS = 20
 _ANCHOR_ROWS = 500
 _ANCHOR_GRID = 32
-_LARGEST = 1 << 22
+_LARGEST = 1 << 23
+# Elements of (K, rows) that are placed between two reports of progress.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def fit_map(probs: NDArray[np.floating], config: FitConfig | None = None, *, rep
 
 def draw_core(entropy: Tensor, n_classes: int, config: FitConfig, counts: Tensor | None = None) -> Coreset:
     """The rows that decide θ, by the entropy (n,) of all; `counts` (n,) says how many rows each one stands for."""
-    # The joint step holds some thirty arrays of (K, rows).
+    # A joint step holds some twenty arrays of (K, rows).
     size = min(config.theta_rows, max(1_000, _LARGEST // n_classes))
     return Coreset.draw(entropy, size, torch.Generator().manual_seed(config.seed), counts)
 
@@ -213,14 +216,20 @@ def _place(
     blocks: Sequence[slice],
     report: Report,
 ) -> Floats:
-    """Place rows block by block."""
+    """Place rows block by block, in pieces that take about a second at most."""
     bound = map_bound(theta)
     points = np.empty((len(probs), 2))
-    for block in blocks:
-        rows = _load(probs[block], config.temperature, anchors)
+    size = max(64, _PIECE // theta.n_classes)
+    pieces = (
+        slice(start, min(start + size, block.stop, len(probs)))
+        for block in blocks
+        for start in range(block.start, min(block.stop, len(probs)), size)
+    )
+    for piece in pieces:
+        rows = _load(probs[piece], config.temperature, anchors)
         found, loss = place(theta, rows, anchors, steps=_NEWTON_STEPS, bound=bound)
         if config.faithful:
             found = place_faithful(theta, rows, found, anchors, steps=_FAITHFUL_STEPS, bound=bound)
-        points[block] = _numpy(found)
-        report(Progress("place", block.start + len(rows), len(probs), float(loss.mean())))
+        points[piece] = _numpy(found)
+        report(Progress("place", piece.stop, len(probs), float(loss.mean())))
     return points

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError
 from darksight_core.fit.device import choose_device, one_thread
-from darksight_core.fit.map.fast import Coreset
+from darksight_core.fit.map.coreset import Coreset
 from darksight_core.fit.map.fitting import entropies
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.map.placement import Network

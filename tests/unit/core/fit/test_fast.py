@@ -14,8 +14,9 @@ from darksight_core import simplex
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit import FitConfig, fit_map, place_rows
-from darksight_core.fit.map import fast
+from darksight_core.fit.map import fast, joint_step
 from darksight_core.fit.map import placement as plane
+from darksight_core.fit.map.coreset import Coreset
 from darksight_core.map.student import Student
 from darksight_core.progress import Progress
 from tests.support.builders import make_probs
@@ -63,7 +64,7 @@ def test_history_falls_and_progress_is_reported(probs: NDArray[np.float32]) -> N
 
     fitted = fit_map(probs, report=seen.append)
 
-    sweeps = fitted.history[len(fast._SCHEDULE) :]
+    sweeps = fitted.history[len(fast._ROUNDS) :]
     assert all(later <= earlier for earlier, later in pairwise(sweeps))
     assert {progress.stage for progress in seen} == {"start", "sweep", "place"}
     assert all(progress.done <= progress.total for progress in seen)
@@ -160,7 +161,7 @@ def test_coreset_weights_are_unbiased(count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     estimates = []
     for _ in range(300):
-        core = fast.Coreset.draw(entropy, 300, generator)
+        core = Coreset.draw(entropy, 300, generator)
         assert len(torch.unique(core.rows)) == 300
         weights = core.weights(count)
         estimates.append(float((value[core.rows[:count]] * weights).sum() / len(entropy)))
@@ -172,7 +173,7 @@ def test_coreset_weights_are_unbiased(count: int) -> None:
 
 def test_a_coreset_of_all_rows_weighs_them_equally() -> None:
     """Asking for more rows than there are gives each once, with weight one."""
-    core = fast.Coreset.draw(torch.rand(50), 80, torch.Generator().manual_seed(0))
+    core = Coreset.draw(torch.rand(50), 80, torch.Generator().manual_seed(0))
 
     assert sorted(core.rows.tolist()) == list(range(50))
     assert (core.weights() == 1.0).all()
@@ -182,19 +183,22 @@ def test_joint_step_uses_the_true_gradient(probs: NDArray[np.float32]) -> None:
     """At large damping the step of θ points down the gradient that automatic differentiation finds."""
     rows = plane.rows_of(torch.tensor(simplex.log_probs(probs).T))
     config = FitConfig(scale="per-class")
-    problem = fast._Problem.of(rows, torch.ones(len(probs), dtype=torch.float64), config)
+    problem = joint_step.Problem.of(rows, torch.ones(len(probs), dtype=torch.float64), config)
     generator = torch.Generator().manual_seed(1)
-    theta = fast._initial(config, 1, rows, generator).theta
+    classes = probs.shape[1]
+    means = 10.0 * torch.randn(1, 2, classes, generator=generator, dtype=torch.float64)
+    flat = torch.zeros(1, classes, dtype=torch.float64)
+    theta = plane.Theta(means, flat, flat + 1.0, 2.0)
     points = 5.0 * torch.randn(1, 2, len(probs), generator=generator, dtype=torch.float64)
     leaves = [part.clone().requires_grad_() for part in (theta.means, theta.offset, theta.log_spread)]
     moving = plane.Theta(*leaves, theta.power)
     log_q = torch.log_softmax(moving.scores(points), dim=1)
     loss = 0.5 * ((rows.pi - log_q.exp()) * (rows.log_pi - log_q)).sum(dim=1)
-    problem.objective(moving, loss).sum().backward()
-    state = fast._State.enter(theta, problem, points)
-    heavy = fast._State(theta, points, state.local, state.objective + 1.0, torch.full((1,), 1e6, dtype=torch.float64))
+    objective = problem.objective(moving, loss)
+    objective.sum().backward()
+    heavy = joint_step.Maps(theta, points, objective.detach() + 1.0, torch.full((1,), 1e6, dtype=torch.float64))
 
-    stepped = fast._joint_step(heavy, problem)
+    stepped = joint_step.joint_step(heavy, problem)
 
     for leaf, before, after in zip(
         leaves,
