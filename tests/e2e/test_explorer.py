@@ -301,7 +301,7 @@ def test_a_token_opens_the_explorer(explored: Explored, browser: Browser, tmp_pa
             expect(page).to_have_url(re.compile("/login"))
             page.locator("#token").fill("ds_wrong")
             page.get_by_role("button", name="Log in").click()
-            expect(page.get_by_role("alert")).to_contain_text("not known")
+            expect(page.get_by_role("alert")).to_contain_text("unknown")
             page.locator("#token").fill(secret)
             page.get_by_role("button", name="Log in").click()
             expect(page.locator("#colour")).to_have_value("entropy")

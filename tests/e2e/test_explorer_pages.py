@@ -85,6 +85,7 @@ def test_a_view_of_points_has_an_address(page: Page) -> None:
     expect(page).to_have_url(re.compile("decisions=reject"))
     page.reload()
     expect(page.locator("#decisions")).to_have_value("reject")
+    expect(page.locator("#table .badge.reject").first).to_be_visible()
     expect(page.locator("#table .badge.accept")).to_have_count(0)
 
     page.goto("/points?model=digits")

@@ -13,7 +13,6 @@ from darksight_core.scored import Reason
 from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.analysis.drift import (
     LEVEL,
-    PSI_BINS,
     CellComparison,
     class_counts,
     compare_clouds,
@@ -79,9 +78,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "step_ms": step,
             "rule_since_ms": rule_since,
             "level": LEVEL,
-            "psi_bins": PSI_BINS,
             "calibration_rows": rows,
-            "alpha": None if rule is None else rule.alpha,
             "points": int(rates.points.sum()),
             "over_time": series,
             "histogram": {"counts": whole.counts, "low": whole.low, "high": whole.high, "verdict": verdict},

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainValidator, StringConstraints
 
-from darksight_core.gate.certify import CHOICE_ROWS
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import inside_any
 from darksight_service.control.changes import check_policy
@@ -80,11 +79,8 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         passed = _passed(active, call.input.policy, table)
         return {
             "gate": active.gate.settings(),
-            "bundle_gate": active.bundle.gate.settings(),
             "is_certified": active.is_certified,
-            "is_active": active.version == sources.control.model(active.model).active,
-            "calibration_rows": active.bundle.calibration_rows,
-            "used": {**used, "errors": int(table.errors.sum()), "choice_rows": CHOICE_ROWS},
+            "used": {**used, "errors": int(table.errors.sum())},
             "curves": None if curves is None else [_curve(each) for each in curves],
             "is_computing": is_computing,
             "steps": threshold_steps(table.confidence, passed, table.errors),
@@ -153,7 +149,6 @@ def _curve(curve: ScoreCurve) -> dict[str, Any]:
         "accuracy": curve.accuracy,
         "auroc": figures.auroc,
         "augrc": figures.augrc,
-        "aurc": figures.aurc,
         "intervals": figures.intervals,
         "gain": curve.gain,
         "gain_error": curve.gain_error,

@@ -51,7 +51,4 @@ def labelled_points(sources: Sources, active: ActiveModel, given: LabelsInput) -
         "labels": len(scored),
         "unscored": len(found) - len(scored),
         "max_labels": MAX_LABELS,
-        "which": given.labels,
-        "since_ms": given.start_ms,
-        "until_ms": given.until_ms,
     }

@@ -90,8 +90,6 @@ def _describe(model: str, bundle: Version) -> dict[str, Any]:
         "classes": _mapped_classes(bundle),
         "means": bundle.embedder.student.means,
         "view": _view(bundle),
-        "reference_points": len(bundle.reference.points),
-        "has_labels": bool((bundle.reference.labels >= 0).any()),
     }
 
 

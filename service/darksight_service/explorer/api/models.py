@@ -18,7 +18,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         found = []
         for name, state in sorted(sources.control.models().items()):
             versions = sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
-            listed = [{"version": version, "deployed_ms": each.deployed_ms} for version, each in versions]
+            listed = [{"version": version} for version, _ in versions]
             found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
         return {"models": found}
 

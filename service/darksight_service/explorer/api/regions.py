@@ -99,6 +99,5 @@ def _region(found: ListedRegion) -> dict[str, Any]:
         "is_enforced": saved.is_enforced,
         "is_from_bundle": found.is_from_bundle,
         "author": saved.author,
-        "saved_ms": saved.saved_ms,
         "expires_ms": saved.region.expires_ms,
     }

@@ -85,7 +85,6 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         points = sources.store().points_by_id(active.model, active.version, ids)
         return {
             "class_names": active.bundle.class_names,
-            "stream": given.stream,
             "counts": found.counts,
             "points": len(table),
             "max_points": MAX_POINTS,
@@ -156,7 +155,6 @@ def _learned_score(score: LearnedScore | None, is_learning: bool) -> dict[str, A
         "labels": score.labels,
         "errors": score.errors,
         "labels_needed": score.labels_needed,
-        "is_softmax": score.is_softmax,
         "summary": score.summary,
         "gain": gains[0],
         "gain_error": gains[1],

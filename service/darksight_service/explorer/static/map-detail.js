@@ -58,7 +58,7 @@ function show(map, point, classes) {
   const list = element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
   const mark = point.label >= 0 ? (point.label === point.predicted ? "right" : "wrong") : null;
   document.getElementById("detail").replaceChildren(
-    element("p", { class: "row" }, element("strong", {}, point.title), mark && element("span", { class: `badge ${mark === "right" ? "accept" : "reject"}` }, mark)),
+    element("p", { class: "row" }, element("strong", {}, point.title), mark && element("span", { class: `badge ${mark}` }, mark)),
     list,
     bars(map, point.probs, classes),
   );

@@ -30,7 +30,7 @@ function classCell(number) {
 
 function labelCell(point) {
   if (point.label < 0) return "–";
-  return element("span", { class: `badge ${point.label === point.predicted ? "accept" : "reject"}` }, className(point.label));
+  return element("span", { class: `badge ${point.label === point.predicted ? "right" : "wrong"}` }, className(point.label));
 }
 
 function showTable(found) {
