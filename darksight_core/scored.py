@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +128,7 @@ class ScoredBatch:
         return ScoredBatch(*(getattr(self, column.name)[rows] for column in SCHEMA))
 
     @classmethod
-    def join(cls, batches: Sequence[ScoredBatch]) -> ScoredBatch:
+    def join(cls, batches: Sequence[Self]) -> Self:
         """One batch of several, row after row."""
         return cls(*(np.concatenate([getattr(batch, column.name) for batch in batches]) for column in SCHEMA))
 

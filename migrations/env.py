@@ -1,9 +1,9 @@
-"""What alembic runs to migrate: the connection is given by `darksight_service.store.migrate`, which holds the lock."""
+"""The environment in which alembic runs migrations; `darksight_service.store.migrate` passes the connection."""
 
 from __future__ import annotations
 
 from alembic import context
-from darksight_service.store.migrate import is_ours
+from darksight_service.store.migrate import is_compared
 from darksight_service.store.tables import metadata
 from sqlalchemy import Connection
 
@@ -18,7 +18,7 @@ def migrate(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=metadata,
-        include_name=is_ours,
+        include_name=is_compared,
         compare_type=True,
         render_as_batch=not is_postgresql,
         transactional_ddl=True,

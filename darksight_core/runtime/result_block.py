@@ -13,6 +13,8 @@ arrays would.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from darksight_core.scored import SCHEMA, Column, ScoredBatch
 
-__all__ = ["RESPONSE_BYTES", "ROW_BYTES", "SECTIONS", "STORED_BYTES", "Piece", "ResultBlock", "place", "stored_pieces"]
+__all__ = ["RESPONSE_BYTES", "ROW_BYTES", "STORED_BYTES", "Piece", "ResultBlock", "place", "stored_pieces"]
 
 
 class Piece(NamedTuple):
@@ -63,9 +65,7 @@ ROW_BYTES = _STORED[-1].end
 STORED_BYTES = ROW_BYTES - RESPONSE_BYTES
 """Bytes of a row that are stored, which follow."""
 
-SECTIONS = tuple({piece.dtype: piece.start for piece in reversed((*_RESPONSE, *_STORED))}.values())[::-1]
-"""Where the float64, float32, int32 and int8 values start, in bytes per row."""
-
+_PIECES = (*_RESPONSE, *_STORED)
 _PLACES = {piece.column.name: piece for piece in (*_STORED, *_RESPONSE)}
 
 
@@ -115,11 +115,15 @@ class ResultBlock:
     @classmethod
     def of(cls, batch: ScoredBatch) -> ResultBlock:
         """The block of a batch."""
+        if len(batch) == 1:
+            # A single row takes a fifth of the time that arrays would.
+            values = [value for name in _WIDE for value in getattr(batch, name)[0].tolist()]
+            values += [getattr(batch, name).item() for name in _NARROW]
+            with suppress(OverflowError):
+                return cls(_ROW.pack(*_ORDER(values)), 1, bool(batch.valid[0]))
         # A value that is too large for a float32 becomes infinite.
         with np.errstate(over="ignore"):
-            data = b"".join(
-                getattr(batch, piece.column.name).astype(piece.dtype).tobytes() for piece in (*_RESPONSE, *_STORED)
-            )
+            data = b"".join(getattr(batch, piece.column.name).astype(piece.dtype).tobytes() for piece in _PIECES)
         return cls(data, len(batch), bool(batch.valid.all()))
 
     def __len__(self) -> int:
@@ -138,3 +142,11 @@ class ResultBlock:
 
 
 _SINGLE = _counted()
+
+
+# For a block of one row: columns of several values and of one, and the order of all of their values in a block.
+_WIDE = tuple(name for name, piece in _PLACES.items() if piece.column.width > 1)
+_NARROW = tuple(name for name, piece in _PLACES.items() if piece.column.width == 1)
+_FLAT = [(name, part) for name in (*_WIDE, *_NARROW) for part in _PLACES[name].column.parts]
+_ORDER = itemgetter(*(_FLAT.index((piece.column.name, part)) for piece in _PIECES for part in piece.column.parts))
+_ROW = Struct("<" + "".join(piece.dtype.char * piece.column.width for piece in _PIECES))

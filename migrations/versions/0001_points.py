@@ -24,7 +24,7 @@ def either(on_postgresql: TypeEngine[Any], on_sqlite: TypeEngine[Any]) -> TypeEn
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     moment = either(postgresql.TIMESTAMP(timezone=True), sa.BigInteger())
     point_id = either(postgresql.UUID(), sa.LargeBinary(16))
     serial = either(sa.Integer(), sqlite.INTEGER())
@@ -102,6 +102,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the tables, with what is in them."""
+    """Drop the tables and their rows."""
     for table in ("rollup_bin", "rollup", "point", "bundle", "model"):
         op.drop_table(table)

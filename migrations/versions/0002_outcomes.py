@@ -1,4 +1,4 @@
-"""Outcomes, regions and the audit trail."""
+"""Outcomes and the audit trail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def either(on_postgresql: TypeEngine[Any], on_sqlite: TypeEngine[Any]) -> TypeEn
 
 
 def upgrade() -> None:
-    """Make the tables, and let nobody change the audit trail."""
+    """Create the tables, with triggers that make the audit trail append-only."""
     moment = either(postgresql.TIMESTAMP(timezone=True), sa.BigInteger())
     point_id = either(postgresql.UUID(), sa.LargeBinary(16))
     big_serial = either(sa.BigInteger(), sqlite.INTEGER())
@@ -57,22 +57,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_outcome_point_outcome_id", "outcome_point", ["outcome_id"])
     op.create_table(
-        "region",
-        sa.Column("id", either(sa.Integer(), sqlite.INTEGER()), nullable=False),
-        sa.Column("bundle_id", sa.Integer(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("polygon", sa.JSON(), nullable=False),
-        sa.Column("mode", sa.Text(), nullable=False),
-        sa.Column("author", sa.Text(), nullable=False),
-        sa.Column("created_at", moment, nullable=False),
-        sa.Column("expires_at", moment, nullable=True),
-        sa.Column("removed_at", moment, nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_region"),
-        sa.ForeignKeyConstraint(["bundle_id"], ["bundle.id"], name="fk_region_bundle_id"),
-        sa.CheckConstraint("mode IN ('shadow', 'enforce')", name="ck_region_mode"),
-    )
-    op.create_index("ix_region_bundle_id", "region", ["bundle_id"])
-    op.create_table(
         "policy_change",
         sa.Column("id", big_serial, autoincrement=False, nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
@@ -103,8 +87,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the tables, with what is in them."""
-    for table in ("policy_change", "region", "outcome_point", "outcome"):
+    """Drop the tables and their rows."""
+    for table in ("policy_change", "outcome_point", "outcome"):
         op.drop_table(table)
     if is_postgresql():
         op.execute("DROP FUNCTION refuse_policy_change()")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tests.bench import results
 from tests.bench.load import cpu_seconds, resident_bytes
 from tests.bench.serve import Bench, Served, connect, generators, tell, verdict
-from tests.bench.spool import make_points
+from tests.bench.spool import encode, make_points
 from tests.support.faults.nemesis import children
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import wait_until, waiting
@@ -282,8 +282,6 @@ def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> resu
 
 def spool_bytes() -> str:
     """What an hour without the database takes on disk."""
-    from darksight_service.ingest.records import encode
-
     small, large = (len(encode(make_points(rows, _CLASSES))) for rows in (1, 257))
     row = (large - small) / 256
     return f"{small - row:.0f} bytes for a call and {row:.0f} for a row wait in the spool while the database is away."

@@ -22,7 +22,7 @@ import numpy as np
 import psycopg
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.bench import results

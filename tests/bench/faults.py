@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench import results
-from tests.bench.spool import in_turns, make_points
+from tests.bench.spool import encode, in_turns, make_points
 from tests.support.faults.checker import NO_FAULTS, Call, Report, check, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk
@@ -225,7 +225,6 @@ def typical_p99(answers: list[tuple[float, float]]) -> float:
 
 def spool_cost(folder: Path) -> str:
     """CPU that writing down adds to a call of one row."""
-    from darksight_service.ingest.records import encode
     from darksight_service.ingest.spool import Spool
 
     batch = make_points(1, 10)

@@ -656,7 +656,7 @@ def _free_port() -> int:
 def score_seeds(bench: Bench) -> list[bytes]:
     """Good ScoreRequests of every form."""
     from darksight_client.stubs.darksight.v1 import monitor_pb2
-    from darksight_service.ingest.records import make_batch_id
+    from darksight_service.store.ids import make_batch_id
 
     found = []
     for rows in (1, 3):

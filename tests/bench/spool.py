@@ -21,23 +21,35 @@ import numpy as np
 from tests.bench import results
 
 if TYPE_CHECKING:
-    from darksight_service.ingest.records import OutcomeBatch, PointBatch, PointRows
+    from darksight_service.ingest.records import Record
+
+    from darksight_core.scored import ScoredBatch
 
 _PARTS = ("append", "drain")
 
 
-def make_points(n: int, classes: int, *, seed: int = 0) -> PointBatch:
-    """A batch as the monitor has it: scores in float64, probabilities in float32."""
-    from darksight_service.ingest.records import PointBatch, make_batch_id
+def make_points(n: int, classes: int, *, seed: int = 0) -> tuple[ScoredBatch, bytes]:
+    """Scores and probabilities of a batch, as a call has them."""
+    from darksight_core.scored import ScoredBatch
 
     rng = np.random.default_rng(seed)
-    columns = [rng.normal(size=n) for _ in range(6)]
-    codes = np.ones(n, np.int8)
-    probs = rng.dirichlet(np.full(classes, 0.3), n).astype(np.float32)
-    return PointBatch(
-        make_batch_id(time.time_ns() // 1_000_000), "digits", "ab" * 32, False, 0, (), rng.normal(size=(n, 2)),
-        *columns, codes, codes, probs.argmax(axis=1).astype(np.int32), probs,
-    )  # type: ignore[arg-type]  # encode converts  # fmt: skip
+    batch = ScoredBatch.unscored(n)
+    for column in (batch.points, batch.log_density, batch.log_kde, batch.p_value, batch.confidence, batch.top):
+        column[:] = rng.normal(size=column.shape)
+    batch.decision[:] = batch.reason[:] = 1
+    return batch, rng.dirichlet(np.full(classes, 0.3), n).astype(np.float32).tobytes()
+
+
+def encode(given: tuple[ScoredBatch, bytes]) -> bytes:
+    """The record of a batch."""
+    from darksight_service.ingest.records import encode_points
+    from darksight_service.store.ids import make_batch_id
+
+    from darksight_core.runtime.result_block import ResultBlock
+
+    batch, probs = given
+    batch_id = make_batch_id(time.time_ns() // 1_000_000)
+    return encode_points(batch_id, "digits", "ab" * 32, False, 0, (), ResultBlock.of(batch), probs)
 
 
 def in_turns(calls: dict[str, Callable[[], object]], *, repeat: int, rounds: int) -> dict[str, tuple[float, float]]:
@@ -64,7 +76,6 @@ def sqlite_log(path: Path, synchronous: str) -> Callable[[bytes], object]:
 
 def append(folder: Path, rounds: int) -> results.Table:
     """One record of one row, and of many."""
-    from darksight_service.ingest.records import encode
     from darksight_service.ingest.spool import Spool
 
     rows = []
@@ -118,7 +129,7 @@ class Taken:
 class NullStore:
     """Counts rows."""
 
-    def insert(self, batches: Sequence[PointBatch | PointRows | OutcomeBatch]) -> Taken:
+    def insert(self, batches: Sequence[Record]) -> Taken:
         """Take all."""
         return Taken(sum(len(batch) for batch in batches))
 
@@ -126,7 +137,7 @@ class NullStore:
 def drain(folder: Path, rounds: int) -> results.Table:
     """Reading, checking and decoding, beside reading the same payloads back from SQLite."""
     from darksight_service.ingest.drain import Drain, Progress
-    from darksight_service.ingest.records import decode, encode
+    from darksight_service.ingest.records import decode
     from darksight_service.ingest.spool import Spool
 
     rows = []

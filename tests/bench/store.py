@@ -19,16 +19,22 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from darksight_service.control.regions import MAX_LOOKED_AT
-from darksight_service.ingest.records import PointBatch, decode_all, encode, make_batch_id
-from darksight_service.store import Cutoffs, Limits, PointFilter, Store
-from darksight_service.store.rows import gather, parse_probability_codec
+from darksight_service.control.regions import MAX_EXAMINED
+from darksight_service.ingest.records import decode_all
+from darksight_service.store.ids import make_batch_id, point_ids
+from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.probabilities import parse_probability_codec
+from darksight_service.store.store import Store
+from darksight_service.store.texts import Texts
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
-from darksight_service.store.write.insert import prepared
+from darksight_service.store.write.insert import BundlePoints, sql_values, sqlite_statements
+from darksight_service.store.write.retention import Limits
 
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import Region
 from tests.bench import results
-from tests.support.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, encode, make_outcomes, make_points
 from tests.support.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
@@ -37,20 +43,22 @@ HOUR_MS = 3_600_000
 CLASSES = 10
 ROWS_PER_INSERT = 20_480
 DAYS = 10
+GATE = Gate(cutoff(1000, 0.02), "msp", 0.6)
 
 _PARTS = ("pace", "history")
 
 
 def batches(
     count: int, size: int, *, first: int = 0, start_ms: int = NOW_MS, step_ms: float = 1.0
-) -> Iterator[PointBatch]:
+) -> Iterator[PointTable]:
     """Batches with ids and names of 16 letters of their own; the numbers repeat."""
     rng = np.random.default_rng(first)
-    kinds = [make_batch(size, seed=seed, classes=CLASSES, with_invalid=False) for seed in range(8)]
+    kinds = [make_points(size, seed=seed, classes=CLASSES, with_invalid=False) for seed in range(8)]
     for number in range(first, first + count):
         ms = start_ms + int((number - first) * step_ms)
-        names = tuple([f"{number * size + row:016x}" for row in range(size)])
-        yield replace(kinds[number % 8], batch_id=make_batch_id(ms, rng.bytes(7)), prediction_ids=names)
+        names = Texts.of([f"{number * size + row:016x}" for row in range(size)])
+        batch_id = np.frombuffer(make_batch_id(ms, rng.bytes(7)), ">u8").reshape(1, 2)
+        yield replace(kinds[number % 8], ids=point_ids(batch_id, size), names=names)
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -101,7 +109,7 @@ def pace(server: Postgres, folder: Path, rows: int) -> results.Table:
     for url in urls:
         store = Store.open(url, check=False, clock=lambda: NOW_MS)
         store.upgrade()
-        store.tend()
+        store.maintain()
         stores.append(store)
     copy, executemany = bare_copy(urls[1], "point_20270115"), bare_sqlite(folder / "b.db")
     found = []
@@ -112,9 +120,10 @@ def pace(server: Postgres, folder: Path, rows: int) -> results.Table:
             given: list[Any] = list(batches(count, size, first=(turn + 1) * 10_000_000 + size, start_ms=NOW_MS + turn))
             if size == 1:
                 given = decode_all([encode(batch) for batch in given])
-            groups = gather(given, lambda *_: (1, 1), codec)
-            data = HEADER + b"".join(part.tobytes() for group in groups for part in binary_rows(group)) + TRAILER
-            tuples = [(statement, list(values)) for group in groups for statement, values in prepared(group)]
+            group = BundlePoints(1, 1, PointTable.join(given))
+            parts = binary_rows(group.points, sql_values(group), codec(group.points.probs))
+            data = HEADER + b"".join(part.tobytes() for part in parts) + TRAILER
+            tuples = [(statement, list(values)) for statement, values in sqlite_statements(group, codec)]
             work: list[Callable[[], object]] = [
                 lambda given=given: stores[0].insert(given),  # type: ignore[misc]
                 lambda data=data: copy(data),  # type: ignore[misc]
@@ -166,7 +175,7 @@ def history(server: Postgres, rows: int) -> results.Parts:
 
     def preview(size: float) -> object:
         region = Region("drawn", ((0.0, -size), (size, -size), (size, size), (0.0, size)))
-        return store.newest_inside("digits", VERSION, region, since_ms=0, until_ms=NOW_MS, limit=MAX_LOOKED_AT)
+        return store.newest_inside("digits", VERSION, region, since_ms=0, until_ms=NOW_MS, limit=MAX_EXAMINED)
 
     queries: dict[str, Callable[[], object]] = {
         "points of the last hour, 100": lambda: store.list_points(PointFilter("digits", **hour)),  # type: ignore[arg-type]
@@ -180,11 +189,11 @@ def history(server: Postgres, rows: int) -> results.Parts:
         "rates of the last hour by minute": lambda: store.rates("digits", **hour),
         "classes of the last hour": lambda: store.class_rates("digits", **hour),
         "classes of ten days": lambda: store.class_rates("digits", since_ms=begun, until_ms=NOW_MS),
-        "dry run on the last hour": lambda: store.dry_run("digits", None, Cutoffs(0.02, 0.6), **hour),
+        "dry run on the last hour": lambda: store.evaluate_policy("digits", None, GATE, **hour),
         "preview of a small region": lambda: preview(0.3),
         "preview of half the map": lambda: preview(10.0),
         "100 outcomes for any points": labels,
-        "live accuracy of ten days": lambda: store.accuracy("digits", since_ms=begun, until_ms=NOW_MS),
+        "live accuracy of ten days": lambda: store.label_counts("digits", since_ms=begun, until_ms=NOW_MS),
     }
     found = []
     for name, call in queries.items():

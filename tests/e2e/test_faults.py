@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from darksight_client import Client
-from darksight_service.store import Store
 from darksight_service.store import migrate as schema
+from darksight_service.store.store import Store
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate

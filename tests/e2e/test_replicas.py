@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from darksight_client import Client, Policy
 from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 
 from tests.support.postgres import Postgres, running_postgres
 

@@ -18,17 +18,20 @@ import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
 from darksight_service.explorer.sockets import explorer_url, listen
-from darksight_service.ingest.records import OutcomeBatch, PointBatch, make_batch_id, prediction_id
+from darksight_service.ingest.records import decode, encode_points
 from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
-from darksight_service.store import PointFilter, Store
+from darksight_service.store.ids import make_batch_id, prediction_id
+from darksight_service.store.points import OutcomeBatch, PointFilter
+from darksight_service.store.store import Store
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
+from darksight_core.runtime.result_block import ResultBlock
 from tests.support.bundles import make_bundle
-from tests.support.points import make_batch
+from tests.support.points import make_points
 
 ROWS = 1_200
 CLASSES = 5
@@ -98,26 +101,9 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
         probs = np.array([rng.dirichlet(np.full(CLASSES, each)) for each in sharp[:, 0]]).astype(np.float32)
         scored = policy.score(probs)
         batch_id = make_batch_id(until - (minutes - minute) * 60_000, rng.bytes(7))
-        scores = {
-            name: np.asarray(getattr(scored, name), dtype=np.float32)
-            for name in ("points", "log_density", "log_kde", "outlier_score", "p_value")
-        }
-        batch = PointBatch(
-            batch_id=batch_id,
-            model="digits",
-            version=bundle.version,
-            is_shadow=False,
-            event_ms=0,
-            prediction_ids=(),
-            confidence=scored.confidence.astype(np.float32),
-            top=scored.top.astype(np.float32),
-            decision=scored.decision.astype(np.uint8),
-            reason=scored.reason.astype(np.uint8),
-            predicted=scored.predicted,
-            probs=probs,
-            **scores,
-        )
-        store.insert([batch])
+        block = ResultBlock.of(scored)
+        record = encode_points(batch_id, "digits", bundle.version, False, 0, (), block, probs.tobytes())
+        store.insert([decode(record)])
         for row, each in enumerate(probs.astype(np.float64)):
             truth[prediction_id(batch_id, row)] = int(rng.choice(CLASSES, p=each / each.sum()))
     some = list(truth)[:LABELLED]
@@ -332,7 +318,7 @@ def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None
     assert explored.get("review/learned-score")["used"]["labels"] == before + len(labels)
     audit = explored.get("review", stream="audit", rate=0.3)["audit"]
     assert audit["done"] >= len(labels)
-    stored = explored.store.frame(PointFilter("digits"), limit=ROWS)
+    stored = explored.store.newest_points(PointFilter("digits"), limit=ROWS)
     # The frame has the newest point first, the truth the oldest.
     right = np.mean(np.array(list(explored.truth.values())) == stored.predicted[::-1])
     assert audit["all"]["low"] <= right <= audit["all"]["high"]
@@ -384,7 +370,7 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
     """A caller's name that a spreadsheet would run is marked as text."""
     long_ago = explored.until_ms - 60 * 86_400_000
     version = explored.get("map")["version"]
-    batch = make_batch(
+    batch = make_points(
         1, ms=long_ago, names=("=1+1",), classes=CLASSES, version=version, with_invalid=False, reason=[1]
     )
     explored.store.insert([batch])
@@ -407,7 +393,7 @@ def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> No
     until = explored.until_ms - 70 * 86_400_000
     version = explored.get("map")["version"]
     lost = np.full((2, CLASSES), np.nan)
-    batch = make_batch(2, ms=until, classes=CLASSES, version=version, names=None, with_invalid=False, probs=lost)
+    batch = make_points(2, ms=until, classes=CLASSES, version=version, names=None, with_invalid=False, probs=lost)
     explored.store.insert([batch])
     params = {"model": "digits", "entropy": 1, "since_ms": until, "until_ms": until + 1}
 

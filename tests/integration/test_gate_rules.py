@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from darksight_service.store import Cutoffs, Store
+from darksight_service.store.store import Store
 
 from darksight_core.scored import Reason
 from tests.support.gates import GateCase, gate_cases
-from tests.support.points import VERSION, make_batch
+from tests.support.points import VERSION, make_points
 
 NOW_MS = 1_800_000_000_000
 FIELDS = {
@@ -24,7 +24,7 @@ FIELDS = {
 def insert(store: Store, case: GateCase, number: int) -> None:
     """Store the rows of a case in a minute of their own."""
     rows = len(case.valid)
-    batch = make_batch(
+    batch = make_points(
         rows,
         ms=NOW_MS + number * 60_000,
         with_invalid=False,
@@ -44,13 +44,7 @@ def test_the_dry_run_follows_the_list(store: Store) -> None:
 
     for number, case in enumerate(cases):
         gate, start = case.gate, NOW_MS + number * 60_000
-        cutoffs = Cutoffs(
-            outlier=None if gate.outlier is None else gate.outlier.p_value,
-            threshold=None if gate.reject_score is None else gate.threshold,
-            fail_open=gate.fail_open,
-            regions=gate.regions,
-        )
-        _, after = store.dry_run("digits", VERSION, cutoffs, since_ms=start, until_ms=start + 60_000)
+        _, after = store.evaluate_policy("digits", VERSION, gate, since_ms=start, until_ms=start + 60_000)
 
         expected = Counter(case.reasons)
         assert {reason: getattr(after, name) for reason, name in FIELDS.items()} == {r: expected[r] for r in FIELDS}

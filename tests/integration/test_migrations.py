@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from darksight_service.cli import main
 from darksight_service.errors import SchemaMismatchError
-from darksight_service.store import PointFilter, Store
 from darksight_service.store import migrate as schema
+from darksight_service.store.points import PointFilter
+from darksight_service.store.store import Store
 from sqlalchemy import inspect, text
 
-from tests.support.points import make_batch, make_outcomes
+from tests.support.points import make_outcomes, make_points
 
 NOW_MS = 1_800_000_000_000
 ROOT = Path(__file__).parents[2]
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 STARTERS = """
 import os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
-from darksight_service.store import Store
 from darksight_service.store import migrate as schema
+from darksight_service.store.store import Store
 url = sys.argv[2]
 schema.head()
 gate, open_gate = os.pipe()
@@ -49,11 +50,11 @@ HANGER = """
 import sys, time
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
 from sqlalchemy import Engine, event
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 
 @event.listens_for(Engine, "before_cursor_execute")
 def hang(connection, cursor, statement, *_):
-    if "CREATE TABLE region" in statement:
+    if "CREATE TABLE policy_change" in statement:
         print("half-way", flush=True)
         time.sleep(600)
 
@@ -69,10 +70,10 @@ def start(program: str, url: str) -> subprocess.Popen[str]:
 def test_up_check_down_up_with_rows_present(empty_url: str, open_store: Callable[..., Store]) -> None:
     """The migrated database equals the tables; going back one revision keeps the points, going back all leaves none."""
     store = open_store(empty_url, check=False)
-    batch = make_batch(50, ms=NOW_MS, names=None)
+    batch = make_points(50, ms=NOW_MS, names=None)
 
     assert store.upgrade() == (None, schema.head())
-    store.insert([batch, make_outcomes({batch.prediction_ids[0]: 1})])
+    store.insert([batch, make_outcomes({batch.prediction_ids()[0]: 1})])
     store.append_change("policy", "digits", {"alpha": 0.01})
     store.check()
     assert store.upgrade() == (schema.head(), schema.head())
@@ -126,7 +127,7 @@ def test_a_database_that_is_ahead_is_used(url: str, open_store: Callable[..., St
 
     again = open_store(url)
 
-    assert again.insert([make_batch(5, ms=NOW_MS)]).points == 5
+    assert again.insert([make_points(5, ms=NOW_MS)]).points == 5
     assert again.upgrade() == ("9999", "9999")
 
 
@@ -168,7 +169,7 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "check"]) == 0
     assert capsys.readouterr().out.startswith("valid")
     with Store.open(empty_url) as store:
-        store.insert([make_batch(7, ms=NOW_MS - 70 * 86_400_000)])
+        store.insert([make_points(7, ms=NOW_MS - 70 * 86_400_000)])
     assert main(["db", "stats", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == 7
     assert main(["db", "prune"]) == 2

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 import psycopg
 import pytest
-from darksight_service.store import Limits, PointFilter, Store
+from darksight_service.store.points import PointFilter
+from darksight_service.store.store import Store
+from darksight_service.store.write.retention import Limits
 
-from tests.support.points import make_batch, make_outcomes
+from tests.support.points import make_outcomes, make_points
 from tests.support.servers import wait_until
 
 NOW_MS = 1_800_000_000_000
@@ -21,16 +24,13 @@ def fill(store: Store, *, days: int = 5, rows: int = 100) -> None:
     for day in range(days):
         names = tuple(f"{day}-{row}" for row in range(rows))
         ms = NOW_MS - day * DAY_MS
-        store.insert([make_batch(rows, ms=ms, seed=day, names=names), make_outcomes({names[0]: 1}, ms=ms)])
+        store.insert([make_points(rows, ms=ms, seed=day, names=names), make_outcomes({names[0]: 1}, ms=ms)])
 
 
 def ages(store: Store) -> dict[int, int]:
-    """Stored points by how many days ago they came."""
-    found: dict[int, int] = {}
-    for point in store.list_points(PointFilter("digits"), page_size=10_000).points:
-        age = (NOW_MS - point.received_ms) // DAY_MS
-        found[age] = found.get(age, 0) + 1
-    return found
+    """Stored points by their age in days."""
+    points = store.list_points(PointFilter("digits"), page_size=10_000).points
+    return Counter(((NOW_MS - points.received_ms) // DAY_MS).tolist())
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_sqlite_gives_its_space_back(
     path = tmp_path_factory.mktemp("db") / "store.db"
     store = open_store(f"sqlite:///{path}", auto_upgrade=True)
     for part in range(5):
-        store.insert([make_batch(4000, ms=NOW_MS - part * 1000, seed=part, names=None)])
+        store.insert([make_points(4000, ms=NOW_MS - part * 1000, seed=part, names=None)])
     size = store.stats().bytes
 
     pruned = store.prune(Limits(max_bytes=size // 2))
@@ -130,7 +130,7 @@ def test_outcomes_and_counts_go_when_they_are_old(store: Store) -> None:
 def test_points_of_a_wrong_clock_are_pruned_by_age_too(postgres_url: str, open_store: Callable[..., Store]) -> None:
     """Those in the default partition go one by one."""
     store = open_store(postgres_url)
-    store.insert([make_batch(5, ms=1_000, seed=1), make_batch(5, ms=NOW_MS + 900 * DAY_MS, seed=2)])
+    store.insert([make_points(5, ms=1_000, seed=1), make_points(5, ms=NOW_MS + 900 * DAY_MS, seed=2)])
 
     assert store.prune(Limits(max_age_ms=DAY_MS), dry_run=True).points == 5
     assert store.prune(Limits(max_age_ms=DAY_MS)).points == 5
@@ -150,7 +150,7 @@ def test_writers_and_long_readers_go_on_while_days_are_dropped(
         drops.start()
         wait_until(lambda: is_waiting_for_a_lock(postgres_url), what="the drop to wait")
         for number in range(5):
-            writer.insert([make_batch(5, ms=NOW_MS, seed=1000 + number)])
+            writer.insert([make_points(5, ms=NOW_MS, seed=1000 + number)])
         assert drops.is_alive()
         reader.rollback()
         drops.join()

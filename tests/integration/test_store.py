@@ -22,13 +22,18 @@ from darksight_service.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from darksight_service.ingest.records import PointBatch, decode_all, encode, record_ids
-from darksight_service.store import Cutoffs, DecisionCounts, PointFilter, Store, StoredPoint, Timeouts
+from darksight_service.ingest.records import decode_all
+from darksight_service.store.engine import Timeouts
+from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.read.policy_evaluation import DecisionCounts
+from darksight_service.store.store import Store
 from darksight_service.store.tables import BINS
 
 from darksight_core.errors import ConfigError
+from darksight_core.gate.gate import Gate
+from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region, inside_any
-from tests.support.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, encode, make_outcomes, make_points, rows_of
 from tests.support.postgres import running_postgres
 from tests.support.servers import wait_until
 
@@ -38,13 +43,13 @@ DAY_MS = 86_400_000
 ALL = {"since_ms": 0, "until_ms": 2 * NOW_MS}
 
 
-def everything(store: Store, **wanted: Any) -> list[StoredPoint]:
+def everything(store: Store, **wanted: Any) -> list[Any]:
     """All points of a filter, page by page."""
-    found: list[StoredPoint] = []
+    found: list[Any] = []
     token = ""
     while True:
         page = store.list_points(PointFilter("digits", **wanted), page_size=97, page_token=token)
-        found += page.points
+        found += rows_of(page.points)
         token = page.next_token
         if not token:
             return found
@@ -60,28 +65,26 @@ def query(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-def spread(count: int, *, seed: int = 0, **options: Any) -> list[PointBatch]:
+def spread(count: int, *, seed: int = 0, **options: Any) -> list[PointTable]:
     """Batches over a few hours, of several sizes."""
     rng = np.random.default_rng(seed)
     return [
-        make_batch(
+        make_points(
             int(rng.integers(1, 40)), ms=NOW_MS - int(rng.integers(0, 5 * 60 * MINUTE_MS)), seed=number, **options
         )
         for number in range(count)
     ]
 
 
-def test_a_point_comes_back_as_it_was_judged(store: Store) -> None:
+def test_a_point_is_read_as_it_was_stored(store: Store) -> None:
     """Every column of a batch is there again, with the probabilities to half precision."""
-    batch = make_batch(20, ms=NOW_MS, names=None)
+    batch = make_points(20, ms=NOW_MS, names=None)
 
     store.insert([batch])
 
     found = everything(store)[::-1]
-    assert [point.prediction_id for point in found] == list(batch.prediction_ids)
-    assert [point.id.replace("-", "") for point in found] == [
-        each.hex() for each in record_ids(batch.batch_id, 20).tolist()
-    ]
+    assert [point.prediction_id for point in found] == batch.prediction_ids()
+    assert [point.id.replace("-", "") for point in found] == [each.hex() for each in batch.id_bytes()]
     assert {(point.model, point.version, point.received_ms, point.event_ms, point.label) for point in found} == {
         ("digits", VERSION, NOW_MS, 0, -1)
     }
@@ -108,7 +111,7 @@ def test_a_point_comes_back_as_it_was_judged(store: Store) -> None:
 
 def test_no_stored_number_is_nan(url: str, store: Store) -> None:
     """What a row that is not valid lacks is NULL."""
-    store.insert([make_batch(50, ms=NOW_MS)])
+    store.insert([make_points(50, ms=NOW_MS)])
 
     (found,) = query(url, "SELECT count(*), count(x), count(p_value), count(probs) FROM point")
 
@@ -119,23 +122,19 @@ def test_no_stored_number_is_nan(url: str, store: Store) -> None:
 
 def test_event_time_and_own_names_are_kept(store: Store) -> None:
     """The time that a caller gave is kept; a row without a name is called by its batch and number."""
-    given = make_batch(3, ms=NOW_MS, seed=1)
-    object.__setattr__(given, "event_ms", NOW_MS - 12_345)
+    given = make_points(3, ms=NOW_MS, seed=1, event_ms=NOW_MS - 12_345)
 
     store.insert([given])
 
     found = everything(store)
     assert {point.event_ms for point in found} == {NOW_MS - 12_345}
-    assert tuple(point.prediction_id for point in found[::-1]) == given.names()
+    assert [point.prediction_id for point in found[::-1]] == given.prediction_ids()
 
 
 @pytest.mark.parametrize("event_ms", [-(1 << 62), 1 << 62], ids=["before", "after"])
 def test_times_out_of_the_calendar_are_brought_into_it(store: Store, event_ms: int) -> None:
     """No event time that a caller gives can make a point unreadable."""
-    batch = make_batch(2, ms=NOW_MS)
-    object.__setattr__(batch, "event_ms", event_ms)
-
-    store.insert([batch])
+    store.insert([make_points(2, ms=NOW_MS, event_ms=event_ms)])
 
     assert len(everything(store)) == 2
 
@@ -145,8 +144,8 @@ def test_times_out_of_the_calendar_are_brought_into_it(store: Store, event_ms: i
 )
 def test_probabilities_are_kept_as_asked(url: str, open_store: Callable[..., Store], keep: str, kept: int) -> None:
     """All, the largest few, or none; what was kept before the setting changed can still be read."""
-    batch = make_batch(30, ms=NOW_MS, with_invalid=False)
-    with_all = make_batch(1, ms=NOW_MS - 1, with_invalid=False)
+    batch = make_points(30, ms=NOW_MS, with_invalid=False)
+    with_all = make_points(1, ms=NOW_MS - 1, with_invalid=False)
     open_store(url).insert([with_all])
     store = open_store(url, keep_probs=keep)
 
@@ -168,8 +167,8 @@ def test_unknown_way_to_keep_probabilities_is_refused(url: str, open_store: Call
 def test_merged_single_rows_are_stored_like_the_batches_they_were(url: str, open_store: Callable[..., Store]) -> None:
     """The drain may bring calls of one row merged; nothing differs."""
     store = open_store(url)
-    batches = [make_batch(1, ms=NOW_MS + number, seed=number, names=(f"n{number}",)) for number in range(30)]
-    merged = decode_all(encode(batch) for batch in batches)
+    batches = [make_points(1, ms=NOW_MS + number, seed=number, names=(f"n{number}",)) for number in range(30)]
+    merged = decode_all(map(encode, batches))
 
     first = store.insert(merged)
     again = store.insert(batches)
@@ -180,7 +179,7 @@ def test_merged_single_rows_are_stored_like_the_batches_they_were(url: str, open
 
 def test_the_same_batch_twice_is_stored_once(store: Store) -> None:
     """In two calls, in one call, and mixed with new ones."""
-    batches = [make_batch(40, ms=NOW_MS - number, seed=number) for number in range(6)]
+    batches = [make_points(40, ms=NOW_MS - number, seed=number) for number in range(6)]
 
     counts = [store.insert(batches[:3]), store.insert(batches[:3]), store.insert(batches[1:5] + batches[3:])]
 
@@ -194,7 +193,7 @@ def test_two_writers_of_the_same_rows_store_each_once(url: str, open_store: Call
     failures: list[BaseException] = []
     inserted = []
 
-    def write(mine: list[PointBatch]) -> None:
+    def write(mine: list[PointTable]) -> None:
         store = open_store(url)
         try:
             for start in range(0, len(mine), 5):
@@ -298,7 +297,7 @@ def test_filters_find_what_they_say(store: Store) -> None:
     store.insert(spread(60, classes=130) + spread(9, seed=5, version="b" * 64) + spread(9, seed=6, is_shadow=True))
     points = {shadow: everything(store, is_shadow=shadow) for shadow in (False, True)}
 
-    def is_wanted(point: StoredPoint, wanted: dict[str, Any]) -> bool:
+    def is_wanted(point: Any, wanted: dict[str, Any]) -> bool:
         columns = (("decision", "decisions"), ("reason", "reasons"), ("predicted", "predicted"))
         return (
             wanted.get("version") in (None, point.version)
@@ -327,7 +326,7 @@ def test_paging_sees_each_point_once_while_others_write(url: str, open_store: Ca
         writer = open_store(url)
         number = 1000
         while not stop.is_set():
-            writer.insert([make_batch(5, ms=NOW_MS - number * 17, seed=number)])
+            writer.insert([make_points(5, ms=NOW_MS - number * 17, seed=number)])
             number += 1
 
     thread = threading.Thread(target=write)
@@ -354,12 +353,12 @@ def test_a_page_token_that_is_none_is_refused(store: Store, token: str) -> None:
 
 def test_a_page_token_of_another_request_is_refused(store: Store) -> None:
     """A token goes on with the request that it came from, and no other."""
-    store.insert([make_batch(30, ms=NOW_MS)])
+    store.insert([make_points(30, ms=NOW_MS)])
     token = store.list_points(PointFilter("digits"), page_size=10).next_token
 
-    with pytest.raises(RequestError, match="page token"):
+    with pytest.raises(RequestError, match="page_token"):
         store.list_points(PointFilter("digits", decisions=(1,)), page_size=10, page_token=token)
-    with pytest.raises(RequestError, match="up to 10000"):
+    with pytest.raises(RequestError, match="from 1 to 10000"):
         store.list_points(PointFilter("digits"), page_size=10_001)
 
 
@@ -367,33 +366,43 @@ REGIONS = (
     Region("middle", ((-1.0, -1.0), (1.5, -0.5), (0.2, 0.3), (0.5, 2.0))),
     Region("overlapping", ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0))),
 )
-POLICIES = [
-    Cutoffs(),
-    Cutoffs(0.1),
-    Cutoffs(20 / 1001, 0.7),
-    Cutoffs(None, 0.3),
-    Cutoffs(0.5, 0.9, True),
-    Cutoffs(0.05, -np.inf),
-    Cutoffs(0.1, 0.5, True, REGIONS),
-    Cutoffs(None, None, False, REGIONS[:1]),
+
+
+def make_gate(rank: int = 0, threshold: float | None = None, **options: Any) -> Gate:
+    """A gate with an outlier rule at rank / 1001 unless it is 0, and a threshold if there is one."""
+    outlier = Cutoff(rank, 1000, rank / 1001, None, 1) if rank else None
+    if threshold is None:
+        return Gate(outlier, **options)
+    return Gate(outlier, "msp", threshold, **options)
+
+
+GATES = [
+    make_gate(),
+    make_gate(100),
+    make_gate(20, 0.7),
+    make_gate(0, 0.3),
+    make_gate(500, 0.9, fail_open=True),
+    make_gate(50, -np.inf),
+    make_gate(100, 0.5, fail_open=True, regions=REGIONS),
+    make_gate(regions=REGIONS[:1]),
 ]
 
 
-def reason_by(cutoffs: Cutoffs, point: StoredPoint) -> int:
+def reason_by(gate: Gate, point: Any) -> int:
     """The rules of the gate, in their order."""
-    has_rule = cutoffs.threshold is not None
+    has_rule = gate.reject_score is not None
     if point.reason == 5:
         return 5
-    if cutoffs.outlier is not None and point.p_value <= np.float32(cutoffs.outlier):
+    if gate.outlier is not None and point.p_value <= np.float32(gate.outlier.p_value):
         return 2
     if np.isnan(point.p_value) or (has_rule and np.isnan(point.confidence)):
         return 6
-    if has_rule and point.confidence <= np.float32(cutoffs.threshold or 0.0):
+    if has_rule and point.confidence <= np.float32(gate.threshold):
         return 3
     return 1
 
 
-def counted(points: list[StoredPoint], reasons: list[int], accepted: list[bool]) -> DecisionCounts:
+def counted(points: list[Any], reasons: list[int], accepted: list[bool]) -> DecisionCounts:
     """Counts one point at a time."""
     counts = DecisionCounts()
     fields = {2: "outliers", 3: "low_confidence", 4: "regions", 5: "invalid", 6: "unscored"}
@@ -407,25 +416,27 @@ def counted(points: list[StoredPoint], reasons: list[int], accepted: list[bool])
     return counts
 
 
-def test_dry_run_equals_deciding_again(store: Store) -> None:
+def test_evaluating_a_policy_equals_deciding_again(store: Store) -> None:
     """Before and after are what the stored numbers say, by the rules of the gate and in their order."""
-    regions = make_batch(30, ms=NOW_MS - 5, seed=77, reason=np.full(30, 4), decision=np.full(30, 2), with_invalid=False)
-    unscored = make_batch(
+    regions = make_points(
+        30, ms=NOW_MS - 5, seed=77, reason=np.full(30, 4), decision=np.full(30, 2), with_invalid=False
+    )
+    unscored = make_points(
         9, ms=NOW_MS - 9, seed=78, p_value=np.full(9, np.nan), reason=np.full(9, 6), decision=np.ones(9)
     )
-    store.insert([*spread(30, names=None), regions, unscored, make_batch(50, ms=NOW_MS, seed=4, is_shadow=True)])
+    store.insert([*spread(30, names=None), regions, unscored, make_points(50, ms=NOW_MS, seed=4, is_shadow=True)])
     truth = {point.prediction_id: point.predicted + (n % 3 == 0) for n, point in enumerate(everything(store))}
     store.insert([make_outcomes({name: label for name, label in truth.items() if label >= 0})])
     points = everything(store)
 
-    found = [store.dry_run("digits", VERSION, cutoffs, **ALL) for cutoffs in POLICIES]
+    found = [store.evaluate_policy("digits", VERSION, gate, **ALL) for gate in GATES]
 
     before = counted(points, [point.reason for point in points], [point.decision == 1 for point in points])
     expected = []
-    for cutoffs in POLICIES:
-        reasons = [reason_by(cutoffs, point) for point in points]
-        accepting = (1, 6) if cutoffs.fail_open else (1,)
-        inside = inside_any(cutoffs.regions, [(point.x, point.y) for point in points])
+    for gate in GATES:
+        reasons = [reason_by(gate, point) for point in points]
+        accepting = (1, 6) if gate.fail_open else (1,)
+        inside = inside_any(gate.regions, [(point.x, point.y) for point in points])
         reasons = [4 if is_in and each in accepting else each for each, is_in in zip(reasons, inside, strict=True)]
         expected.append((before, counted(points, reasons, [reason in accepting for reason in reasons])))
     assert found == expected
@@ -437,7 +448,7 @@ def test_dry_run_equals_deciding_again(store: Store) -> None:
 def test_indexed_queries_use_their_index(postgres_url: str, open_store: Callable[..., Store]) -> None:
     """On PostgreSQL a page reads a range of the primary key of the days it needs, and a name is found by its index."""
     store = open_store(postgres_url)
-    store.insert([make_batch(2_000, ms=NOW_MS - day * DAY_MS, seed=day, names=None) for day in range(5)])
+    store.insert([make_points(2_000, ms=NOW_MS - day * DAY_MS, seed=day, names=None) for day in range(5)])
     query(postgres_url, "ANALYZE")
 
     low, high = (f"'{(each << 80).to_bytes(16, 'big').hex()}'" for each in (NOW_MS - 1000, NOW_MS + 1000))
@@ -457,7 +468,7 @@ def test_sparse_searches_read_few_rows_on_sqlite(tmp_path: Path, open_store: Cal
     """Ranges of minutes are looked up one by one in the primary key, not by reading all rows between them."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     store = open_store(url, auto_upgrade=True)
-    store.insert([make_batch(3, ms=NOW_MS - each * MINUTE_MS, seed=each, with_invalid=False) for each in range(300)])
+    store.insert([make_points(3, ms=NOW_MS - each * MINUTE_MS, seed=each, with_invalid=False) for each in range(300)])
 
     plans: list[str] = []
     from sqlalchemy import event
@@ -481,12 +492,12 @@ def test_points_of_a_wrong_clock_are_kept_and_find_their_day_later(
 ) -> None:
     """Years off goes to the default partition; when its day is made, its points move there."""
     store = open_store(postgres_url)
-    ahead = make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
-    store.insert([ahead, make_batch(5, ms=NOW_MS + 9_000 * DAY_MS, seed=2), make_batch(5, ms=1_000, seed=3)])
+    ahead = make_points(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
+    store.insert([ahead, make_points(5, ms=NOW_MS + 9_000 * DAY_MS, seed=2), make_points(5, ms=1_000, seed=3)])
     assert query(postgres_url, "SELECT count(*) FROM point_default") == [(15,)]
 
     later = open_store(postgres_url, now_ms=NOW_MS + 10 * DAY_MS)
-    later.insert([make_batch(5, ms=NOW_MS + 10 * DAY_MS + 1, seed=4)])
+    later.insert([make_points(5, ms=NOW_MS + 10 * DAY_MS + 1, seed=4)])
     again = later.insert([ahead])
 
     assert again.repeated == 5
@@ -499,32 +510,32 @@ def test_old_points_find_a_partition_that_is_older_than_any_we_would_make(
     postgres_url: str, open_store: Callable[..., Store]
 ) -> None:
     """A process that does not know the day yet looks, and does not send its points to the default partition."""
-    open_store(postgres_url).insert([make_batch(5, ms=NOW_MS, seed=1)])
+    open_store(postgres_url).insert([make_points(5, ms=NOW_MS, seed=1)])
     later = open_store(postgres_url, now_ms=NOW_MS + 100 * DAY_MS)
 
-    assert later.insert([make_batch(5, ms=NOW_MS, seed=2)]).points == 5
+    assert later.insert([make_points(5, ms=NOW_MS, seed=2)]).points == 5
     assert query(postgres_url, "SELECT count(*) FROM point_20270115") == [(10,)]
 
 
 def test_a_partition_made_by_someone_else_is_used(postgres_url: str, open_store: Callable[..., Store]) -> None:
     """Two processes whose clocks differ: one makes the day that the other sent to the default partition."""
     behind, ahead = open_store(postgres_url), open_store(postgres_url, now_ms=NOW_MS + 9 * DAY_MS)
-    early = make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
+    early = make_points(5, ms=NOW_MS + 10 * DAY_MS, seed=1)
     behind.insert([early])
-    ahead.insert([make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=2)])
+    ahead.insert([make_points(5, ms=NOW_MS + 10 * DAY_MS, seed=2)])
 
-    behind.insert([early, make_batch(5, ms=NOW_MS + 10 * DAY_MS, seed=3)])
+    behind.insert([early, make_points(5, ms=NOW_MS + 10 * DAY_MS, seed=3)])
 
     assert query(postgres_url, "SELECT count(*) FROM point_20270125") == [(15,)]
     assert len(everything(behind)) == 15
 
 
 def test_partitions_are_made_ahead(postgres_url: str, open_store: Callable[..., Store]) -> None:
-    """Tending the store makes today and two days more; doing it twice does nothing."""
+    """Maintenance makes today and two days more; doing it twice changes nothing."""
     store = open_store(postgres_url)
 
-    store.tend()
-    store.tend()
+    store.maintain()
+    store.maintain()
 
     assert store.stats().days == ["point_20270115", "point_20270116", "point_20270117"]
 
@@ -532,10 +543,10 @@ def test_partitions_are_made_ahead(postgres_url: str, open_store: Callable[..., 
 def test_a_partition_dropped_by_someone_else_is_made_again(postgres_url: str, open_store: Callable[..., Store]) -> None:
     """A store that remembers a partition which is gone inserts all the same."""
     store = open_store(postgres_url)
-    store.insert([make_batch(5, ms=NOW_MS, seed=1)])
+    store.insert([make_points(5, ms=NOW_MS, seed=1)])
     query(postgres_url, "DROP TABLE point_20270115")
 
-    assert store.insert([make_batch(5, ms=NOW_MS, seed=2)]).points == 5
+    assert store.insert([make_points(5, ms=NOW_MS, seed=2)]).points == 5
 
 
 def test_a_database_that_is_away_is_said_to_be_away(open_store: Callable[..., Store]) -> None:
@@ -550,13 +561,13 @@ def test_a_database_that_is_away_is_said_to_be_away(open_store: Callable[..., St
         def is_there(seed: int) -> bool:
             # So short a time may not be enough on a machine that does other things, too.
             with suppress(StoreUnavailableError):
-                return store.insert([make_batch(5, ms=NOW_MS, seed=seed)]).points == 5
+                return store.insert([make_points(5, ms=NOW_MS, seed=seed)]).points == 5
             return False
 
         def is_away() -> bool:
             started = time.monotonic()
             with pytest.raises(StoreUnavailableError):
-                store.insert([make_batch(5, ms=NOW_MS, seed=2)])
+                store.insert([make_points(5, ms=NOW_MS, seed=2)])
             took.append(time.monotonic() - started)
             return True
 
@@ -650,8 +661,8 @@ def test_a_change_of_unknown_kind_is_refused(store: Store) -> None:
 
 def test_of_the_newest_points_those_inside_a_region_are_found(store: Store) -> None:
     """What the database and the region say together is what the region says about every stored point."""
-    old = make_batch(40, ms=NOW_MS - 90 * DAY_MS, seed=3, version="b" * 64)
-    store.insert([*spread(20, names=None), make_batch(30, ms=NOW_MS, seed=4, is_shadow=True), old])
+    old = make_points(40, ms=NOW_MS - 90 * DAY_MS, seed=3, version="b" * 64)
+    store.insert([*spread(20, names=None), make_points(30, ms=NOW_MS, seed=4, is_shadow=True), old])
     points = [point for point in everything(store) if point.version == VERSION]
     store.insert(
         [make_outcomes({point.prediction_id: max(0, point.predicted - n % 2) for n, point in enumerate(points[::3])})]
@@ -661,27 +672,26 @@ def test_of_the_newest_points_those_inside_a_region_are_found(store: Store) -> N
 
     for limit in (1, 70, 10_000):
         found = store.newest_inside("digits", VERSION, region, since_ms=0, until_ms=NOW_MS + DAY_MS, limit=limit)
-        looked_at = points[:limit]
-        inside = [point for point in looked_at if region.inside([(point.x, point.y)])[0]]
-        assert found.looked_at == len(looked_at)
-        assert found.accepted_in_all == sum(point.decision == 1 for point in looked_at)
-        assert found.oldest_ms == looked_at[-1].received_ms
-        assert [str(uuid.UUID(bytes=each)) for each in found.ids] == [point.id for point in inside]
-        assert found.label.tolist() == [point.label for point in inside]
-        assert found.is_accepted.tolist() == [point.decision == 1 for point in inside]
-        assert found.reason.tolist() == [point.reason for point in inside]
-        assert found.predicted.tolist() == [point.predicted for point in inside]
+        examined = points[:limit]
+        inside = [point for point in examined if region.inside([(point.x, point.y)])[0]]
+        assert found.examined == len(examined)
+        assert found.accepted == sum(point.decision == 1 for point in examined)
+        assert found.oldest_ms == examined[-1].received_ms
+        assert [str(uuid.UUID(bytes=each)) for each in found.inside.id_bytes()] == [point.id for point in inside]
+        for name in ("label", "decision", "reason", "predicted"):
+            assert getattr(found.inside, name).tolist() == [getattr(point, name) for point in inside]
     assert len(inside) > 20
-    assert [point.id for point in store.points_by_id("digits", VERSION, found.ids[:7])] == [p.id for p in inside[:7]]
+    some = store.points_by_id("digits", VERSION, found.inside.id_bytes()[6::-1])
+    assert [point.id for point in rows_of(some)] == [point.id for point in inside[6::-1]]
     empty = store.newest_inside("digits", VERSION, region, since_ms=NOW_MS + 1, until_ms=NOW_MS + DAY_MS, limit=9)
-    assert (empty.looked_at, empty.oldest_ms, len(empty)) == (0, 0, 0)
+    assert (empty.examined, empty.oldest_ms, len(empty.inside)) == (0, 0, 0)
     other = store.newest_inside("digits", "b" * 64, region, since_ms=0, until_ms=NOW_MS + 1, limit=9)
-    assert other.looked_at == 9
+    assert other.examined == 9
 
 
 def test_a_broken_record_is_no_outage(store: Store) -> None:
     """What the database can never take is a StoreError, so that the drain puts it aside; all else is not touched."""
-    bad = make_batch(3, ms=NOW_MS, names=("a", "b\0", "c"))
+    bad = make_points(3, ms=NOW_MS, names=("a", "b\0", "c"))
 
     if store.stats().database == "postgresql":
         with pytest.raises(StoreError):

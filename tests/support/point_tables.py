@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["make_table"]
 
@@ -19,8 +19,7 @@ def make_table(n: int = 400, *, classes: int = 4, seed: int = 0, labelled: float
     label = np.where(right, predicted, (predicted + 1) % classes)
     ids = np.stack([np.arange(n, dtype=np.uint64) << np.uint64(16), rng.integers(1 << 62, size=n, dtype=np.uint64)], 1)
     made: dict[str, Any] = {
-        "ids": ids,
-        "received_ms": np.arange(n, dtype=np.int64),
+        "ids": ids.astype(">u8"),
         "points": rng.normal(size=(n, 2)),
         "log_density": rng.normal(size=n),
         "log_kde": rng.normal(size=n),
@@ -28,10 +27,10 @@ def make_table(n: int = 400, *, classes: int = 4, seed: int = 0, labelled: float
         "p_value": (1 + rng.integers(1000, size=n)) / 1001,
         "confidence": np.log(top / (1.0 - np.minimum(top, 0.999_999))),
         "top": top,
-        "predicted": predicted.astype(np.int64),
-        "reason": np.ones(n, dtype=np.int64),
-        "is_accepted": np.ones(n, dtype=np.bool_),
+        "predicted": predicted.astype(np.int32),
+        "reason": np.ones(n, dtype=np.int8),
+        "decision": np.ones(n, dtype=np.int8),
         "label": np.where(rng.uniform(size=n) < labelled, label, -1).astype(np.int64),
         "probs": probs,
     }
-    return PointTable(**(made | columns))
+    return PointTable.of(**(made | columns), model="digits", versions=("a" * 64,))

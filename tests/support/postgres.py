@@ -57,7 +57,7 @@ class Postgres:
 
     def migrated_database(self) -> str:
         """URL of a new database with all tables."""
-        from darksight_service.store import Store
+        from darksight_service.store.store import Store
 
         url = self.fresh_database()
         with Store.open(url, check=False) as store:

@@ -13,8 +13,9 @@ from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, print_json, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, load_settings
 from darksight_service.settings import Settings
-from darksight_service.store import Limits, Store
 from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
+from darksight_service.store.store import Store
+from darksight_service.store.write.retention import Limits
 
 __all__ = ["accuracy", "check", "db", "prune", "stats", "upgrade"]
 
@@ -142,7 +143,7 @@ def accuracy(
     """
     now = time.time_ns() // 1_000_000
     with _open(load_settings(where)) as store:
-        points = store.labelled_frame(model, version, since_ms=now - round(days * _DAY_MS), until_ms=now + 1)
+        points = store.labelled_points(model, version, since_ms=now - round(days * _DAY_MS), until_ms=now + 1)
     found = live_accuracy(points)
     if json:
         print_json(found.as_dict())

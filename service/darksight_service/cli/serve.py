@@ -10,13 +10,13 @@ from cyclopts import Parameter
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, say
 from darksight_service.cli.options import STORE, StoreOptions, load_settings
+from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
-from darksight_service.control.registry import named_bundle
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import SettingsError, StoreUnavailableError
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.supervisor import Supervisor
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 
 __all__ = ["serve"]
 
@@ -71,7 +71,7 @@ def serve(
     )
     # Before the data directory is created.
     for _, path in models:
-        named_bundle(settings.bundles, path)
+        find_bundle(settings.bundles, path)
     set_up_logs("supervisor", settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     state_file = StateFile(settings.data_dir / "registry.json")

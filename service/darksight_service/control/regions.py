@@ -1,11 +1,11 @@
-"""Regions of a map where an analyst refuses: saved, tried, enforced, removed, and carried over to the next map.
+"""Regions of the map in which rows are rejected: saved, previewed, enforced, removed, and carried over to another map.
 
-A region belongs to one bundle: on another map the same polygon is another place. It begins as a shadow, which changes
-no decision, and what it would refuse can be previewed on stored points at any time. Enforced, it turns accepted rows
-into rejected ones, and nothing else. All of it is in the audit trail.
+A region belongs to one bundle, since another map has other points. It starts as a shadow, which changes no decision;
+its effect can be previewed on stored points at any time. An enforced region turns accepted rows into rejected ones, and
+nothing else. All changes are in the audit trail.
 
-Labels that a region was drawn by flatter it: whoever encloses the mistakes that can be seen finds few right predictions
-inside. A preview therefore tells the accuracy of points that came after it was saved apart.
+A region that was drawn around known errors looks better on the same labels than on others. So a preview reports the
+accuracy of points that were received after it was saved separately.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from darksight_core.map.regions import MAX_REGIONS, Region, hull
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import Registry, Version, find_version
-from darksight_service.control.state import Change, ModelState, SavedRegion
+from darksight_service.control.state import ModelState, SavedRegion
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
+from darksight_service.store.audit import Change
+from darksight_service.store.ids import LATEST_MS
+from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.live_accuracy import Share
 
 if TYPE_CHECKING:
-    from darksight_service.store import Store, StoredPoint
+    # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.
+    from darksight_service.store.store import Store
 
-__all__ = ["LATEST_MS", "MAX_LOOKED_AT", "CarryOver", "ListedRegion", "Preview", "Regions"]
+__all__ = ["MAX_EXAMINED", "CarryOver", "ListedRegion", "Preview", "Regions"]
 
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: later times are invalid in protobuf and in the database."""
-
-MAX_LOOKED_AT = 50_000
-"""Newest stored points that a preview looks at."""
+MAX_EXAMINED = 50_000
+"""Newest stored points that a preview examines."""
 
 _EXAMPLES = 100
 _CARRIED = 5_000
 _FEWEST = 10
-# Of the rows inside the most remote are left out: one row that strayed would stretch the new polygon over the map.
+# The most remote rows are left out: a single outlier would stretch the new polygon over the map.
 _KEPT = 0.95
-# How far the new polygon goes beyond the rows, as a part of the map's width.
+# Margin of the new polygon around the rows, as a share of the map's width.
 _MARGIN = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRegion:
-    """A region with the version it belongs to; one that came with its bundle cannot be changed."""
+    """A region with its version; a region of the bundle itself cannot be changed."""
 
     version: str
     saved: SavedRegion
@@ -58,28 +59,27 @@ class ListedRegion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preview:
-    """What a region holds.
+    """Points inside a region.
 
     Parameters
     ----------
     region
-        Of a name that may stand for nothing yet.
+        The region.
     reference_points, reference_inside
-        Points that the map was fitted on and the bundle kept, and those of them inside.
+        Reference points of the bundle, and those inside.
     reference_accuracy
-        How often the classifier was right about those inside, where that is known.
-    looked_at, since_ms
-        The newest stored points that were compared with the region, at most `MAX_LOOKED_AT`, and when the oldest of
-        them was received.
+        Accuracy of the reference points inside that have a label.
+    examined, since_ms
+        The newest stored points that were examined, at most `MAX_EXAMINED`, and when the oldest of them was received.
     accepted
         Those of them that were accepted.
-    inside, inside_accepted, inside_refused
-        Those inside, those of them that were accepted and would be rejected, and those that a region refused already.
+    inside, inside_accepted, inside_rejected
+        Those inside, those of them that were accepted and would be rejected, and those that a region rejected.
     accuracy, accepted_accuracy
-        How often the classifier was right about those inside and those that would be rejected, where that is known.
-        Optimistic about the region if it was drawn by these labels.
-    fresh_accuracy
-        The same for those inside that were received after the region was saved, so by which it was not drawn.
+        Accuracy of those inside, and of those that would be rejected, where there are labels. Biased if the region was
+        drawn by these labels.
+    new_accuracy
+        Accuracy of those inside that were received after the region was saved, so by which it was not drawn.
     examples
         Some of those inside: wrong ones first, then accepted ones, then the newest.
     """
@@ -88,54 +88,51 @@ class Preview:
     reference_points: int
     reference_inside: int
     reference_accuracy: Share
-    looked_at: int
+    examined: int
     since_ms: int
     accepted: int
     inside: int
     inside_accepted: int
-    inside_refused: int
+    inside_rejected: int
     accuracy: Share
     accepted_accuracy: Share
-    fresh_accuracy: Share
-    examples: Sequence[StoredPoint]
+    new_accuracy: Share
+    examples: PointTable
 
     @property
     def accepted_share(self) -> float | None:
-        """The part of accepted traffic that would be rejected; None if none was accepted."""
+        """Share of accepted points that would be rejected; None if none was accepted."""
         return self.inside_accepted / self.accepted if self.accepted else None
 
     def counts(self) -> dict[str, Any]:
-        """Its numbers of points by name, as every answer has them."""
-        names = ("reference_points", "reference_inside", "looked_at", "accepted", "inside", "inside_accepted")
-        return {name: getattr(self, name) for name in (*names, "inside_refused")}
+        """Numbers of points by name."""
+        names = ("reference_points", "reference_inside", "examined", "accepted", "inside", "inside_accepted")
+        return {name: getattr(self, name) for name in (*names, "inside_rejected")}
 
     def shares(self) -> dict[str, Share]:
-        """Its accuracies by name."""
-        names = ("reference_accuracy", "accuracy", "accepted_accuracy", "fresh_accuracy")
+        """Accuracies by name."""
+        names = ("reference_accuracy", "accuracy", "accepted_accuracy", "new_accuracy")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class CarryOver:
-    """A region as it would be on another version's map.
+    """A region on the map of another version.
 
     Parameters
     ----------
-    version
-        That version.
-    region
-        The polygon there.
+    version, region
+        The other version, and the polygon on its map.
     is_same_map
-        Whether both versions have one map, so that the polygon is the same.
+        Whether both versions have the same map, so that the polygon is the same.
     stored_rows, reference_rows
-        Rows inside the old polygon that were placed on the new map: stored ones, and such as the map says stand at the
-        places of reference points.
-    held
-        Those of both that the new polygon holds.
-    others, taken_in
-        Rows from outside the old polygon that were placed too, and those of them that the new one takes in.
+        Rows inside the old polygon that were placed on the new map: stored rows, and rows made from reference points.
+    rows_inside
+        Those of both that are inside the new polygon.
+    other_rows, other_rows_inside
+        Rows from outside the old polygon that were placed too, and those of them inside the new one.
     saved
-        The region as it was saved; None if that was not asked for.
+        The region as it was saved; None if it was not.
     """
 
     version: str
@@ -143,30 +140,30 @@ class CarryOver:
     is_same_map: bool
     stored_rows: int
     reference_rows: int
-    held: int
-    others: int
-    taken_in: int
+    rows_inside: int
+    other_rows: int
+    other_rows_inside: int
     saved: ListedRegion | None = None
 
     def counts(self) -> dict[str, Any]:
-        """Its numbers of rows by name, and whether none had to be placed."""
-        names = ("is_same_map", "stored_rows", "reference_rows", "held", "others", "taken_in")
+        """Numbers of rows by name, and whether the maps are the same."""
+        names = ("is_same_map", "stored_rows", "reference_rows", "rows_inside", "other_rows", "other_rows_inside")
         return {name: getattr(self, name) for name in names}
 
 
 class Regions:
-    """What an analyst can do; a part of `Control`.
+    """Operations on regions; a part of `Control`.
 
     Parameters
     ----------
     registry
         Of this worker.
     store
-        Gives the store, with the audit trail.
+        Returns the store with the audit trail.
     record
         Writes a change: kind, model, payload, author, comment.
-    catch_up
-        Takes over what others changed.
+    sync
+        Applies changes of other processes.
     clock
         Unix time in seconds.
     """
@@ -176,17 +173,17 @@ class Regions:
         registry: Registry,
         store: Callable[[], Store],
         record: Callable[[str, str, dict[str, Any], str, str], None],
-        catch_up: Callable[[], None],
+        sync: Callable[[], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
         self._store = store
         self._record = record
-        self._catch_up = catch_up
+        self._sync = sync
         self._clock = clock
 
     def listed(self, model: str, version: str = "") -> list[ListedRegion]:
-        """Regions that have not ended, of one version or, if none is named, of all."""
+        """Regions that have not expired, of one version or, if none is named, of all."""
         self._registry.refresh()
         now_ms = self._now_ms()
         state = self._state(model)
@@ -196,7 +193,7 @@ class Regions:
             found += [
                 ListedRegion(each, saved)
                 for saved in state.versions[each].regions.values()
-                if not saved.is_over(now_ms)
+                if not saved.has_expired(now_ms)
             ]
             found += [
                 ListedRegion(each, SavedRegion(region, is_enforced=True), is_from_bundle=True)
@@ -205,7 +202,7 @@ class Regions:
         return found
 
     def history(self, model: str) -> Sequence[Change]:
-        """Changes of regions, the latest first."""
+        """Changes of regions, newest first."""
         self._state(model)
         return self._store().history(model, kinds=("region",))
 
@@ -220,36 +217,36 @@ class Regions:
         author: str = "",
         comment: str = "",
     ) -> ListedRegion:
-        """Add a region to the map of a version, or of the active one if none is named, as a shadow."""
-        self._catch_up()
+        """Save a region as a shadow on the map of a version, by default the active one."""
+        self._sync()
         version = self._version(model, version)
         region = _region(name, polygon, expires_ms)
         if 0 < expires_ms <= self._now_ms():
-            raise RequestError("expires_at: is in the past", field="expires_at")
+            raise RequestError("expires_at: must be in the future", field="expires_at")
         if expires_ms > LATEST_MS:
-            raise RequestError("expires_at: is after the year 9999", field="expires_at")
+            raise RequestError("expires_at: must be before the year 10000", field="expires_at")
         taken = [each.saved.region.name for each in self.listed(model, version)]
         if name in taken:
-            raise RefusedError(f"the version has a region {name!r}; remove that one, or choose another name")
+            raise RefusedError(f"region {name!r} already exists; remove it, or choose another name")
         if len(taken) >= MAX_REGIONS:
-            raise RefusedError(f"the version has {len(taken)} regions, and more are not kept; remove some")
+            raise RefusedError(f"the version has {len(taken)} regions, which is the limit; remove some")
         what = {"polygon": region.settings()["polygon"], "expires_ms": expires_ms}
         self._change(model, version, name, "save", author, comment, **what)
         found = self._find(model, version, name)
         if found.saved.region != region:
-            raise RefusedError(f"somebody else saved a region {name!r} at the same moment; choose another name")
+            raise RefusedError(f"region {name!r} was saved by another operator at the same time; choose another name")
         return found
 
     def set_mode(
         self, model: str, version: str, name: str, *, enforce: bool, author: str = "", comment: str = ""
     ) -> ListedRegion:
-        """Let the gate refuse inside a region, or no longer."""
+        """Enforce a region, or make it a shadow."""
         found = self._changeable(model, version, name)
         self._change(model, found.version, name, "enforce" if enforce else "shadow", author, comment)
         return self._find(model, found.version, name)
 
     def remove(self, model: str, version: str, name: str, *, author: str = "", comment: str = "") -> ListedRegion:
-        """End a region; what it was."""
+        """Remove a region; returns it."""
         found = self._changeable(model, version, name)
         self._change(model, found.version, name, "remove", author, comment)
         return found
@@ -265,34 +262,35 @@ class Regions:
         until_ms: int = 0,
         examples: int = 10,
     ) -> Preview:
-        """What a region would reject: a saved one by its name, or any polygon.
+        """Points inside a saved region, given by its name, or inside any polygon.
 
         Parameters
         ----------
         model, version
-            Whose map; an empty version for the active one.
+            Of the map; an empty version for the active one.
         name, polygon
             One of the two.
         since_ms, until_ms
-            Look at points received in this time, in Unix milliseconds; 0 for no bound.
+            Examine points received in this time, in Unix milliseconds; 0 for no bound.
         examples
-            Points to show, at most 100.
+            Number of examples, at most 100.
         """
-        self._catch_up()
+        self._sync()
         version = self._version(model, version)
         if bool(name) == bool(len(polygon)):
-            raise RequestError("polygon: give a polygon, or the name of a saved region", field="polygon")
+            raise RequestError("polygon: give either a polygon or the name of a saved region", field="polygon")
         if not 0 <= examples <= _EXAMPLES:
-            raise RequestError(f"examples: up to {_EXAMPLES} are shown, not {examples}", field="examples")
+            raise RequestError(f"examples: must be from 0 to {_EXAMPLES}, not {examples}", field="examples")
         found = self._find(model, version, name) if name else None
         region = _region("preview", polygon, 0) if found is None else found.saved.region
         saved_ms = self._now_ms() if found is None else found.saved.saved_ms
         store = self._store()
-        inside = store.newest_inside(
-            model, version, region, since_ms=since_ms, until_ms=until_ms or self._now_ms() + 1, limit=MAX_LOOKED_AT
+        found_points = store.newest_inside(
+            model, version, region, since_ms=since_ms, until_ms=until_ms or self._now_ms() + 1, limit=MAX_EXAMINED
         )
-        is_known, is_right = inside.label >= 0, inside.label == inside.predicted
-        order = np.lexsort((~inside.is_accepted, ~(is_known & ~is_right)))[:examples]
+        inside = found_points.inside
+        is_known, is_right, is_accepted = inside.is_labelled, inside.label == inside.predicted, inside.accepted
+        ids = inside.take(np.lexsort((~is_accepted, ~(is_known & ~is_right)))[:examples]).id_bytes()
         reference = self._registry.version(model, version).reference
         held = region.inside(reference.points)
         labelled = held & (reference.labels >= 0)
@@ -301,16 +299,16 @@ class Regions:
             reference_points=len(held),
             reference_inside=int(held.sum()),
             reference_accuracy=Share.of(np.equal(reference.labels, reference.predicted)[labelled]),
-            looked_at=inside.looked_at,
-            since_ms=inside.oldest_ms,
-            accepted=inside.accepted_in_all,
+            examined=found_points.examined,
+            since_ms=found_points.oldest_ms,
+            accepted=found_points.accepted,
             inside=len(inside),
-            inside_accepted=int(inside.is_accepted.sum()),
-            inside_refused=int((inside.reason == Reason.REGION).sum()),
+            inside_accepted=int(is_accepted.sum()),
+            inside_rejected=int((inside.reason == Reason.REGION).sum()),
             accuracy=Share.of(is_right[is_known]),
-            accepted_accuracy=Share.of(is_right[is_known & inside.is_accepted]),
-            fresh_accuracy=Share.of(is_right[is_known & (inside.received_ms > saved_ms)]),
-            examples=store.points_by_id(model, version, [inside.ids[number] for number in order.tolist()]),
+            accepted_accuracy=Share.of(is_right[is_known & is_accepted]),
+            new_accuracy=Share.of(is_right[is_known & (inside.received_ms > saved_ms)]),
+            examples=store.points_by_id(model, version, ids),
         )
 
     def carry_over(
@@ -324,23 +322,23 @@ class Regions:
         author: str = "",
         comment: str = "",
     ) -> CarryOver:
-        """Propose a region for another version's map: around where the rows inside it are there.
+        """Find a region on the map of another version: around the points of its rows there.
 
         Parameters
         ----------
         model, name, version
             Of the region.
         to_version
-            Whose map; empty for the active one.
+            The other version; empty for the active one.
         save
-            Whether to save what was found, as a shadow.
+            Whether to save the region found, as a shadow.
         author, comment
             For the audit trail.
         """
-        self._catch_up()
+        self._sync()
         source, target = self._version(model, version), self._version(model, to_version)
         if source == target:
-            raise RefusedError(f"region {name!r} is on this version's map already")
+            raise RefusedError(f"region {name!r} belongs to this version already")
         old, new = self._registry.version(model, source), self._registry.version(model, target)
         region = self._find(model, source, name).saved.region
         if _has_same_map(old, new):
@@ -361,18 +359,15 @@ class Regions:
         return found
 
     def _place(self, model: str, region: Region, old: Version, new: Version) -> CarryOver:
-        """The region on another map, by stored rows and by what the old map says about reference points."""
+        """The region on another map, from stored rows and from the old map at its reference points."""
         store = self._store()
         until_ms = self._now_ms() + 1
-        ids = store.newest_inside(model, old.version, region, since_ms=0, until_ms=until_ms, limit=MAX_LOOKED_AT).ids[
-            :_CARRIED
-        ]
-        from darksight_service.store import PointFilter
-
-        stored = store.points_by_id(model, old.version, ids)
-        around = store.list_points(PointFilter(model, old.version), page_size=_CARRIED).points
-        places = np.array([(point.x, point.y) for point in around], dtype=np.float64).reshape(-1, 2)
-        outside = [point for point, is_held in zip(around, region.inside(places).tolist(), strict=True) if not is_held]
+        inside = store.newest_inside(
+            model, old.version, region, since_ms=0, until_ms=until_ms, limit=MAX_EXAMINED
+        ).inside
+        stored = store.points_by_id(model, old.version, inside.take(slice(_CARRIED)).id_bytes())
+        newest = store.newest_points(PointFilter(model, old.version), limit=_CARRIED)
+        outside = newest.take(~region.inside(newest.points))
         held = region.inside(old.reference.points)
         reference = _rows_at(old, old.reference.points)
         inside_rows = [_rows(stored, old), reference[held[: len(reference)]]]
@@ -383,8 +378,8 @@ class Regions:
         )
         if len(inside_points) < _FEWEST:
             raise RefusedError(
-                f"only {len(inside_points)} rows inside region {region.name!r} are known with their probabilities, and "
-                f"{_FEWEST} are needed to find the place again; draw it anew"
+                f"only {len(inside_points)} rows inside region {region.name!r} have probabilities, and {_FEWEST} are "
+                "needed to find it on the other map; draw it again"
             )
         found = _region(region.name, _around(inside_points, new).tolist(), region.expires_ms)
         return CarryOver(
@@ -393,9 +388,9 @@ class Regions:
             is_same_map=False,
             stored_rows=len(inside_rows[0]),
             reference_rows=len(inside_rows[1]),
-            held=int(found.inside(inside_points).sum()),
-            others=len(other_points),
-            taken_in=int(found.inside(other_points).sum()),
+            rows_inside=int(found.inside(inside_points).sum()),
+            other_rows=len(other_points),
+            other_rows_inside=int(found.inside(other_points).sum()),
         )
 
     def _change(self, model: str, version: str, name: str, action: str, author: str, comment: str, **what: Any) -> None:
@@ -403,7 +398,7 @@ class Regions:
         self._record("region", model, payload, author, comment)
 
     def _find(self, model: str, version: str, name: str) -> ListedRegion:
-        """A region of a version, or of the active one if none is named."""
+        """A region of a version, by default of the active one."""
         version = self._version(model, version)
         for each in self.listed(model, version):
             if each.saved.region.name == name:
@@ -411,23 +406,23 @@ class Regions:
         raise NotFoundError(f"version {version[:12]} of model {model!r} has no region {name[:100]!r}", field="name")
 
     def _changeable(self, model: str, version: str, name: str) -> ListedRegion:
-        self._catch_up()
+        self._sync()
         found = self._find(model, version, name)
         if found.is_from_bundle:
-            raise RefusedError(f"region {name!r} is a part of its bundle; deploy a bundle without it")
+            raise RefusedError(f"region {name!r} is part of its bundle; deploy a bundle without it")
         return found
 
     def _of_bundle(self, model: str, version: str) -> Sequence[Region]:
         try:
             return self._registry.version(model, version).gate.at(self._now_ms()).regions
         except DarkSightError:
-            # Its file is gone or damaged; what is saved for it can still be listed.
+            # Its file is missing or damaged; saved regions can still be listed.
             return ()
 
     def _state(self, model: str) -> ModelState:
         found = self._registry.state.models.get(model)
         if found is None:
-            raise NotFoundError(f"there is no model {model[:100]!r}", field="model")
+            raise NotFoundError(f"model {model[:100]!r} does not exist", field="model")
         return found
 
     def _version(self, model: str, version: str) -> str:
@@ -446,7 +441,7 @@ def _region(name: str, polygon: Sequence[Any], expires_ms: int) -> Region:
 
 
 def _has_same_map(old: Version, new: Version) -> bool:
-    """Whether two versions place every row at the same point: they differ in calibration or gate alone."""
+    """Whether two versions have the same map, and differ in calibration or gate alone."""
     before, after = old.embedder, new.embedder
     mine, others = before.tensors(), after.tensors()
     return (
@@ -456,10 +451,11 @@ def _has_same_map(old: Version, new: Version) -> bool:
     )
 
 
-def _rows(points: Sequence[StoredPoint], version: Version) -> Floats:
-    """Probabilities of stored points as far as they were kept, with a sum of one again, (n, K)."""
-    kept = [point.probs for point in points if len(point.probs) == version.embedder.n_inputs]
-    rows = np.array(kept, dtype=np.float64).reshape(-1, version.embedder.n_inputs)
+def _rows(points: PointTable, version: Version) -> Floats:
+    """Stored probabilities of points, scaled to a sum of one, (n, K)."""
+    if points.probs.shape[1] != version.embedder.n_inputs:
+        return np.empty((0, version.embedder.n_inputs))
+    rows = points.probs.astype(np.float64)
     sums = rows.sum(axis=1, keepdims=True)
     is_whole = np.isfinite(sums[:, 0]) & (sums[:, 0] > 0.5)
     found: Floats = rows[is_whole] / sums[is_whole]
@@ -467,16 +463,16 @@ def _rows(points: Sequence[StoredPoint], version: Version) -> Floats:
 
 
 def _rows_at(version: Version, points: NDArray[np.float32]) -> Floats:
-    """What the map says stands at these points, (m, K); no rows if it shows a part of the classes only."""
+    """Probabilities that the map gives these points, (m, K); no rows if it shows a part of the classes only."""
     embedder = version.embedder
     if embedder.columns is not None:
         return np.empty((0, embedder.n_inputs))
-    # Rows were softened by the temperature before they were placed.
+    # The temperature softened rows before they were placed.
     return np.exp(log_softmax(embedder.temperature * embedder.student.log_posterior(points.astype(np.float64))))
 
 
 def _around(points: Floats, version: Version) -> Floats:
-    """Corners of a polygon around nearly all points."""
+    """Corners of a polygon around most points."""
     centre = np.median(points, axis=0)
     spread = np.median(np.abs(points - centre), axis=0)
     distance = np.hypot(*((points - centre) / np.where(spread > 0.0, spread, 1.0)).T)

@@ -1,15 +1,14 @@
-"""Which bundle answers for which model; hides loading, verifying and the swap.
+"""The active models of a process, as the state file names them.
 
-What serves is one dictionary that is never changed, only replaced. A call takes its entry once, and so is answered by
-one bundle under one policy from its first row to its last, whatever is activated meanwhile. A bundle that cannot be
-trusted is refused before anything is replaced, and what served goes on serving.
+A reader takes one entry of an immutable mapping, so a call is scored by one bundle under one policy from its first row
+to its last, whatever is activated meanwhile. A bundle that fails verification is refused before anything is replaced,
+and the active one stays.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,31 +24,18 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
+from darksight_service.control.bundle_files import bundle_path, deployed_path
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.metrics.counts import Counts, ModelCounts
 
-__all__ = [
-    "DEFAULT_ALPHA",
-    "ActiveModel",
-    "Facts",
-    "Registry",
-    "Version",
-    "bundle_path",
-    "deployed_path",
-    "effective_gate",
-    "find_version",
-    "gate_of",
-    "keep_at_hand",
-    "named_bundle",
-    "take_in",
-]
+__all__ = ["DEFAULT_ALPHA", "ActiveModel", "Facts", "Registry", "Version", "effective_gate", "find_version", "gate_of"]
 
 DEFAULT_ALPHA = 0.01
 """Level of the outlier rule for a bundle without a gate."""
 
-# Versions in memory besides those that may serve next.
+# Versions in memory besides the active, shadow and previous ones.
 _KEPT = 8
 _SHORTEST = 12
 
@@ -57,7 +43,7 @@ _log = logging.getLogger("darksight.registry")
 
 
 class Facts(NamedTuple):
-    """What is listed of a version."""
+    """What ListModels returns of a version."""
 
     class_names: tuple[str, ...]
     calibration_rows: int
@@ -65,7 +51,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A bundle in memory; most that are looked at never score a row, so its scorer is made when it is asked for."""
+    """A bundle in memory; many of them never score a row, so the scorer is made on first use."""
 
     content: Bundle
     version: str
@@ -77,7 +63,7 @@ class Version:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Version:
-        """What serving needs of a bundle."""
+        """The version of a bundle."""
         return cls(
             content=bundle,
             version=bundle.version,
@@ -90,27 +76,27 @@ class Version:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Scores rows."""
+        """The scorer, made once."""
         return Scorer.of(self.content)
 
     def get_ready(self) -> None:
-        """Make the scorer: a bundle of which none can be made is refused before it serves."""
+        """Make the scorer, so that a bundle without a valid one is refused before it is active."""
         _ = self.scorer
 
     @property
     def embedder(self) -> Embedder:
-        """Its map."""
+        """The map."""
         return self.content.embedder
 
     @property
     def calibration_rows(self) -> int:
-        """Rows that p-values are made from."""
+        """Number of calibration rows."""
         return len(self.content.calibration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveModel:
-    """A version of a model under a policy, ready to judge."""
+    """A version of a model under a policy, with its counters and its shadow version."""
 
     model: str
     bundle: Version
@@ -127,18 +113,18 @@ class ActiveModel:
 
 
 class Registry:
-    """Models and their versions, as the state file of the data folder says.
+    """Models and their versions.
 
     Parameters
     ----------
     state_file
-        Which says what serves.
+        The state of all models.
     bundles
-        Folder of the bundles.
+        The bundle directory.
     counts
-        Of the process; each version of a model has its own among them.
+        Counters of the process.
     clock
-        Unix time in seconds; regions end by it.
+        Unix time in seconds; regions expire by it.
     """
 
     def __init__(
@@ -152,47 +138,50 @@ class Registry:
         self._bundles = bundles
         self._counts = counts
         self._clock = clock
-        self._next_end_ms = math.inf
+        self._expires_ms = math.inf
         self._lock = threading.Lock()
         self._stamp: tuple[int, int] | None = None
         self._loaded: dict[str, Version] = {}
         self._facts: dict[str, Facts] = {}
         self._state = State()
-        self._serving: Mapping[str, ActiveModel] = {}
+        self._active: Mapping[str, ActiveModel] = {}
+        # Versions that were asked for by name, with the time until which their regions hold; replaced with the state.
+        self._pinned: dict[tuple[str, str], tuple[ActiveModel, float]] = {}
+        self._pin_lock = threading.Lock()
 
     @property
     def state(self) -> State:
-        """What was last read from the state file."""
+        """The state that was last read."""
         return self._state
 
     def get(self, model: str, version: str = "") -> ActiveModel:
-        """Who answers for a model; with a version, who would if it were active."""
-        serving = self._serving.get(model)
-        if serving is None:
-            names = ", ".join(sorted(self._serving)) or "none"
-            raise NotFoundError(f"there is no model {model[:100]!r}; there are: {names}", field="model")
-        if not version or version == serving.version:
-            return serving
-        return self._other(model, serving, version)
+        """The active version of a model; with a version, that version under its own policy."""
+        active = self._active.get(model)
+        if active is None:
+            names = ", ".join(sorted(self._active)) or "none"
+            raise NotFoundError(f"model {model[:100]!r} does not exist; models: {names}", field="model")
+        if not version or version == active.version:
+            return active
+        return self._pin(model, active, version)
 
     def models(self) -> Mapping[str, ActiveModel]:
-        """Who answers for each model."""
-        return self._serving
+        """The active models by name."""
+        return self._active
 
     def load(self, path: str) -> Version:
-        """Read and verify a bundle of the bundle folder, without serving it."""
+        """Read and verify a file of the bundle directory."""
         return Version.of(read_bundle(bundle_path(self._bundles, path), verify=True))
 
     def version(self, model: str, version: str) -> Version:
-        """A deployed version in memory, which is read if it is not."""
+        """A deployed version, which is loaded if it is not in memory."""
         found = self._loaded.get(version)
         if found is None:
             found = self._loaded[version] = self._read(model, version)
-            self._forget()
+            self._evict()
         return found
 
     def facts(self, model: str, version: str) -> Facts:
-        """What is listed of a deployed version, which is read once and not kept in memory for it."""
+        """Facts of a deployed version, which is read once and not kept in memory."""
         found = self._facts.get(version)
         if found is None:
             bundle = self._loaded.get(version) or self._read(model, version)
@@ -200,59 +189,63 @@ class Registry:
         return found
 
     def refresh(self) -> bool:
-        """Serve what the state file says; whether that was anything new.
+        """Apply the state file; whether it or a region changed.
 
-        A model whose new bundle cannot be read goes on as it was, which is logged; the others are not held up.
+        A model whose new bundle cannot be loaded stays as it is, which is logged; other models are not affected.
         """
         now_ms = self._now_ms()
         stamp = self._file.stamp()
-        if stamp == self._stamp and now_ms < self._next_end_ms:
+        if stamp == self._stamp and now_ms < self._expires_ms:
             return False
         with self._lock:
             stamp = self._file.stamp()
             state = self._file.read()
-            if state == self._state and self._stamp is not None and now_ms < self._next_end_ms:
+            if state == self._state and self._stamp is not None and now_ms < self._expires_ms:
                 self._stamp = stamp
                 return False
             self._state = state
-            self._next_end_ms = math.inf
-            serving = {}
+            active, expires_ms = {}, math.inf
             for name, model in state.models.items():
                 try:
-                    serving[name] = self._make(name, model)
+                    active[name], ends_ms = self._make(name, model)
+                    expires_ms = min(expires_ms, ends_ms)
                 except DarkSightError as error:
-                    _log.error("model_kept_as_it_was", extra={"model": name, "error": error.message})
-                    if name in self._serving:
-                        serving[name] = self._serving[name]
-            self._serving = serving
-            self._stamp = stamp
-            self._forget()
+                    _log.error("model_reload_failed", extra={"model": name, "error": error.message})
+                    if name in self._active:
+                        active[name] = self._active[name]
+            self._active, self._pinned = active, {}
+            self._expires_ms, self._stamp = expires_ms, stamp
+            self._evict()
         return True
 
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path
         found = Version.of(read_bundle(deployed_path(self._bundles, path, version), verify=True))
         if found.version != version:
-            raise ConfigError(f"the file of version {version[:_SHORTEST]} now holds {found.version[:_SHORTEST]}")
+            raise ConfigError(f"the file of version {version[:_SHORTEST]} has version {found.version[:_SHORTEST]} now")
         return found
 
-    def _make(self, name: str, model: ModelState) -> ActiveModel:
-        shadow = self._under_policy(name, model, model.shadow) if model.shadow else None
-        return replace(self._under_policy(name, model, model.active), shadow=shadow)
+    def _make(self, name: str, model: ModelState) -> tuple[ActiveModel, float]:
+        """The active version of a model with its shadow, and when the first of their regions expires."""
+        active, ends_ms = self._under_policy(name, model, model.active)
+        shadow = None
+        if model.shadow:
+            shadow, shadow_ends_ms = self._under_policy(name, model, model.shadow)
+            ends_ms = min(ends_ms, shadow_ends_ms)
+        return replace(active, shadow=shadow), ends_ms
 
-    def _under_policy(self, name: str, model: ModelState, version: str) -> ActiveModel:
+    def _under_policy(self, name: str, model: ModelState, version: str) -> tuple[ActiveModel, float]:
         bundle, deployment = self.version(name, version), model.versions[version]
-        current = self._serving.get(name)
+        current = self._active.get(name)
         now_ms = self._now_ms()
         gate, is_certified = effective_gate(bundle, deployment.policy)
         gate = _with_regions(gate, deployment)
-        ends = [region.expires_ms for region in gate.regions if region.expires_ms > now_ms]
-        self._next_end_ms = min([self._next_end_ms, *ends])
+        ends_ms = min((region.expires_ms for region in gate.regions if region.expires_ms > now_ms), default=math.inf)
         gate = gate.at(now_ms)
-        # What is accepted outside of regions is not what was certified.
+        # The certificate does not cover what is accepted outside of regions.
         is_certified &= not gate.regions
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
-            return replace(current, shadow=None)
+            return replace(current, shadow=None), ends_ms
         rule = (0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)
         counts = self._counts.model(
             name,
@@ -262,24 +255,31 @@ class Registry:
             class_names=bundle.class_names,
         )
         policy = ScoringPolicy(bundle.scorer, gate)
-        return ActiveModel(name, bundle, gate, policy, counts.set_rule(*rule), is_certified)
+        return ActiveModel(name, bundle, gate, policy, counts.set_rule(*rule), is_certified), ends_ms
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000.0)
 
-    def _other(self, model: str, serving: ActiveModel, version: str) -> ActiveModel:
-        """A version that was asked for by name."""
-        state = self._state.models[model]
+    def _pin(self, model: str, active: ActiveModel, version: str) -> ActiveModel:
+        """A version that was asked for by name, made once."""
+        state, pinned = self._state.models[model], self._pinned
         found = find_version(model, state, version)
-        if found == serving.version:
-            return serving
-        if serving.shadow is not None and serving.shadow.version == found:
-            return serving.shadow
-        with self._lock:
-            return self._under_policy(model, state, found)
+        if found == active.version:
+            return active
+        if active.shadow is not None and active.shadow.version == found:
+            return active.shadow
+        made = pinned.get((model, found))
+        if made is None or made[1] <= self._now_ms():
+            with self._pin_lock:
+                made = pinned.get((model, found))
+                if made is None or made[1] <= self._now_ms():
+                    made = pinned[model, found] = self._under_policy(model, state, found)
+                    for old in list(pinned)[:-_KEPT]:
+                        pinned.pop(old)
+        return made[0]
 
-    def _forget(self) -> None:
-        """Keep the versions that may be asked for next, and a few more."""
+    def _evict(self) -> None:
+        """Keep the versions that may be needed next, and a few more."""
         wanted = {version for model in self._state.models.values() for version in (model.active, model.shadow)}
         wanted |= {model.previous[-1] for model in self._state.models.values() if model.previous}
         # Several threads may be here at once.
@@ -288,7 +288,7 @@ class Registry:
 
 
 def find_version(name: str, model: ModelState, version: str) -> str:
-    """The deployed version of a model that begins with the digits given."""
+    """The deployed version of a model that starts with these digits."""
     if len(version) < _SHORTEST:
         raise RequestError(f"version: give at least {_SHORTEST} digits of it", field="version")
     found = [each for each in model.versions if each.startswith(version)]
@@ -298,17 +298,17 @@ def find_version(name: str, model: ModelState, version: str) -> str:
 
 
 def gate_of(bundle: Bundle) -> Gate:
-    """The gate of a bundle; one without has an outlier rule at `DEFAULT_ALPHA`."""
+    """The gate of a bundle; without one, an outlier rule at `DEFAULT_ALPHA`."""
     return _with_alpha(Gate(), len(bundle.calibration), DEFAULT_ALPHA) if bundle.gate is None else bundle.gate
 
 
 def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, bool]:
-    """The gate in force, and whether the certificate of the bundle covers it.
+    """The gate under an override, and whether the certificate of the bundle covers it.
 
     Raises
     ------
     ConfigError
-        If the override cannot be meant for this bundle.
+        If the override is not valid for this bundle.
     """
     gate = bundle.gate
     if override.fail_open is not None:
@@ -322,7 +322,7 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
 
 
 def _with_regions(gate: Gate, deployment: Deployment) -> Gate:
-    """A gate with the regions that are enforced for its version, besides those that its bundle brought."""
+    """A gate with the enforced regions of its version, besides those of its bundle."""
     enforced = [saved.region for saved in deployment.regions.values() if saved.is_enforced]
     return replace(gate, regions=(*gate.regions, *enforced)) if enforced else gate
 
@@ -332,64 +332,6 @@ def _with_alpha(gate: Gate, rows: int, alpha: float) -> Gate:
         return replace(gate, outlier=None)
     outlier = cutoff(rows, alpha)
     if outlier.rank < 1:
-        # With so few calibration rows no p-value is as small: the rule could never reject.
+        # With so few calibration rows no p-value is that small.
         return replace(gate, outlier=None)
     return replace(gate, outlier=outlier)
-
-
-def bundle_path(folder: Path, path: str) -> Path:
-    """A file of the bundle folder; RequestError for a path that leads out of it."""
-    full = (folder / path).resolve()
-    if not path or not full.is_relative_to(folder.resolve()):
-        raise RequestError("path: must name a file in the server's bundle folder", field="path")
-    return full
-
-
-def named_bundle(folder: Path, path: Path) -> Path:
-    """A bundle that the command line names, from here or from the bundle folder; ConfigError if it is in neither."""
-    found = path if path.exists() or path.is_absolute() else bundle_path(folder, str(path))
-    if not found.is_file():
-        raise ConfigError(f"{path}: there is no such file, neither here nor in the bundle folder {folder}")
-    return found
-
-
-def deployed_path(folder: Path, path: str, version: str) -> Path:
-    """The file of a version: the one called after it if there is one, else the one that it was deployed from."""
-    own = folder / _own_name(version)
-    return own if own.is_file() else bundle_path(folder, path)
-
-
-def take_in(folder: Path, bundle: Path, version: str) -> str:
-    """Path of a bundle relative to the bundle folder; a file from elsewhere is copied there under its version."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if bundle.resolve().is_relative_to(folder.resolve()):
-        return str(bundle.resolve().relative_to(folder.resolve()))
-    return _copy_in(folder, bundle, version)
-
-
-def keep_at_hand(folder: Path, path: str, bundle: Path, version: str) -> None:
-    """Let a version that another replica deployed from its own folder be found in this one.
-
-    Parameters
-    ----------
-    folder, path
-        The bundle folder here, and the path in it that the other replica named.
-    bundle, version
-        A file with that version.
-    """
-    if bundle.resolve() != deployed_path(folder, path, version).resolve():
-        folder.mkdir(parents=True, exist_ok=True)
-        _copy_in(folder, bundle, version)
-
-
-def _own_name(version: str) -> str:
-    return f"{version}.safetensors"
-
-
-def _copy_in(folder: Path, bundle: Path, version: str) -> str:
-    name = _own_name(version)
-    if not (folder / name).exists():
-        draft = folder / f"{name}.new"
-        shutil.copyfile(bundle, draft)
-        draft.replace(folder / name)
-    return name

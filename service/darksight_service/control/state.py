@@ -1,52 +1,25 @@
-"""Which models there are, what serves and under which policy: the fold of an append-only list of changes.
+"""The state of all models: versions, policies and regions, as the audit trail of changes leaves them.
 
-Every replica folds the same changes in the same order and so arrives at the same state. Folding never fails: a change
-that makes no sense any more, such as an activation of a version that another change removed, leaves the state as it is.
+Every replica applies the same changes in the same order and so has the same state. Applying never fails: a change that
+is not valid any more, such as the activation of an unknown version, leaves the state as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.regions import MAX_REGIONS, Region
+from darksight_service.store.audit import Change
 
-__all__ = ["Change", "Deployment", "ModelState", "PolicyOverride", "SavedRegion", "State", "apply_change"]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One line of the audit trail.
-
-    Parameters
-    ----------
-    kind
-        `deploy`, `activate`, `rollback`, `shadow`, `policy` or `region`.
-    model
-        Which it concerns.
-    payload
-        What of it: `version`, and `path` and `activate`, or the fields of a `PolicyOverride`, or the name of a `region`
-        and an `action`: `save` with `polygon` and `expires_ms`, `enforce`, `shadow` or `remove`.
-    author, comment
-        Who and why, as they said.
-    id, changed_ms
-        Given by the store.
-    """
-
-    kind: str
-    model: str
-    payload: Mapping[str, Any]
-    author: str = ""
-    comment: str = ""
-    id: int = 0
-    changed_ms: int = 0
+__all__ = ["Deployment", "ModelState", "PolicyOverride", "SavedRegion", "State", "apply_change", "apply_changes"]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOverride:
-    """What an operator sets over the gate of a bundle; None leaves what the bundle says.
+    """Settings of an operator over the gate of a bundle; None keeps that of the bundle.
 
     Parameters
     ----------
@@ -63,7 +36,7 @@ class PolicyOverride:
     fail_open: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it, which has no infinity."""
+        """JSON values; an infinite threshold is a text that float() reads."""
         return {**asdict(self), "threshold": None if self.threshold is None else str(self.threshold)}
 
     @classmethod
@@ -80,15 +53,13 @@ class SavedRegion:
     Parameters
     ----------
     region
-        Its name, polygon and end.
+        Name, polygon and expiry.
     is_enforced
-        Whether the gate refuses there; else it only shows what it would refuse.
+        Whether the gate rejects inside; else the region is a shadow, which changes no decision.
     author, comment
-        Of who saved it.
-    id
-        Number of the change that saved it.
-    saved_ms
-        When, in Unix milliseconds.
+        Of the operator who saved it.
+    id, saved_ms
+        Number and time, in Unix milliseconds, of the change that saved it.
     """
 
     region: Region
@@ -98,12 +69,12 @@ class SavedRegion:
     id: int = 0
     saved_ms: int = 0
 
-    def is_over(self, ms: int) -> bool:
-        """Whether it has ended at a time, in Unix milliseconds."""
+    def has_expired(self, ms: int) -> bool:
+        """Whether it has expired at a time, in Unix milliseconds."""
         return 0 < self.region.expires_ms <= ms
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """JSON values."""
         others = {name: getattr(self, name) for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
         return {**self.region.settings(), **others}
 
@@ -116,17 +87,17 @@ class SavedRegion:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A version that may serve.
+    """A deployed version.
 
     Parameters
     ----------
     path
-        Of its file, relative to the bundle folder.
+        Of its file, relative to the bundle directory.
     deployed_ms
-        Since when, in Unix milliseconds.
+        When it was deployed, in Unix milliseconds.
     policy
-        What was set for this version. A new version starts from its own gate, and a roll-back restores the decisions
-        of before to the last bit.
+        Override of this version. A new version starts with its own gate, and a roll-back restores the previous
+        decisions exactly.
     regions
         Regions of this version's map, by name; another version has another map.
     """
@@ -137,7 +108,7 @@ class Deployment:
     regions: Mapping[str, SavedRegion] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """JSON values."""
         return {
             "path": self.path,
             "deployed_ms": self.deployed_ms,
@@ -155,7 +126,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What one model serves; `previous` are the versions that were active before, the latest last."""
+    """Versions of one model; `previous` are the versions that were active before, the latest last."""
 
     active: str = ""
     previous: tuple[str, ...] = ()
@@ -174,13 +145,13 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All models, and the last change that is in here."""
+    """All models, and the number of the last change that was applied."""
 
     models: Mapping[str, ModelState] = field(default_factory=dict)
     last_change: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """JSON values."""
         models = {
             name: {
                 "active": model.active,
@@ -214,6 +185,14 @@ def apply_change(state: State, change: Change) -> State:
     return State(models, max(state.last_change, change.id))
 
 
+def apply_changes(state: State, changes: Iterable[Change]) -> State:
+    """The state after the changes that are not in it yet, if they follow its last one without a gap."""
+    for change in changes:
+        if change.id == state.last_change + 1:
+            state = apply_change(state, change)
+    return state
+
+
 def _changed(model: ModelState, change: Change) -> ModelState:
     payload = change.payload
     if change.kind == "deploy":
@@ -238,9 +217,9 @@ def _changed(model: ModelState, change: Change) -> ModelState:
 
 
 def _changed_regions(regions: Mapping[str, SavedRegion], change: Change) -> Mapping[str, SavedRegion]:
-    """The regions after a change; a name that is taken stays with who had it, until that region ends."""
-    # By the clock of the change, not by ours: every replica must come to the same regions.
-    left = {name: saved for name, saved in regions.items() if not saved.is_over(change.changed_ms)}
+    """The regions after a change; a name in use stays with its region until that expires."""
+    # By the time of the change, not by the clock: every replica must have the same regions.
+    left = {name: saved for name, saved in regions.items() if not saved.has_expired(change.changed_ms)}
     payload = change.payload
     name, action = payload["region"], payload["action"]
     if action == "save" and name not in left and len(left) < MAX_REGIONS:

@@ -1,8 +1,8 @@
-"""The state of the registry in a file that all processes of a replica share.
+"""The state of all models in a file that all processes of a replica share.
 
-`registry.json` is replaced as a whole, so a reader sees the state before a change or after it. Who changes it holds a
-lock from reading to replacing, so no change is lost when two workers change it at once. A reader looks whether the file
-changed by asking for its status, which costs microseconds.
+`registry.json` is replaced as a whole, so a reader sees the state before a change or after it. A writer holds a lock
+from reading to replacing, so no change is lost when two processes write. A reader detects a change from the status of
+the file, which takes microseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMA = 1
 
 
 class StateFile:
-    """The state file of a data folder.
+    """The state file of a data directory.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class StateFile:
         self.path = path
 
     def stamp(self) -> tuple[int, int]:
-        """Something that changes whenever the file does."""
+        """A value that changes with the file."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -48,22 +48,22 @@ class StateFile:
         Raises
         ------
         RefusedError
-            If the file is not one of ours, or of a later release.
+            If the file is not a state file of this release.
         """
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["schema"] != _SCHEMA:
-                raise RefusedError(f"{self.path}: has schema {data['schema']}, this release reads {_SCHEMA}")
+                raise RefusedError(f"{self.path}: has schema {data['schema']}, but this release reads {_SCHEMA}")
             return State.from_dict(data)
         except FileNotFoundError:
             return State()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RefusedError(
-                f"{self.path}: is not a registry; restore it, or move it away to start from the store's audit trail"
+                f"{self.path}: is not a state file; restore it, or move it away to start from the audit trail"
             ) from error
 
     def update(self, change: Callable[[State], State]) -> State:
-        """Replace the state by what `change` makes of it, with no other change in between."""
+        """Replace the state by `change(state)`, with no other change in between; `change` must not block."""
         with self._locked():
             before = self.read()
             after = change(before)
@@ -74,7 +74,7 @@ class StateFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A file of its own: the state file is another one after every change.
+        # Not the state file itself, which is replaced by every change.
         with open(self.path.with_suffix(".lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

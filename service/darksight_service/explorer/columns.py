@@ -1,8 +1,8 @@
-"""Arrays to the browser without a detour through text.
+"""Arrays for the browser as bytes.
 
 The bytes are the length of a JSON header (4 bytes, little-endian), the header, and the arrays, each at a multiple of 8
-bytes. The header has `meta` and, by name, type and place of each array: `static/api.js` makes typed arrays of them that
-lie in the same memory. 100,000 points of seven columns are 2.5 MB and no parsing; as JSON they were 9 MB.
+bytes. The header has `meta` and, by name, type and offset of each array: `static/api.js` makes typed arrays of them in
+the memory of the response. 100,000 points of seven columns are 2.5 MB without parsing; as JSON they were 9 MB.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Columns"]
+from darksight_core.scored import SCHEMA
+from darksight_service.store.points import PointTable, score_values
+
+__all__ = ["Columns", "point_columns"]
 
 _ALIGN = 8
+_PARTS = {part: column.stored for column in SCHEMA if column.browser for part in column.parts}
 _TYPES = frozenset({"float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Arrays by name, of any shape, and JSON values that belong to them."""
+    """Arrays by name, of any shape, with JSON values."""
 
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The bytes that are sent."""
+        """The bytes of the response."""
         arrays = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
         columns, offset = {}, 0
         for name, array in arrays.items():
@@ -42,3 +46,14 @@ class Columns:
         for array in arrays.values():
             parts += [array.tobytes(), bytes(-array.nbytes % _ALIGN)]
         return b"".join(parts)
+
+
+def point_columns(points: PointTable) -> dict[str, NDArray[Any]]:
+    """The columns of stored points that the map draws."""
+    values = score_values(points)
+    return {
+        "id": points.ids.view(np.uint8).reshape(-1),
+        "time": points.received_ms.astype(np.float64),
+        "label": points.label.astype(np.int32),
+        **{part: values[part].astype(kind) for part, kind in _PARTS.items()},
+    }

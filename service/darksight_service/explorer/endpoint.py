@@ -15,7 +15,7 @@ from darksight_service.errors import RequestError
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.inputs import Input, VersionInput
 from darksight_service.settings import Settings
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 from darksight_service.validation import first_problem
 
 __all__ = ["Call", "Endpoint", "Sources", "read_body", "read_query"]

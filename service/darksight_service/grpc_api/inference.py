@@ -1,12 +1,11 @@
-"""The Open Inference Protocol on the wire, so that clients of Triton and KServe need no change.
+"""The Open Inference Protocol over gRPC, so that clients of Triton and KServe work unchanged.
 
     input     "probs" or "logits", FP32 or FP64, [n, K] or [K]; raw or typed contents
     outputs   points [n, 2], log_density, log_kde, p_value [n] FP64; decision, reason [n] INT32, numbered as in
               darksight/v1/monitor.proto
 
-What a Score answers beside columns travels as parameters of the response: `batch_id` (row r of it is the prediction
-"<batch_id>-<r>") and `recorded`. The parameter `partial_ok` of a request says that a bad row may be answered as such.
-Answers are raw where requests were.
+The response has the parameters `batch_id` (row r has the prediction id "<batch_id>-<r>") and `recorded`. With the
+parameter `partial_ok` of a request, a row that is not valid does not fail the call. Responses are raw if requests are.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.gate.gate import LOGIT_SCORES
+from darksight_core.scored import SCHEMA
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
-from darksight_service.ingest.records import MAX_ROWS
-from darksight_service.scoring.service import Scored, ScoringService, Tensor
+from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
+from darksight_service.store.ids import MAX_ROWS
 
 __all__ = ["InferenceServicer"]
 
@@ -39,7 +39,7 @@ _PLATFORM = "darksight"
 
 
 class _Output(NamedTuple):
-    """A tensor of the answer: its type here and on the wire, and the size of a row."""
+    """A tensor of the response: its types in numpy and in the protocol, and the shape of a row."""
 
     dtype: np.dtype[Any]
     datatype: str
@@ -55,12 +55,11 @@ _INPUTS: Mapping[str, tuple[np.dtype[Any], str]] = {
     "FP64": (np.dtype("<f8"), "fp64_contents"),
 }
 _OUTPUTS = {
-    "points": _DOUBLE._replace(row_shape=(2,)),
-    "log_density": _DOUBLE,
-    "log_kde": _DOUBLE,
-    "p_value": _DOUBLE,
-    "decision": _NUMBER,
-    "reason": _NUMBER,
+    column.name: (_DOUBLE if column.dtype == "<f8" else _NUMBER)._replace(
+        row_shape=(column.width,) if column.width > 1 else ()
+    )
+    for column in SCHEMA
+    if column.response
 }
 
 
@@ -70,9 +69,9 @@ class InferenceServicer:
     Parameters
     ----------
     monitor
-        Which answers.
+        Scores and records.
     bulk
-        Where large batches are judged.
+        Where large batches are scored.
     """
 
     def __init__(self, monitor: ScoringService, bulk: BulkPool) -> None:
@@ -97,7 +96,7 @@ class InferenceServicer:
         return pb2.ServerLiveResponse(live=True).SerializeToString()
 
     def server_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerReady: if there is a model to ask."""
+        """ServerReady: whether there is a model."""
         return pb2.ServerReadyResponse(ready=bool(self._monitor.models())).SerializeToString()
 
     def model_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -117,12 +116,12 @@ class InferenceServicer:
     def model_metadata(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ModelMetadata: the one input that is needed, and all outputs."""
         request = parse(pb2.ModelMetadataRequest, data)
-        serving = self._monitor.model(request.name, request.version)
+        active = self._monitor.model(request.name, request.version)
         tensor = pb2.ModelMetadataResponse.TensorMetadata
-        name, classes = _needed(serving)
+        name, classes = _needed(active)
         response = pb2.ModelMetadataResponse(
-            name=serving.model,
-            versions=[serving.version],
+            name=active.model,
+            versions=[active.version],
             platform=_PLATFORM,
             inputs=[tensor(name=name, datatype="FP32", shape=[-1, classes])],
             outputs=[
@@ -135,10 +134,10 @@ class InferenceServicer:
     def model_config(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ModelConfig: the same as Triton puts it, without the batch in shapes."""
         request = parse(pb2.ModelConfigRequest, data)
-        serving = self._monitor.model(request.name, request.version)
-        name, classes = _needed(serving)
+        active = self._monitor.model(request.name, request.version)
+        name, classes = _needed(active)
         config = pb2.ModelConfig(
-            name=serving.model,
+            name=active.model,
             platform=_PLATFORM,
             backend=_PLATFORM,
             max_batch_size=MAX_ROWS,
@@ -156,7 +155,7 @@ class InferenceServicer:
         parse(pb2.RepositoryIndexRequest, data)
         index = pb2.RepositoryIndexResponse.ModelIndex
         models = [
-            index(name=name, version=serving.version, state="READY") for name, serving in self._monitor.models().items()
+            index(name=name, version=active.version, state="READY") for name, active in self._monitor.models().items()
         ]
         return pb2.RepositoryIndexResponse(models=models).SerializeToString()
 
@@ -166,7 +165,7 @@ class InferenceServicer:
         names = _wanted(request)
         kind, values = _read_input(request)
 
-        def answer() -> Scored:
+        def score() -> ScoreReply:
             return self._monitor.score(
                 request.model_name,
                 request.model_version,
@@ -176,18 +175,18 @@ class InferenceServicer:
                 is_wanted=context.is_active,
             )
 
-        scored = self._bulk.run(4 * values.shape[0] * values.shape[1], answer)
-        return _response(request, scored, names).SerializeToString()
+        reply = self._bulk.run(4 * values.shape[0] * values.shape[1], score)
+        return _response(request, reply, names).SerializeToString()
 
 
-def _needed(serving: ActiveModel) -> tuple[str, int]:
+def _needed(active: ActiveModel) -> tuple[str, int]:
     """Name of the input that a model needs, and K."""
-    name = "logits" if serving.gate.reject_score in LOGIT_SCORES else "probs"
-    return name, serving.bundle.scorer.n_inputs
+    name = "logits" if active.gate.reject_score in LOGIT_SCORES else "probs"
+    return name, active.bundle.scorer.n_inputs
 
 
 def _wanted(request: pb2.ModelInferRequest) -> Sequence[str]:
-    """Outputs that are asked for; all if none is."""
+    """The requested outputs; all if none is named."""
     for output in request.outputs:
         if output.name not in _OUTPUTS:
             raise RequestError(
@@ -209,7 +208,7 @@ def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any] | Ten
         raise RequestError(f"inputs: {tensor.name} must be FP32 or FP64, not {tensor.datatype[:20]!r}", field="inputs")
     dtype, field = _INPUTS[tensor.datatype]
     shape = tuple(tensor.shape)
-    # Beyond that numpy refuses even an array without a row.
+    # numpy has no larger arrays, not even without rows.
     if len(shape) not in (1, 2) or min(shape) < 0 or max(shape) > 1 << 31:
         raise RequestError(f"inputs: {tensor.name} must be [n, K] or [K], not {list(shape)[:8]}", field="inputs")
     if request.raw_input_contents:
@@ -231,14 +230,14 @@ def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any] | Ten
     return tensor.name, np.frombuffer(data, dtype).reshape(rows, classes)
 
 
-def _response(request: pb2.ModelInferRequest, scored: Scored, names: Sequence[str]) -> pb2.ModelInferResponse:
+def _response(request: pb2.ModelInferRequest, reply: ScoreReply, names: Sequence[str]) -> pb2.ModelInferResponse:
     """Columns as tensors."""
-    response = pb2.ModelInferResponse(model_name=scored.model, model_version=scored.version, id=request.id)
-    response.parameters["batch_id"].string_param = str(uuid.UUID(bytes=scored.batch_id))
-    response.parameters["recorded"].bool_param = scored.recorded
+    response = pb2.ModelInferResponse(model_name=reply.model, model_version=reply.version, id=request.id)
+    response.parameters["batch_id"].string_param = str(uuid.UUID(bytes=reply.batch_id))
+    response.parameters["recorded"].bool_param = reply.recorded
     for name in names:
         output = _OUTPUTS[name]
-        column = scored.block.column(name).astype(output.dtype, copy=False)
+        column = reply.block.column(name).astype(output.dtype, copy=False)
         tensor = response.outputs.add(name=name, datatype=output.datatype, shape=column.shape)
         if request.raw_input_contents:
             response.raw_output_contents.append(column.tobytes())

@@ -18,7 +18,7 @@ from darksight_service.control.tokens import OPEN
 from darksight_service.grpc_api.admin import Admin
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import CallPool, StreamPool
-from darksight_service.grpc_api.scoring import Scoring
+from darksight_service.grpc_api.scoring import ScoreCall, Scoring
 from darksight_service.grpc_api.status import abort, abort_code
 from darksight_service.metrics.processes import ProcessCounts
 
@@ -62,7 +62,7 @@ class MethodTable:
         """MonitorService, AdminService and GRPCInferenceService."""
         unary, regions = self._unary, admin.regions
         table = {
-            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True),
+            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True, read=ScoreCall),
             f"/{MONITOR}/ScoreStream": self._stream("score", scoring.score_stream),
             f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
             f"/{MONITOR}/ListPoints": unary("read", scoring.list_points),
@@ -117,14 +117,15 @@ class MethodTable:
     def _unary(
         self,
         scope: str,
-        behaviour: Callable[[bytes, grpc.ServicerContext], bytes],
-        is_short: Callable[[bytes], bool] | None = None,
+        behaviour: Callable[[Any, grpc.ServicerContext], bytes],
+        is_short: Callable[[Any], bool] | None = None,
         *,
         scores: bool = False,
+        read: Callable[[bytes], Any] | None = None,
     ) -> Method:
         trailers = (self.worker_header,)
 
-        def call(request: bytes, context: grpc.ServicerContext) -> Any:
+        def call(request: Any, context: grpc.ServicerContext) -> Any:
             self.counts.start_call()
             code = 0
             try:
@@ -138,7 +139,7 @@ class MethodTable:
 
         # `CallPool` reads these attributes.
         call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
-        return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.calls)
+        return Method(scope, grpc.unary_unary_rpc_method_handler(call, read), self.calls)
 
     def _stream(self, scope: str, behaviour: Callable[..., Iterator[bytes]]) -> Method:
         def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

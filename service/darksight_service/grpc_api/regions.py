@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import grpc
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from darksight_core.map.regions import MAX_CORNERS, Region
-from darksight_core.scored import Decision
 from darksight_service.control.regions import ListedRegion, Regions
-from darksight_service.control.state import Change
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
+from darksight_service.store.audit import Change
 from darksight_service.store.read.live_accuracy import Share
-
-if TYPE_CHECKING:
-    from darksight_service.store import StoredPoint
 
 __all__ = ["RegionCalls"]
 
@@ -63,16 +59,16 @@ class RegionCalls:
             reference_points=found.reference_points,
             reference_inside=found.reference_inside,
             reference_accuracy=_accuracy(found.reference_accuracy),
-            examined=found.looked_at,
-            since=timestamp(found.since_ms) if found.looked_at else None,
+            examined=found.examined,
+            since=timestamp(found.since_ms) if found.examined else None,
             accepted=found.accepted,
             inside=found.inside,
             inside_accepted=found.inside_accepted,
-            inside_rejected=found.inside_refused,
+            inside_rejected=found.inside_rejected,
             accuracy=_accuracy(found.accuracy),
             accepted_accuracy=_accuracy(found.accepted_accuracy),
-            new_accuracy=_accuracy(found.fresh_accuracy),
-            examples=[_example(point) for point in found.examples],
+            new_accuracy=_accuracy(found.new_accuracy),
+            examples=[_example(point) for point in found.examples.rows()],
         )
         return response.SerializeToString()
 
@@ -130,9 +126,9 @@ class RegionCalls:
             is_same_map=found.is_same_map,
             stored_rows=found.stored_rows,
             reference_rows=found.reference_rows,
-            rows_inside=found.held,
-            other_rows=found.others,
-            other_rows_inside=found.taken_in,
+            rows_inside=found.rows_inside,
+            other_rows=found.other_rows,
+            other_rows_inside=found.other_rows_inside,
             is_saved=found.saved is not None,
         )
         return response.SerializeToString()
@@ -185,14 +181,11 @@ def _accuracy(share: Share) -> admin_pb2.Accuracy:
     return admin_pb2.Accuracy(rows=share.rows, correct=share.right, low=share.low, high=share.high)
 
 
-def _example(point: StoredPoint) -> admin_pb2.RegionExample:
+def _example(point: dict[str, Any]) -> admin_pb2.RegionExample:
     return admin_pb2.RegionExample(
-        prediction_id=point.prediction_id,
-        x=point.x,
-        y=point.y,
-        predicted=point.predicted if point.predicted >= 0 else None,
-        label=point.label if point.label >= 0 else None,
-        is_accepted=point.decision == Decision.ACCEPT,
-        probabilities=point.probs.tolist(),
-        received_at=timestamp(point.received_ms),
+        **{name: point[name] for name in ("prediction_id", "x", "y", "is_accepted")},
+        predicted=point["predicted"] if point["predicted"] >= 0 else None,
+        label=point["label"] if point["label"] >= 0 else None,
+        probabilities=point["probs"].tolist(),
+        received_at=timestamp(point["received_ms"]),
     )

@@ -1,7 +1,7 @@
-"""MonitorService on the wire.
+"""MonitorService over gRPC.
 
-Requests come as bytes: what is no message is the caller's mistake and gets INVALID_ARGUMENT, where gRPC's own decoding
-would answer INTERNAL. Columns of a response are cut out of the result block, so that no number becomes an object.
+Requests arrive as bytes: bytes that are not a message get INVALID_ARGUMENT, where gRPC's own decoding would return
+INTERNAL. Columns of a response are cut out of the result block, so that no number becomes an object.
 """
 
 from __future__ import annotations
@@ -23,21 +23,42 @@ from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.status import abort_code, status_of
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
 from darksight_service.metrics.processes import ProcessCounts
-from darksight_service.scoring.service import Scored, ScoringService, Tensor
+from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
+from darksight_service.store.points import PointFilter
 
 if TYPE_CHECKING:
-    from darksight_service.store import Store, StoredPoint
+    # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.
+    from darksight_service.store.store import Store
 
-__all__ = ["Scoring", "parse", "read_values", "write_response"]
+__all__ = ["ScoreCall", "Scoring", "parse", "read_values", "write_response"]
 
 M = TypeVar("M", bound=Message)
 
-# What the thread that reads for gRPC may do by itself.
+# Calls that the thread that reads for gRPC may answer by itself.
 _SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
 _MAX_PAGE = 10_000
 _DEFAULT_PAGE = 100
 _MAX_CLASSES = 1 << 20
 _FOREVER = (1 << 48) - 1
+
+
+class ScoreCall:
+    """The message of a Score call, which is parsed once, by the first that asks for it."""
+
+    __slots__ = ("_data", "_request")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._request: monitor_pb2.ScoreRequest | None = None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def request(self) -> monitor_pb2.ScoreRequest:
+        """The request; RequestError if the bytes are not one."""
+        if self._request is None:
+            self._request = parse(monitor_pb2.ScoreRequest, self._data)
+        return self._request
 
 
 class Scoring:
@@ -46,15 +67,15 @@ class Scoring:
     Parameters
     ----------
     monitor
-        Which answers.
+        Scores and records.
     bulk
-        Where large batches are judged.
+        Where large batches are scored.
     store
-        Gives the store for stored points, opened when it is first needed.
+        Returns the store, which is opened when it is first needed.
     counts
         Counters of the process.
     waits_for_disk
-        Whether an answer does.
+        Whether a reply waits for fsync.
     """
 
     def __init__(
@@ -72,28 +93,28 @@ class Scoring:
         self._counts = counts
         self._waits_for_disk = waits_for_disk
 
-    def score(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+    def score(self, call: ScoreCall, context: grpc.ServicerContext) -> bytes:
         """Score."""
-        return write_response(self._answer(parse(monitor_pb2.ScoreRequest, data), context))
+        return write_response(self._reply(call.request(), context))
 
-    def is_short(self, data: bytes) -> bool:
-        """Whether a Score waits for nothing and is over in a millisecond: few values, and no version to be read."""
-        if self._waits_for_disk or len(data) > _SHORT_BYTES:
+    def is_short(self, call: ScoreCall) -> bool:
+        """Whether a Score waits for nothing and takes less than a millisecond: few values, and no version to load."""
+        if self._waits_for_disk or len(call) > _SHORT_BYTES:
             return False
         try:
-            request = monitor_pb2.ScoreRequest.FromString(data)
-        except DecodeError:
+            request = call.request()
+        except RequestError:
             return False
         shape = request.tensor.shape
         return not request.version and len(shape) == 2 and 0 < shape[0] < _SHORT_ROWS
 
     def score_stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """ScoreStream: gRPC reads the next request when this one is answered, and so holds back a caller in a hurry."""
+        """ScoreStream: gRPC reads the next request when this one is done, which limits the rate of the caller."""
         for data in requests:
             try:
                 request = parse(monitor_pb2.ScoreStreamRequest, data).request
-                answer = write_response(self._answer(request, context))
-                yield _STREAM_RESPONSE + _varint(len(answer)) + answer
+                response = write_response(self._reply(request, context))
+                yield _STREAM_RESPONSE + _varint(len(response)) + response
             except Exception as error:
                 yield ScoreStreamColumns(error=_stream_error(error)).SerializeToString()
 
@@ -119,14 +140,12 @@ class Scoring:
     def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListPoints."""
         request = parse(monitor_pb2.ListPointsRequest, data)
-        from darksight_service.store import PointFilter
-
-        serving = self._monitor.model(request.model)
+        active = self._monitor.model(request.model)
         version = self._monitor.model(request.model, request.version).version if request.version else None
         if not 0 <= request.page_size <= _MAX_PAGE:
             raise RequestError(f"page_size: must be between 1 and {_MAX_PAGE:,}", field="page_size")
         wanted = PointFilter(
-            serving.model,
+            active.model,
             version,
             since_ms=milliseconds(request.since, "since") if request.HasField("since") else 0,
             until_ms=milliseconds(request.until, "until") if request.HasField("until") else _FOREVER,
@@ -139,13 +158,13 @@ class Scoring:
             wanted, page_size=request.page_size or _DEFAULT_PAGE, page_token=request.page_token
         )
         response = monitor_pb2.ListPointsResponse(
-            points=[_point(each) for each in page.points], next_page_token=page.next_token
+            points=[_point(row) for row in page.points.rows()], next_page_token=page.next_token
         )
         return response.SerializeToString()
 
-    def _answer(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> Scored:
+    def _reply(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> ScoreReply:
         values = read_values(request)
-        answer = partial(
+        score = partial(
             self._monitor.score,
             request.model,
             request.version,
@@ -157,11 +176,11 @@ class Scoring:
             batch_id=request.batch_id,
             is_wanted=context.is_active,
         )
-        return self._bulk.run(4 * values.shape[0] * values.shape[1], answer)
+        return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """A message from its bytes; RequestError if they are none."""
+    """A message from its bytes; RequestError if they are not one."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -192,7 +211,7 @@ def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32] | Tensor:
         )
     if shape[0]:
         return Tensor(data, shape)
-    # No rows may claim any number of classes, of which numpy could make no array.
+    # Without rows the number of classes may be anything, also too large for an array.
     return np.empty((0, min(shape[1], _MAX_CLASSES)), dtype=np.float32)
 
 
@@ -208,14 +227,14 @@ def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
     return np.array([row.values for row in rows.rows], dtype=np.float32).reshape(len(rows.rows), classes)
 
 
-def write_response(scored: Scored) -> bytes:
+def write_response(reply: ScoreReply) -> bytes:
     """The ScoreResponse to a call: pieces of its result block behind the tags of their fields, in the fields' order."""
-    block = scored.block
+    block = reply.block
     data = block.data
-    parts = [_served(scored.model, scored.version), _BATCH_ID, scored.batch_id]
+    parts = [_served(reply.model, reply.version), _BATCH_ID, reply.batch_id]
     for tag, where in _fields(block.rows):
         parts += (tag, data[where])
-    if scored.recorded:
+    if reply.recorded:
         parts.append(_RECORDED)
     return b"".join(parts)
 
@@ -268,23 +287,16 @@ def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
     return outcome.label
 
 
-def _point(point: StoredPoint) -> monitor_pb2.Point:
+def _point(row: dict[str, Any]) -> monitor_pb2.Point:
+    names = ("id", "prediction_id", "model", "version", "x", "y", "log_density", "log_kde", "p_value")
     return monitor_pb2.Point(
-        id=point.id,
-        prediction_id=point.prediction_id,
-        model=point.model,
-        version=point.version,
-        received_at=timestamp(point.received_ms),
-        event_time=timestamp(point.event_ms) if point.event_ms else None,
-        x=point.x,
-        y=point.y,
-        log_density=point.log_density,
-        log_kde=point.log_kde,
-        p_value=point.p_value,
-        decision=monitor_pb2.Decision.Name(point.decision),
-        reason=monitor_pb2.Reason.Name(point.reason),
-        predicted=point.predicted if point.predicted >= 0 else None,
-        top_probability=point.top,
-        label=point.label if point.label >= 0 else None,
-        probabilities=point.probs.tolist(),
+        **{name: row[name] for name in names},
+        received_at=timestamp(row["received_ms"]),
+        event_time=timestamp(row["event_ms"]) if row["event_ms"] else None,
+        decision=row["decision"],
+        reason=row["reason"],
+        predicted=row["predicted"] if row["predicted"] >= 0 else None,
+        top_probability=row["top"],
+        label=row["label"] if row["label"] >= 0 else None,
+        probabilities=row["probs"].tolist(),
     )

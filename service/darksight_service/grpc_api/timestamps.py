@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from darksight_service.control.regions import LATEST_MS
 from darksight_service.errors import RequestError
+from darksight_service.store.ids import LATEST_MS
 
 __all__ = ["milliseconds", "timestamp"]
 

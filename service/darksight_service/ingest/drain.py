@@ -1,17 +1,17 @@
-"""The drain: moves what the spool holds into the store, in order, and gives up on nothing.
+"""The drain: moves the records of a spool into the store, in order.
 
-One step takes up to `max_rows` rows from the oldest segments, inserts them, removes the segments that are done and
-writes down how far it came in the next. The process may die between any two of these: what was inserted but not written
-down is inserted again, at most one step of it, and the store ignores records that it has (`records.record_ids`).
+One step takes up to `max_rows` rows from the oldest segments, inserts them, removes finished segments and writes its
+position in the next one. The process may die between any two of these: rows that were inserted after the last written
+position, at most one step of them, are inserted again, and the store ignores records that it has.
 
-    store away         the same rows are tried again, for ever, at growing intervals
+    store unavailable  the same rows are retried until it is available, at growing intervals
     segment damaged    its intact records are stored, the loss is counted, the file is kept as `<name>.corrupt-<time>`
-    record refused     found by bisection and moved to a file `<segment>.refused-<time>`, so that the rest can go on
-    second drainer     waits: the folder is leased by a file lock, which the kernel takes from a process that dies
+    record refused     found by bisection and moved to a file `<segment>.refused-<time>`, so that the rest is stored
+    second drain       waits: the directory is leased by a file lock, which the kernel releases when a process dies
 
-A store that refuses everything is broken, and a record is not to blame for that: one is moved aside only by a step in
-which the store took another. A file of refused records is framed like a segment: renamed to `<20 digits>.log` it is
-drained again.
+A store that refuses everything is broken, and no record is to blame: a record is moved aside only by a step in which
+the store accepted another one. A file of refused records has the format of a segment: renamed to `<20 digits>.log` it
+is drained again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,9 @@ from typing import Protocol
 from zlib import crc32
 
 from darksight_service.errors import RecordError, StoreUnavailableError
-from darksight_service.ingest.records import (
-    OutcomeBatch,
-    PointBatch,
-    PointRows,
-    count_rows,
-    decode,
-    decode_all,
-    received_ms,
-)
+from darksight_service.ingest.records import Record, count_rows, decode, decode_all
 from darksight_service.ingest.spool import SegmentFile, close_stale, frame, frames, is_same, segment_files, try_lock
+from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["Drain", "DrainStats", "DrainStore", "Inserted", "Progress"]
 
@@ -53,64 +46,64 @@ _POSITION_BYTES = 128
 
 
 class Inserted(Protocol):
-    """What a store says about one insert, in rows."""
+    """Result of an insert, in rows."""
 
     @property
     def inserted(self) -> int:
-        """Rows that are new."""
+        """New rows."""
 
     @property
     def duplicates(self) -> int:
-        """Rows that it had."""
+        """Rows that were stored before."""
 
 
 class DrainStore(Protocol):
-    """Where records go. Takes all of them or none, and each only once."""
+    """Where records go. Stores all of them or none, and each only once."""
 
-    def insert(self, batches: Sequence[PointBatch | PointRows | OutcomeBatch]) -> Inserted:
+    def insert(self, batches: Sequence[Record]) -> Inserted:
         """StoreUnavailableError if it may work later; any other error if one of the batches cannot be stored."""
 
 
 class Progress(Enum):
-    """What became of a step."""
+    """Result of a step."""
 
     MOVED = "moved"
-    """Records are in the store, and there may be more."""
+    """Records were stored, and there may be more."""
 
     IDLE = "idle"
-    """There is nothing to move."""
+    """There are no records."""
 
     FAILED = "failed"
-    """The store or the disk failed; the same records come again."""
+    """The store or the disk failed; the same records are retried."""
 
     WAITING = "waiting"
-    """Another drain has the lease."""
+    """Another drain holds the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStats:
-    """What is left to do, and what was done since the drain started.
+    """Backlog, and counts since the drain started.
 
     Parameters
     ----------
     is_leader
-        Whether this drain has the lease.
+        Whether this drain holds the lease.
     depth_bytes
-        Bytes of segments that are not in the store yet.
+        Bytes of segments that are not stored yet.
     lag_seconds
         Age of the oldest record among them, 0 if there is none.
     inserted, duplicates
-        Rows that were new to the store, and that it had.
+        New rows, and rows that were stored before.
     quarantined
-        Records moved aside because they cannot be read or stored.
+        Records moved aside because they cannot be decoded or stored.
     damaged
         Stretches of segments without an intact record.
     lost_bytes
-        Their size, with that of refused records which could not even be moved aside.
+        Their size, and that of refused records that could not be moved aside.
     errors
         Steps that failed.
     last_error
-        The latest of them; empty when a step has succeeded since.
+        Error of the last step if it failed, else empty.
     """
 
     is_leader: bool
@@ -127,7 +120,7 @@ class DrainStats:
 
 @dataclass(slots=True)
 class _Position:
-    """How far the drain came in the one segment that it has begun."""
+    """Position in the segment that was stored in part."""
 
     number: int = -1
     offset: int = 0
@@ -139,17 +132,17 @@ class _Position:
 
     @classmethod
     def decode(cls, data: bytes) -> _Position:
-        """The position, or the very beginning if it was not written whole: the store has what comes twice."""
+        """The position, or the start if it was not written completely: the store ignores records that it has."""
         checksum, _, text = data.strip().partition(b" ")
         if checksum != b"%08x" % crc32(text):
             return cls()
         return cls(*map(int, text.split()))
 
 
-# Not frozen: there is one for every record, and freezing it takes as long as its checksum.
+# Not frozen: there is one for every record, and a frozen one takes as long as its checksum.
 @dataclass(slots=True, eq=False)
 class _Item:
-    """A record on its way."""
+    """A record, and the segment that it is in."""
 
     payload: memoryview
     segment: SegmentFile
@@ -157,22 +150,22 @@ class _Item:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Records that are inserted together, decoded once however often that is tried."""
+    """Records that are inserted together; decoded once, however often the insert is retried."""
 
     items: list[_Item]
-    batches: Sequence[PointBatch | PointRows | OutcomeBatch] = ()
+    batches: Sequence[Record] = ()
 
 
 @dataclass(slots=True)
-class _Haul:
-    """What one step moves: its records, and what follows when they are in the store."""
+class _Step:
+    """The records of one step, and what to do when they are stored."""
 
     position: _Position
     rows: int = 0
     bytes: int = 0
     todo: list[_Part] = field(default_factory=list)
     first: _Item | None = None
-    is_any_taken: bool = False
+    is_any_stored: bool = False
     is_confirming: bool = False
     refused: list[tuple[_Item, Exception]] = field(default_factory=list)
     unreadable: list[tuple[_Item, Exception]] = field(default_factory=list)
@@ -186,11 +179,11 @@ class _Haul:
 
     @property
     def is_store_suspect(self) -> bool:
-        """Whether nothing was heard from the store but refusals of single records."""
-        return bool(self.refused) and not self.is_any_taken
+        """Whether the store has refused single records and stored none."""
+        return bool(self.refused) and not self.is_any_stored
 
     def is_readable(self, item: _Item) -> bool:
-        """Whether a record can be decoded; remembers those that cannot."""
+        """Whether a record can be decoded; those that cannot are kept in `unreadable`."""
         try:
             decode(item.payload)
         except RecordError as error:
@@ -199,18 +192,18 @@ class _Haul:
         return True
 
     def oldest_ms(self) -> int | None:
-        """When the first of its records came."""
+        """When the first of its records was received."""
         if self.first is None:
             return None
         try:
             batch = decode(self.first.payload)
         except RecordError:
             return None
-        return received_ms(batch.batch_id) if isinstance(batch, PointBatch) else batch.received_ms
+        return batch.received_ms if isinstance(batch, OutcomeBatch) else int(batch.received_ms[0])
 
 
 class Drain:
-    """Moves one spool folder.
+    """Drains one spool directory.
 
     Parameters
     ----------
@@ -219,15 +212,15 @@ class Drain:
     store
         Where the records go.
     max_rows
-        Rows of one insert; a single larger batch goes alone.
+        Rows of one insert; a larger batch is inserted alone.
     max_bytes
         Bytes of one insert, likewise.
     poll_seconds
-        Wait of `run` when nothing, or nothing more, is there to move.
+        Wait of `run` when there are no more records.
     backoff_seconds
         First and largest wait of `run` after a failure.
     quarantine_bytes
-        Size of files kept aside; the oldest beyond it are removed.
+        Size of files moved aside; the oldest beyond it are removed.
     clock
         Unix time in seconds.
     """
@@ -254,7 +247,7 @@ class Drain:
         self._clock = clock
         self._lease_fd = -1
         self._position = _Position()
-        self._haul: _Haul | None = None
+        self._pending: _Step | None = None
         self._data = _NO_DATA
         self._reach = 1
         self._is_behind = False
@@ -263,42 +256,42 @@ class Drain:
         self._last_error = ""
 
     def step(self) -> Progress:
-        """Move one haul; all that can go wrong outside of this process is an outcome, not an exception."""
+        """Move records once; failures outside of this process are a result, not an exception."""
         try:
             if not self._has_lease():
                 return Progress.WAITING
-            haul = self._haul = self._haul or self._collect()
-            if haul.is_empty:
-                self._haul = None
+            step = self._pending = self._pending or self._collect()
+            if step.is_empty:
+                self._pending = None
                 return Progress.IDLE
-            if not self._insert(haul):
-                # A store that is away gets the same again. After a refusal of everything a record that came meanwhile,
-                # or that lies further back, may show that the store is well.
-                if haul.is_store_suspect:
-                    self._haul = None
+            if not self._insert(step):
+                # An unavailable store gets the same records again. If it refused everything, later records may show
+                # that it works.
+                if step.is_store_suspect:
+                    self._pending = None
                     self._reach = min(2 * self._reach, _LARGEST_REACH)
                 return Progress.FAILED
-            self._finish(haul)
+            self._finish(step)
         except FileNotFoundError:
-            # No worker has made the folder yet, or somebody deleted it.
-            self._haul = None
+            # No worker has made the directory yet, or it was deleted.
+            self._pending = None
             return Progress.IDLE
         except OSError as error:
-            self._haul = None
+            self._pending = None
             self._failed(error)
             return Progress.FAILED
-        self._haul = None
+        self._pending = None
         self._reach = 1
         self._last_error = ""
         return Progress.MOVED
 
     def run(self, stop: threading.Event, *, stop_seconds: float = 10.0) -> None:
-        """Step until told to stop, then move what is left, for at most `stop_seconds` and unless the store is away."""
+        """Run steps until `stop` is set, then drain the rest for at most `stop_seconds` if the store is available."""
         failures = 0
         while not stop.is_set():
             progress = self._guarded_step()
             failures = failures + 1 if progress is Progress.FAILED else 0
-            # A commit for every few records would keep the database busy for nothing: let some gather.
+            # A commit for every few records would keep the database busy: wait for more of them.
             if progress is not Progress.MOVED or not self._is_behind:
                 stop.wait(self._pause(failures))
         give_up = time.monotonic() + stop_seconds
@@ -307,10 +300,10 @@ class Drain:
         self.close()
 
     def stats(self) -> DrainStats:
-        """What is left and what was done."""
+        """Backlog and counts."""
         depth, oldest = self._depth()
-        haul = self._haul
-        if haul is not None and (ms := haul.oldest_ms()) is not None:
+        step = self._pending
+        if step is not None and (ms := step.oldest_ms()) is not None:
             oldest = ms / 1e3
         return DrainStats(
             is_leader=self._lease_fd >= 0,
@@ -326,8 +319,8 @@ class Drain:
         )
 
     def close(self) -> None:
-        """Give the lease back."""
-        self._haul = None
+        """Release the lease."""
+        self._pending = None
         self._data = _NO_DATA
         if self._lease_fd >= 0:
             os.close(self._lease_fd)
@@ -337,21 +330,21 @@ class Drain:
         try:
             return self.step()
         except Exception as error:
-            # A defect of ours must not end the only thread that empties the disk.
-            _log.exception("drain step failed folder=%s", self._folder)
+            # A defect here must not end the only thread that empties the disk.
+            _log.exception("drain_step_failed", extra={"folder": str(self._folder)})
             self._failed(error)
-            self._haul = None
+            self._pending = None
             return Progress.FAILED
 
     def _pause(self, failures: int) -> float:
         if not failures:
             return self._poll_seconds
         first, largest = self._backoff_seconds
-        # Jitter, so that the drains of many workers do not come back to a database in step.
+        # Jitter, so that the drains of many workers do not retry at the same time.
         return min(first * 2.0 ** min(failures - 1, 32), largest) * random.uniform(0.5, 1.0)
 
     def _has_lease(self) -> bool:
-        """Hold the lease of the folder as it is now; who gets it starts from what its predecessor wrote into it."""
+        """Hold the lease of the directory, and start from the position that its previous holder wrote."""
         path = self._folder / _LEASE
         if self._lease_fd >= 0:
             if is_same(path, self._lease_fd):
@@ -364,57 +357,57 @@ class Drain:
         self._position = _Position.decode(os.pread(fd, _POSITION_BYTES, 0))
         return True
 
-    def _collect(self) -> _Haul:
-        haul = _Haul(self._position)
+    def _collect(self) -> _Step:
+        step = _Step(self._position)
         items: list[_Item] = []
         try:
             self._is_behind = False
             for segment in self._segments():
-                if not self._collect_from(segment, haul, items):
+                if not self._collect_from(segment, step, items):
                     self._is_behind = True
                     break
         except FileNotFoundError:
-            # A segment was renamed since it was listed: it and what follows come with the next step.
+            # A segment was renamed since it was listed: it and later ones are read in the next step.
             if not items:
                 raise
         if items:
-            haul.todo, haul.first = [_Part(items)], items[0]
-        return haul
+            step.todo, step.first = [_Part(items)], items[0]
+        return step
 
-    def _collect_from(self, segment: SegmentFile, haul: _Haul, items: list[_Item]) -> bool:
-        """Add the records of a segment to the haul; whether there is room for more."""
+    def _collect_from(self, segment: SegmentFile, step: _Step, items: list[_Item]) -> bool:
+        """Add the records of a segment to the step; whether it may have more."""
         start, lost = 0, 0
         if segment.number == self._position.number:
             start, lost = self._position.offset, self._position.lost
         base, data = self._read(segment, start)
         end = start
         for begin, finish, payload in frames(data, start - base, is_closed=segment.is_closed):
-            if haul.rows >= self._max_rows * self._reach or haul.bytes >= self._max_bytes * self._reach:
-                haul.position = _Position(segment.number, end, lost)
+            if step.rows >= self._max_rows * self._reach or step.bytes >= self._max_bytes * self._reach:
+                step.position = _Position(segment.number, end, lost)
                 return False
             end = base + finish
-            haul.bytes += finish - begin
+            step.bytes += finish - begin
             if payload is None:
-                haul.damaged += 1
-                haul.lost += finish - begin
+                step.damaged += 1
+                step.lost += finish - begin
                 lost += finish - begin
                 continue
             item = _Item(payload, segment)
             try:
-                haul.rows += count_rows(payload)
+                step.rows += count_rows(payload)
                 items.append(item)
             except RecordError as error:
-                haul.unreadable.append((item, error))
+                step.unreadable.append((item, error))
         if segment.is_closed:
-            haul.finished.append((segment, lost))
+            step.finished.append((segment, lost))
         elif end > start:
-            haul.position = _Position(segment.number, end, lost)
+            step.position = _Position(segment.number, end, lost)
         return True
 
     def _segments(self) -> list[SegmentFile]:
         segments = segment_files(self._folder)
         if segments and not segments[-1].is_closed:
-            # Nobody may come back for the segment of a worker that died.
+            # A worker that died may have left its segment open.
             lock = try_lock(self._folder)
             if lock is not None:
                 try:
@@ -425,7 +418,7 @@ class Drain:
         return segments
 
     def _read(self, segment: SegmentFile, start: int) -> tuple[int, bytes]:
-        """Where they begin and the bytes of a segment, at least those from `start` on; a closed one is read once."""
+        """Offset and bytes of a segment, at least those from `start` on; a closed segment is read once."""
         number, data = self._data
         if number == segment.number:
             return 0, data
@@ -437,73 +430,73 @@ class Drain:
         self._data = (segment.number, data)
         return 0, data
 
-    def _insert(self, haul: _Haul) -> bool:
-        """Whether each record of the haul is stored or known to be refused; goes on where it was interrupted."""
-        while haul.todo and not (haul.is_store_suspect and len(haul.todo[-1].items) > 1):
-            part = haul.todo[-1]
+    def _insert(self, step: _Step) -> bool:
+        """Insert the records; whether each one is stored or known to be refused. A retry continues where it failed."""
+        while step.todo and not (step.is_store_suspect and len(step.todo[-1].items) > 1):
+            part = step.todo[-1]
             try:
-                self._offer(part, haul)
+                self._insert_part(part, step)
             except StoreUnavailableError as error:
                 self._failed(error)
                 return False
             except Exception as error:
-                haul.todo.pop()
+                step.todo.pop()
                 if len(part.items) == 1:
-                    haul.refused.append((part.items[0], error))
+                    step.refused.append((part.items[0], error))
                 else:
-                    haul.todo += _halves(part.items) if haul.is_any_taken else _probes(part.items)
+                    step.todo += _halves(part.items) if step.is_any_stored else _probes(part.items)
             else:
-                haul.todo.pop()
-            if not haul.todo and haul.is_any_taken and not haul.is_confirming:
-                # An error of a moment is no reason: what was refused is offered once more, now that the rest is stored.
-                haul.is_confirming = True
-                haul.todo = [_Part([item]) for item, _ in reversed(haul.refused)]
-                haul.refused = []
-        if haul.is_store_suspect:
-            self._failed(haul.refused[0][1])
-        return not haul.is_store_suspect
+                step.todo.pop()
+            if not step.todo and step.is_any_stored and not step.is_confirming:
+                # The error may have been transient: refused records are tried once more after the rest is stored.
+                step.is_confirming = True
+                step.todo = [_Part([item]) for item, _ in reversed(step.refused)]
+                step.refused = []
+        if step.is_store_suspect:
+            self._failed(step.refused[0][1])
+        return not step.is_store_suspect
 
-    def _offer(self, part: _Part, haul: _Haul) -> None:
-        """Insert what can be decoded of a part; raises what the store raises."""
+    def _insert_part(self, part: _Part, step: _Step) -> None:
+        """Insert the records of a part that can be decoded."""
         if not part.batches:
             try:
                 part.batches = decode_all(item.payload for item in part.items)
             except RecordError:
-                part.items = [item for item in part.items if haul.is_readable(item)]
+                part.items = [item for item in part.items if step.is_readable(item)]
                 part.batches = decode_all(item.payload for item in part.items)
         if part.batches:
             result = self._store.insert(part.batches)
-            haul.is_any_taken = True
+            step.is_any_stored = True
             self._inserted += result.inserted
             self._duplicates += result.duplicates
 
-    def _finish(self, haul: _Haul) -> None:
-        """What follows from a haul that is stored. Segments go first: only for the one begun is there a position."""
-        aside = haul.refused + haul.unreadable
+    def _finish(self, step: _Step) -> None:
+        """Move records aside, delete segments and write the position, which is within the last segment."""
+        aside = step.refused + step.unreadable
         for item, why in aside:
             self._set_aside(item, why)
-        if any(segment.number == self._data[0] for segment, _ in haul.finished):
+        if any(segment.number == self._data[0] for segment, _ in step.finished):
             self._data = _NO_DATA
-        for segment, lost in haul.finished:
+        for segment, lost in step.finished:
             with suppress(FileNotFoundError):
                 if lost:
-                    _log.error("spool segment was damaged segment=%s lost_bytes=%d", segment.path, lost)
+                    _log.error("segment_damaged", extra={"segment": str(segment.path), "lost_bytes": lost})
                     os.rename(segment.path, _aside(segment, "corrupt", self._clock()))
                 else:
                     os.unlink(segment.path)
-        self._damaged += haul.damaged
-        self._lost_bytes += haul.lost
+        self._damaged += step.damaged
+        self._lost_bytes += step.lost
         with suppress(OSError):
-            if haul.position != self._position:
-                self._position = haul.position
-                # In place, so that it needs no space on a disk that is full; a failure costs a repetition only.
+            if step.position != self._position:
+                self._position = step.position
+                # In place, so that it needs no space on a full disk; after a failure rows are inserted twice.
                 os.pwrite(self._lease_fd, self._position.encode(), 0)
-            if aside or haul.damaged:
+            if aside or step.damaged:
                 self._trim_quarantine()
 
     def _set_aside(self, item: _Item, error: Exception) -> None:
         path, payload = _aside(item.segment, "refused", self._clock()), item.payload
-        _log.error("record was refused file=%s bytes=%d error=%s", path, len(payload), error)
+        _log.error("record_refused", extra={"file": str(path), "bytes": len(payload), "error": str(error)})
         self._quarantined += 1
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -512,7 +505,7 @@ class Drain:
             finally:
                 os.close(fd)
         except OSError as failure:
-            # On a full disk: to keep the queue moving is worth more than a record that nobody can store.
+            # On a full disk draining on is worth more than a record that cannot be stored.
             self._failed(failure)
             self._lost_bytes += len(payload)
 
@@ -525,7 +518,7 @@ class Drain:
                 os.unlink(entry.path)
 
     def _depth(self) -> tuple[int, float]:
-        """Bytes to do, and the unix time of the oldest of them, by the name of its segment."""
+        """Bytes that are not stored, and the Unix time of the oldest of them, from the name of its segment."""
         depth, oldest = 0, 0.0
         try:
             segments = segment_files(self._folder)
@@ -555,7 +548,7 @@ def _halves(items: list[_Item]) -> list[_Part]:
 
 
 def _probes(items: list[_Item]) -> list[_Part]:
-    """Some records alone, on top of the others, to see whether the store takes any."""
+    """Some records alone, on top of the others, to test whether the store accepts any."""
     chosen = {len(items) - 1, *random.sample(range(len(items)), min(_PROBES, len(items)))}
     others = [item for number, item in enumerate(items) if number not in chosen]
     return [_Part(others)] * bool(others) + [_Part([items[number]]) for number in sorted(chosen, reverse=True)]

@@ -30,7 +30,7 @@ from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import stop_event
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
-from darksight_service.store import Store
+from darksight_service.store.store import Store
 
 __all__ = ["main", "serve"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import DarkSightError
+from darksight_service.control.bundle_files import deployed_path
 from darksight_service.control.changes import record_deployments, sync
-from darksight_service.control.registry import deployed_path
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.drain import Drain
@@ -27,7 +27,8 @@ from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.processes.children import stop_event
 from darksight_service.settings import Settings, read_settings
-from darksight_service.store import Limits, Store
+from darksight_service.store.store import Store
+from darksight_service.store.write.retention import Limits
 
 __all__ = ["StorageWorker", "main"]
 
@@ -163,7 +164,7 @@ class StorageWorker:
     def _publish_accuracy(self) -> None:
         until = int(time.time() * 1000) + 1
         for name, model in self._state_file.read().models.items():
-            found = self._store.accuracy(name, model.active, since_ms=until - _ACCURACY_MS, until_ms=until)
+            found = self._store.label_counts(name, model.active, since_ms=until - _ACCURACY_MS, until_ms=until)
             self._counts.set_accuracy(
                 name,
                 model.active,
@@ -186,7 +187,7 @@ class StorageWorker:
 
     def _maintain(self) -> None:
         settings = self._settings
-        self._store.tend()
+        self._store.maintain()
         limits = Limits(
             max_age_ms=int(settings.retention_days * _DAY_MS),
             max_rows=settings.retention_rows,

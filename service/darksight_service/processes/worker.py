@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from darksight_core.runtime.compilation import KERNEL
 from darksight_service.control.changes import Control
@@ -28,7 +29,9 @@ from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import stop_event
 from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
-from darksight_service.store import Store
+
+if TYPE_CHECKING:
+    from darksight_service.store.store import Store
 
 __all__ = ["main"]
 
@@ -63,9 +66,12 @@ def main() -> int:
     )
     service = ScoringService(registry, spool)
 
-    # Opened at the first call that needs it: scoring must start while the database is down.
+    # Loaded and opened by the first call that needs it: scoring must start while the database is down, and SQLAlchemy
+    # takes 27 MB.
     @lru_cache
     def store() -> Store:
+        from darksight_service.store.store import Store
+
         return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
 
     bulk = BulkPool()

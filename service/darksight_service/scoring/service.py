@@ -1,9 +1,9 @@
-"""The service without a wire: judge a batch, write it down, count it, answer.
+"""Scoring without a transport: validate a batch, score it, record it, count it.
 
-    request -> who answers (registry) -> judge (core) -> spool -> counts -> answer
+    request -> active model (registry) -> score and decide (core) -> spool -> counts -> reply
 
-gRPC and HTTP convert and call. Nothing here waits for SQL: points and outcomes are on disk when a call returns, and
-the storage worker moves them on. If writing fails the answer is given all the same and says so (`recorded`).
+gRPC and HTTP convert and call. Nothing here waits for SQL: points and outcomes are on disk when a call returns, and the
+storage worker moves them to SQL. If the spool fails, the reply is sent all the same and says so (`recorded`).
 """
 
 from __future__ import annotations
@@ -23,31 +23,24 @@ from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
-from darksight_service.ingest.records import (
-    MAX_ROWS,
-    OutcomeBatch,
-    encode,
-    encode_sheet,
-    make_batch_id,
-    prediction_id,
-    received_ms,
-    to_singles,
-)
+from darksight_service.ingest.records import encode_outcomes, encode_points
+from darksight_service.store.ids import MAX_ROWS, is_batch_id, make_batch_id, prediction_id, received_ms
+from darksight_service.store.points import OutcomeBatch
 
-__all__ = ["Recorder", "Scored", "ScoringService", "Tensor"]
+__all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor"]
 
 _MAX_ID = 200
-# Rows judged between two looks whether anybody still waits: a few milliseconds.
+# Rows scored between two checks whether the caller still waits: a few milliseconds.
 _PIECE = 1024
-# A batch id of the caller's tells when the batch was received; beyond these bounds it is a mistake or an attack on
-# retention. A retry may come days later, a clock may be ahead by an hour.
+# A batch id of the caller's holds the time of its batch; outside of these bounds it is a mistake, or an attack on
+# retention. A retry may be days late, a clock may be ahead by an hour.
 _PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
 
-_log = logging.getLogger("darksight.monitor")
+_log = logging.getLogger("darksight.scoring")
 
 
 class Recorder(Protocol):
-    """Where records go: a `Spool`, or nothing at all."""
+    """Where records go, such as a `Spool`."""
 
     def append(self, payload: bytes) -> bool:
         """Whether the record is on disk."""
@@ -55,7 +48,7 @@ class Recorder(Protocol):
 
 
 class Tensor(NamedTuple):
-    """Rows as they came in: little-endian float32 of a shape (n, K), n >= 1; not an array before somebody needs one."""
+    """Rows of a request: little-endian float32 of a shape (n, K), n >= 1; an array is made when it is needed."""
 
     data: bytes
     shape: tuple[int, int]
@@ -65,8 +58,8 @@ class Tensor(NamedTuple):
         return np.frombuffer(self.data, "<f4").reshape(self.shape)
 
 
-class Scored(NamedTuple):
-    """The answer to one call; `block` has the columns."""
+class ScoreReply(NamedTuple):
+    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk."""
 
     model: str
     version: str
@@ -76,12 +69,12 @@ class Scored(NamedTuple):
 
 
 class ScoringService:
-    """Answers calls.
+    """Scores batches and records outcomes.
 
     Parameters
     ----------
     registry
-        Who answers for a model.
+        The active models.
     recorder
         Where points and outcomes are written.
     clock
@@ -94,11 +87,11 @@ class ScoringService:
         self._clock = clock
 
     def models(self) -> Mapping[str, ActiveModel]:
-        """Who answers for each model."""
+        """The active models by name."""
         return self.registry.models()
 
     def model(self, name: str, version: str = "") -> ActiveModel:
-        """Who answers for a model."""
+        """The active model of a name, or another version of it."""
         return self.registry.get(name, version)
 
     def score(
@@ -113,69 +106,69 @@ class ScoringService:
         partial_ok: bool = False,
         batch_id: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
-    ) -> Scored:
+    ) -> ScoreReply:
         """Score a batch of predictions.
 
         Parameters
         ----------
         model, version
-            Who is to judge; an empty version for the active one.
+            Name of the model; an empty version for the active one.
         values
             Probabilities, or logits, (n, K), float32 or float64, or a tensor of them.
         logits
-            What `values` are.
+            Whether `values` are logits.
         prediction_ids
-            The caller's names of the rows, or none.
+            Of the rows, or none.
         event_ms
             When the predictions were made, in Unix milliseconds; 0 for now.
         partial_ok
-            Whether a bad row may be answered as INVALID; if not, it fails the call.
+            Whether a row that is not valid gets the reason INVALID; if not, it fails the call.
         batch_id
-            UUIDv7 of the caller's making, with its last 20 bits zero; else one is made.
+            A UUIDv7 of the caller's with its last 20 bits zero; empty to make one.
         is_wanted
-            Whether somebody still waits for the answer; asked from time to time while a large batch is judged.
+            Whether the caller still waits; asked from time to time while a large batch is scored.
         """
         started = time.perf_counter()
-        serving = self.registry.get(model, version)
+        active = self.registry.get(model, version)
         if values.shape == (0, 0) and not isinstance(values, Tensor):
-            # A batch of no rows cannot say how many classes it has.
-            values = values.reshape(0, serving.bundle.scorer.n_inputs)
-        self._check(serving, values.shape, prediction_ids, batch_id)
+            # Without rows the number of classes is not known.
+            values = values.reshape(0, active.bundle.scorer.n_inputs)
+        self._check(active, values.shape, prediction_ids, batch_id)
         if not batch_id:
             batch_id = make_batch_id(int(self._clock() * 1000.0))
         raw, given = None, values
         if logits:
             given = _array(values)
             given, raw = _softmax(given), given.astype(np.float64)
-        block = self._judge(serving, given, raw, is_wanted)
+        block = self._score(active, given, raw, is_wanted)
         if not (partial_ok or block.are_valid):
-            _refuse_row(_array(values), block, logits)
+            _raise_row_error(_array(values), block, logits)
         recorded = True
         if block.rows:
-            recorded = self._recorder.append(_record(serving, batch_id, event_ms, prediction_ids, given, block))
-            _count(serving, batch_id, prediction_ids, block, time.perf_counter() - started)
-            if serving.shadow is not None:
-                self._score_shadow(serving.shadow, batch_id, event_ms, prediction_ids, given, raw)
-        return Scored(model, serving.version, batch_id, block, recorded)
+            recorded = self._recorder.append(_record(active, batch_id, event_ms, prediction_ids, given, block))
+            _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
+            if active.shadow is not None:
+                self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw)
+        return ScoreReply(model, active.version, batch_id, block, recorded)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
     ) -> int:
-        """Write down which classes were right; how many of them are on disk.
+        """Record true labels; returns how many of them are on disk.
 
         Parameters
         ----------
         model
-            Which predicted.
+            Name of the model.
         prediction_ids
-            Of the predictions, scored before or not yet.
+            Of the predictions, which may be scored later.
         labels
-            Right classes, by number or by name.
+            True classes, by number or by name.
         observed_ms
             When they became known, in Unix milliseconds; 0 for now.
         """
-        serving = self.registry.get(model)
-        numbers, classes = serving.bundle.numbers, len(serving.bundle.class_names)
+        active = self.registry.get(model)
+        numbers, classes = active.bundle.numbers, len(active.bundle.class_names)
         codes = np.empty(len(labels), dtype=np.int32)
         for row, (name, label) in enumerate(zip(prediction_ids, labels, strict=True)):
             _check_id(name, row, "outcomes")
@@ -192,15 +185,15 @@ class ScoringService:
         if not len(codes):
             return 0
         batch = OutcomeBatch(model, now, tuple(prediction_ids), codes, observed)
-        return len(codes) if self._recorder.append(encode(batch)) else 0
+        return len(codes) if self._recorder.append(encode_outcomes(batch)) else 0
 
-    def _check(self, serving: ActiveModel, shape: tuple[int, ...], ids: Sequence[str], batch_id: bytes) -> None:
-        """Refuse what is wrong with the request as a whole."""
-        classes = serving.bundle.scorer.n_inputs
+    def _check(self, active: ActiveModel, shape: tuple[int, ...], ids: Sequence[str], batch_id: bytes) -> None:
+        """Check the request as a whole."""
+        classes = active.bundle.scorer.n_inputs
         if len(shape) != 2 or shape[1] != classes:
             raise RequestError(
-                f"predictions: model {serving.model!r} has {classes} classes, so rows of {classes} values are needed, "
-                f"not a tensor of {'x'.join(map(str, shape))}",
+                f"predictions: model {active.model!r} has {classes} classes, but the tensor has the shape "
+                f"{'x'.join(map(str, shape))}",
                 field="predictions",
             )
         if shape[0] > MAX_ROWS:
@@ -217,39 +210,33 @@ class ScoringService:
             _check_id(name, row, "prediction_ids")
         if len(set(ids)) != rows:
             seen: set[str] = set()
-            row = next(row for row, name in enumerate(ids) if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None, so the first name seen before is found
+            row = next(row for row, name in enumerate(ids) if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None, so this finds the first repeated id
             raise RequestError(
-                f"prediction_ids[{row}]: {ids[row]!r} is there twice; every prediction needs a name of its own",
+                f"prediction_ids[{row}]: {ids[row]!r} is not unique in its batch",
                 field="prediction_ids",
                 row=row,
             )
 
     def _check_batch_id(self, batch_id: bytes) -> None:
-        if (
-            len(batch_id) != 16
-            or batch_id[6] >> 4 != 7
-            or batch_id[8] >> 6 != 2
-            or batch_id[13] & 15
-            or any(batch_id[14:])
-        ):
+        if not is_batch_id(batch_id) or batch_id[6] >> 4 != 7 or batch_id[8] >> 6 != 2:
             raise RequestError("batch_id: must be a UUIDv7 of 16 bytes whose last 20 bits are zero", field="batch_id")
         age = self._clock() * 1000.0 - received_ms(batch_id)
         if not -_FUTURE_MS <= age <= _PAST_MS:
-            raise RequestError("batch_id: was made over an hour ahead of or seven days before now", field="batch_id")
+            raise RequestError("batch_id: its time is more than an hour ahead or seven days ago", field="batch_id")
 
-    def _judge(
+    def _score(
         self,
-        serving: ActiveModel,
+        active: ActiveModel,
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
         is_wanted: Callable[[], bool],
     ) -> ResultBlock:
-        if logits is None and serving.gate.reject_score in LOGIT_SCORES:
+        if logits is None and active.gate.reject_score in LOGIT_SCORES:
             raise RequestError(
-                f"is_logits: the gate of model {serving.model!r} cuts {serving.gate.reject_score}, so it needs logits",
+                f"is_logits: the reject score {active.gate.reject_score} of model {active.model!r} needs logits",
                 field="is_logits",
             )
-        policy = serving.policy
+        policy = active.policy
         try:
             if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
                 return policy.score_block(values.data, values.shape[0])
@@ -259,15 +246,15 @@ class ScoringService:
             pieces = []
             for start in range(0, len(values), _PIECE):
                 if not is_wanted():
-                    raise AbandonedError("nobody waits for the answer any more")
+                    raise AbandonedError("the caller has cancelled the call")
                 part = slice(start, start + _PIECE)
                 pieces.append(policy.score(values[part], logits=None if logits is None else logits[part]))
             return ResultBlock.of(ScoredBatch.join(pieces))
         except AbandonedError:
             raise
         except Exception:
-            # Whatever it is, the caller gets the decision that was set for this case and not an error.
-            _log.exception("scoring_failed", extra={"model": serving.model, "version": serving.version})
+            # The caller gets the decision for unscored rows and not an error.
+            _log.exception("scoring_failed", extra={"model": active.model, "version": active.version})
             return ResultBlock.of(policy.unscored(values.shape[0]))
 
     def _score_shadow(
@@ -279,12 +266,12 @@ class ScoringService:
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
     ) -> None:
-        """Score by the shadow version too; nothing of it reaches the caller, not even its failure."""
+        """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
-            block = self._judge(shadow, values, logits, lambda: True)
+            block = self._score(shadow, values, logits, lambda: True)
             shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
-            # Named as the answer was, so that outcomes reach the shadow's points too.
+            # With the prediction ids of the reply, so that outcomes match the shadow's points too.
             ids = ids or [prediction_id(batch_id, row) for row in range(block.rows)]
             self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, is_shadow=True))
             _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
@@ -293,7 +280,7 @@ class ScoringService:
 
 
 def _record(
-    serving: ActiveModel,
+    active: ActiveModel,
     batch_id: bytes,
     event_ms: int,
     ids: Sequence[str],
@@ -302,12 +289,12 @@ def _record(
     *,
     is_shadow: bool = False,
 ) -> bytes:
-    probs = values.data if isinstance(values, Tensor) else to_singles(values)
-    return encode_sheet(batch_id, serving.model, serving.version, is_shadow, event_ms, tuple(ids), block, probs)
+    probs = values.data if isinstance(values, Tensor) else _float32(values)
+    return encode_points(batch_id, active.model, active.version, is_shadow, event_ms, ids, block, probs)
 
 
 def _count(
-    serving: ActiveModel,
+    active: ActiveModel,
     batch_id: bytes,
     ids: Sequence[str],
     block: ResultBlock,
@@ -315,7 +302,7 @@ def _count(
     *,
     is_shadow: bool = False,
 ) -> None:
-    counts = serving.counts
+    counts = active.counts
     if block.rows == 1 and not is_shadow:
         log_density, p_value, predicted, decision, reason = block.single()
         wants_outlier = counts.observe_one(p_value, log_density, predicted, decision, reason, seconds)
@@ -338,6 +325,12 @@ def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
     return values.array() if isinstance(values, Tensor) else values
 
 
+def _float32(values: NDArray[Any]) -> bytes:
+    # A value that is too large for a float32 becomes infinite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype("<f4").tobytes()
+
+
 def _softmax(logits: NDArray[Any]) -> Floats:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.exp(log_softmax(logits.astype(np.float64)))
@@ -350,8 +343,8 @@ def _check_id(name: str, row: int, field: str) -> None:
         )
 
 
-def _refuse_row(values: NDArray[Any], block: ResultBlock, logits: bool) -> NoReturn:
-    """Say what is wrong with the first bad row."""
+def _raise_row_error(values: NDArray[Any], block: ResultBlock, logits: bool) -> NoReturn:
+    """Raise an error that describes the first row that is not valid."""
     row = int(np.flatnonzero(block.column("predicted") < 0)[0])
     what = "a value that is not finite"
     finite = np.isfinite(values[row])

@@ -1,7 +1,7 @@
-"""Connections: made with timeouts, watched by a clock of ours, and failing in our own words.
+"""Connections with timeouts, and errors of the database as errors of the service.
 
-Whatever happens to the database, a call ends: connecting, waiting for a lock and each statement have a limit that the
-server keeps, and a connection whose server has stopped answering altogether is cut from this side.
+Whatever happens to the database, a call ends: the server limits the time to connect, to wait for a lock and to run a
+statement, and a connection whose server does not respond at all is shut down from this side.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from sqlalchemy.pool import QueuePool
 from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 
-__all__ = ["BUSY_SECONDS", "Timeouts", "ahead", "give_way", "make_engine", "reading", "writing"]
+__all__ = ["BUSY_SECONDS", "Timeouts", "make_engine", "operator_write", "reading", "writing", "yield_to_operators"]
 
 BUSY_SECONDS = 10.0
 """How long a writer waits for another one on SQLite."""
 
-_GIVE_WAY_SECONDS = 1.0
+_YIELD_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits of waiting for PostgreSQL, in seconds.
+    """Timeouts of PostgreSQL, in seconds.
 
     Parameters
     ----------
     connect
-        For a connection.
+        To connect.
     lock
-        For what another transaction holds.
+        To acquire a lock; enforced by the server.
     statement
-        For one statement; kept by the server, like the limit of locks.
+        Of one statement; enforced by the server.
     silence
-        For everything between two commits; kept on this side, for a server that has stopped altogether.
+        Of a whole transaction; enforced on this side, for a server that does not respond at all.
     """
 
     connect: float = 3.0
@@ -63,9 +63,7 @@ def make_engine(url: str, *, timeouts: Timeouts | None = None) -> Engine:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ConfigError(
-            "the database URL cannot be read; write sqlite:///FILE or postgresql://USER@HOST/NAME"
-        ) from None
+        raise ConfigError("the database URL is not valid; use sqlite:///FILE or postgresql://USER@HOST/NAME") from None
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
@@ -75,8 +73,8 @@ def make_engine(url: str, *, timeouts: Timeouts | None = None) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection to read from; all statements of the block see the database as it was at the first."""
-    with _in_our_words(engine), _connected(engine) as connection:
+    """A connection to read from; all statements of the block see one snapshot."""
+    with translate_database_errors(engine), _connected(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execution_options(isolation_level="REPEATABLE READ")
         with _watched(connection), connection.begin():
@@ -92,20 +90,20 @@ def writing(engine: Engine, *, seconds: float | None = None) -> Iterator[Connect
     engine
         Of the database.
     seconds
-        How long the block may take; by default `Timeouts.silence`.
+        Timeout of the block; by default `Timeouts.silence`.
     """
-    with _in_our_words(engine), _connected(engine) as connection:
+    with translate_database_errors(engine), _connected(engine) as connection:
         connection.execution_options(is_writer=True)
         with _watched(connection, seconds), connection.begin():
             yield connection
 
 
 @contextmanager
-def ahead(engine: Engine) -> Iterator[None]:
-    """For a write of an operator: the drain, which would write without pause, gives way to it.
+def operator_write(engine: Engine) -> Iterator[None]:
+    """Have the drain wait for a write of an operator.
 
-    SQLite has one writer at a time, and who waits for it looks only from time to time: under load, a change waited for
-    seconds. A shared lock on a file beside the database says that somebody waits.
+    SQLite has one writer at a time, and a waiting writer polls: under load a change waited for seconds. A shared lock
+    on a file beside the database shows that an operator waits.
     """
     if engine.dialect.name != "sqlite":
         yield
@@ -115,12 +113,12 @@ def ahead(engine: Engine) -> Iterator[None]:
         yield
 
 
-def give_way(engine: Engine) -> None:
-    """Let operators write first, for a bounded time."""
+def yield_to_operators(engine: Engine) -> None:
+    """Wait until no operator writes, for a bounded time."""
     if engine.dialect.name != "sqlite":
         return
     with open(f"{engine.url.database}.waiting", "a") as flag:
-        end = time.monotonic() + _GIVE_WAY_SECONDS
+        end = time.monotonic() + _YIELD_SECONDS
         while time.monotonic() < end:
             try:
                 fcntl.flock(flag, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,24 +142,23 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
-        # Only a database without tables takes auto_vacuum; later it is ignored. Turning WAL on does not wait for
-        # others that do the same.
+        # auto_vacuum is ignored once there are tables. Turning on WAL fails if another connection does so at once.
         for statement in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-            _patiently(connection, f"PRAGMA {statement}")
+            _execute_when_free(connection, f"PRAGMA {statement}")
         with suppress(OSError):
             if path.stat().st_mode & 0o077:
                 path.chmod(0o600)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # A reader that turns into a writer can fail where one that says so at once only waits.
+        # A reader that becomes a writer can fail where one that starts as a writer only waits.
         is_writer = connection.get_execution_options().get("is_writer")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
     return engine
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+def _execute_when_free(connection: sqlite3.Connection, statement: str) -> None:
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -184,7 +181,7 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
         "application_name": "darksight",
         "tcp_user_timeout": str(round(1e3 * timeouts.statement)),
         "options": " ".join(f"-c {name}={round(1e3 * value)}" for name, value in milliseconds.items())
-        # A spool segment is deleted after its commit, which must then be on disk, whatever the server's default is.
+        # A spool segment is deleted after the commit, which must be on disk then, whatever the default of the server.
         + " -c timezone=UTC -c synchronous_commit=on",
     }
     given = {name: value for name, value in settings.items() if name not in url.query}
@@ -204,10 +201,10 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
 
 
 def _connected(engine: Engine) -> Connection:
-    """A connection that was not closed from the other side while it lay in the pool.
+    """A connection that the server did not close while it was in the pool.
 
-    To ask the server costs a round trip and, if it has stopped, never ends; but who has nothing to say to an idle
-    connection except goodbye can be found out from here.
+    A query would cost a round trip, and would hang if the server has stopped. But an idle connection has something to
+    read only if the server has closed it, which can be checked on this side.
     """
     connection = engine.connect()
     while engine.dialect.name == "postgresql":
@@ -222,15 +219,15 @@ def _connected(engine: Engine) -> Connection:
 
 @contextmanager
 def _watched(connection: Connection, seconds: float | None = None) -> Iterator[None]:
-    """Cut the connection to a PostgreSQL that stays silent: libpq itself would wait for ever."""
+    """Shut down the connection if PostgreSQL does not respond in time: libpq itself would wait forever."""
     if connection.dialect.name != "postgresql":
         yield
         return
     driver: Any = connection.connection.driver_connection
-    # Of its own, so that it is still this connection's when the driver has closed it.
+    # A duplicate, which still belongs to this connection after the driver has closed its own.
     descriptor = os.dup(driver.fileno())
     limit: float = connection.get_execution_options()["silence"] if seconds is None else seconds
-    timer = threading.Timer(limit, _cut, (descriptor,))
+    timer = threading.Timer(limit, _shut_down, (descriptor,))
     timer.daemon = True
     timer.start()
     try:
@@ -241,37 +238,39 @@ def _watched(connection: Connection, seconds: float | None = None) -> Iterator[N
         os.close(descriptor)
 
 
-def _cut(descriptor: int) -> None:
+def _shut_down(descriptor: int) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def _in_our_words(engine: Engine) -> Iterator[None]:
-    """Errors of the libraries as errors of ours; they carry no SQL and no password."""
+def translate_database_errors(engine: Engine) -> Iterator[None]:
+    """Raise errors of the libraries as errors of the service, without SQL and passwords."""
     try:
         yield
     except TimeoutError:
-        raise StoreUnavailableError("all connections to the database are taken") from None
+        raise StoreUnavailableError("all connections to the database are in use") from None
     except DBAPIError as error:
-        raise _named(engine, error.orig) from error
+        raise _translated(engine, error.orig) from error
     except sqlite3.Error as error:
-        raise _named(engine, error) from error
+        raise _translated(engine, error) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "psycopg":
             raise
-        raise _named(engine, error) from error
+        raise _translated(engine, error) from error
 
 
-def _named(engine: Engine, error: BaseException | None) -> Exception:
+def _translated(engine: Engine, error: BaseException | None) -> Exception:
     state = getattr(error, "sqlstate", None) or ""
     kind = type(error).__name__
     where = engine.url.host or engine.url.database or "the database"
     what = f"{kind} {state}".strip()
     if "no such table" in str(error) or "no such column" in str(error) or state in ("42P01", "42703"):
         return SchemaMismatchError("a table or column is missing from the database; run: darksight db upgrade")
-    # 25006: a standby that was not promoted yet. Class 08 lost connections, 53 no resources, 57 shutting down.
-    is_away = isinstance(error, sqlite3.OperationalError) or state.startswith(("08", "40", "53", "55", "57", "58"))
-    if is_away or state == "25006" or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
-        return StoreUnavailableError(f"{where} cannot be used just now ({what})", state=state)
+    # 25006: a standby that is not promoted yet. Class 08: lost connections, 53: no resources, 57: shutting down.
+    is_unavailable = isinstance(error, sqlite3.OperationalError) or state.startswith(
+        ("08", "40", "53", "55", "57", "58")
+    )
+    if is_unavailable or state == "25006" or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
+        return StoreUnavailableError(f"{where} is not available ({what})", state=state)
     return StoreError(f"{where} refused a statement ({what})", state=state)

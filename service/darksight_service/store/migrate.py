@@ -1,8 +1,8 @@
-"""Migrations: brought up to date by one process at a time, checked against the tables, refused when behind.
+"""Migrations: run by one process at a time, and checked against the tables.
 
-The revisions lie in `migrations/` at the top of the repository and, installed, in `darksight_migrations`. On PostgreSQL
-an advisory lock lets one starter migrate while the others wait and then find nothing to do, and each revision is one
-transaction. On SQLite all revisions are one exclusive transaction. So a migration that dies half-way left nothing.
+The revisions are in `migrations/` at the top of the repository and, installed, in `darksight_migrations`. On PostgreSQL
+an advisory lock lets one process migrate while others wait, and each revision is one transaction. On SQLite all
+revisions are one exclusive transaction. So a migration that fails half-way leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from darksight_service.errors import SchemaMismatchError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import metadata
 
-__all__ = ["current", "differences", "downgrade", "forbid_differences", "head", "is_ours", "require", "upgrade"]
+__all__ = ["current", "differences", "downgrade", "forbid_differences", "head", "is_compared", "require", "upgrade"]
 
 _log = logging.getLogger("darksight.store")
 
@@ -34,11 +34,11 @@ LOCK = 0x6461726B
 """Key of the advisory lock; "dark"."""
 
 LOCK_SECONDS = 120.0
-"""How long a starter waits for another one's migration."""
+"""How long a process waits while another one migrates."""
 
 
 def head() -> str:
-    """The revision that this program was written for."""
+    """The revision that this version needs."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
     assert found is not None
     return found
@@ -51,38 +51,39 @@ def current(engine: Engine) -> str | None:
 
 
 def require(engine: Engine) -> None:
-    """SchemaMismatchError unless the database has all revisions that this program knows.
+    """SchemaMismatchError unless the database has all revisions that this version knows.
 
-    A database that has more is fine: migrations are such that the release before keeps working (migrations/README.md).
+    A database with later revisions is accepted: after a migration the previous release keeps working, see
+    migrations/README.md.
     """
     found, wanted = current(engine), head()
     if found == wanted:
         return
     if found is not None and not _knows(found):
-        _log.warning("database is newer than this program", extra={"revision": found, "known": wanted})
+        _log.warning("database_is_newer", extra={"revision": found, "known": wanted})
         return
     raise SchemaMismatchError(
-        f"the database is at revision {found or 'none'}, this program needs {wanted}; run: darksight db upgrade",
+        f"the database is at revision {found or 'none'}, this version needs {wanted}; run: darksight db upgrade",
         found=found,
         wanted=wanted,
     )
 
 
 def upgrade(engine: Engine, revision: str = "head") -> tuple[str | None, str | None]:
-    """Run the migrations that are missing; returns the revisions before and after."""
-    with _alone(engine) as connection:
+    """Run the missing migrations; returns the revisions before and after."""
+    with _exclusive(engine) as connection:
         before = _revision(connection)
         if before is None or _knows(before):
             _run(connection, command.upgrade, revision)
         after = _revision(connection)
     if before != after:
-        _log.info("database was migrated", extra={"before": before, "after": after})
+        _log.info("database_migrated", extra={"before": before, "after": after})
     return before, after
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Undo migrations down to a revision, `base` for all of them; what they added is lost."""
-    with _alone(engine) as connection:
+    """Undo migrations down to a revision, `base` for all of them; the data that they added is deleted."""
+    with _exclusive(engine) as connection:
         _run(connection, command.downgrade, revision)
 
 
@@ -91,34 +92,36 @@ def forbid_differences(engine: Engine) -> None:
     found = differences(engine)
     if found:
         raise SchemaMismatchError(
-            f"the database was altered by hand: {'; '.join(found[:3])}", differences=found, revision=head()
+            f"the database differs from the tables of its revision: {'; '.join(found[:3])}",
+            differences=found,
+            revision=head(),
         )
 
 
 def differences(engine: Engine) -> list[str]:
-    """What `alembic check` finds: how the database differs from the tables, as texts."""
+    """The differences between database and tables that `alembic check` would report."""
     with reading(engine) as connection:
-        options: dict[str, Any] = {"compare_type": True, "include_name": is_ours}
+        options: dict[str, Any] = {"compare_type": True, "include_name": is_compared}
         return [
             repr(found) for found in compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
         ]
 
 
-def is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Whether alembic is to compare an object: not the partitions, and not the index that differs by database."""
+def is_compared(name: str | None, kind: str, _parents: object) -> bool:
+    """Whether alembic compares an object: not partitions, and not the index that differs between the databases."""
     if kind == "table":
         return name in metadata.tables
     return not (kind == "index" and name == "ix_point_name")
 
 
 @contextmanager
-def _alone(engine: Engine) -> Iterator[Connection]:
-    """The only connection that migrates."""
+def _exclusive(engine: Engine) -> Iterator[Connection]:
+    """A connection for migrations while no other process migrates."""
     if engine.dialect.name != "postgresql":
         with writing(engine) as connection:
             yield connection
         return
-    # The lock belongs to a transaction of its own connection: it is let go however this process ends.
+    # A transaction of another connection holds the lock, so that it is released however this process ends.
     with writing(engine, seconds=10 * LOCK_SECONDS) as guard:
         timeouts = f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{LOCK_SECONDS}s'"
         guard.exec_driver_sql(timeouts)
@@ -157,7 +160,7 @@ def _config() -> Config:
 
 
 def _folder() -> Path:
-    """Where the revisions are: installed, or in the checkout that this file is part of."""
+    """The directory of the revisions: installed, or in the checkout that this file is part of."""
     checkout = Path(__file__).parents[3] / "migrations"
     if (checkout / "env.py").is_file():
         return checkout

@@ -1,7 +1,7 @@
-"""Days of `point` on PostgreSQL: one partition each, made ahead of time, and one for times that cannot be.
+"""Partitions of `point` on PostgreSQL: one for each day, made ahead of time, and one for implausible times.
 
 Ids begin with the time, so a day is a range of ids. A point whose clock was wrong by more than a few days goes to
-`point_default`; nothing is refused. When its day comes after all, its points move to the day's partition.
+`point_default`; nothing is refused. When a partition for its day is made later, its points move there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import uuid
 from sqlalchemy import Connection, Engine, text
 
 from darksight_service.store.engine import reading, writing
-from darksight_service.store.rows import DAY_MS
+from darksight_service.store.ids import DAY_MS, first_id
 
-__all__ = ["DEFAULT", "day_of", "first_id", "is_plausible", "make_days", "partition_name", "partitions"]
+__all__ = ["AHEAD_DAYS", "DEFAULT", "day_of", "is_plausible", "make_days", "partition_name", "partitions"]
 
 DEFAULT = "point_default"
 
@@ -26,11 +26,6 @@ BEHIND_DAYS = 60
 
 _LOCK = 0x64617973
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-
-
-def first_id(ms: int) -> bytes:
-    """The lowest id of points received at `ms` or later."""
-    return (min(max(ms, 0), (1 << 48) - 1) << 80).to_bytes(16, "big")
 
 
 def day_of(ms: int) -> int:

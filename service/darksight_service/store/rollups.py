@@ -1,13 +1,13 @@
 """Counts per minute: added in the transaction that adds the points, read by dashboards and by searches.
 
 `rollup` counts points by decision, reason and predicted class; classes from `OTHER_CLASSES` on are one. `rollup_bin`
-counts p-values in equal bins. A minute is that in which a point was received, so it is also a range of ids, and the
-counts say where in `point` there is something to find. Counts outlive the points they were made from.
+counts p-values in equal bins. A point counts in the minute in which it was received, which is also a range of ids, so
+the counts tell a search which ranges to read. Counts outlive their points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, sel
 
 from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
-from darksight_service.store.rows import FLOATS, MINUTE_MS, Rows
+from darksight_service.store.ids import MINUTE_MS
+from darksight_service.store.points import PointTable
 from darksight_service.store.tables import BINS, OTHER_CLASSES, rollup, rollup_bin
 from darksight_service.store.write.names import insert_into
 
@@ -29,20 +30,18 @@ _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rates:
-    """What was decided in m steps of time, as columns.
+    """Decisions in m steps of time, as columns.
 
     Parameters
     ----------
     start_ms
         When each step begins, (m,); steps without points are left out.
-    points
-        Their points, (m,).
-    accepted
-        Of them accepted, (m,).
+    points, accepted
+        All points, and the accepted ones, (m,).
     reasons
-        Of them with each `Reason`, (m, 7).
+        Points by `Reason`, (m, 7).
     mean_log_density
-        Of those that have one, (m,); NaN if none has.
+        Of the points that have one, (m,); NaN if none has.
     bins
         Points by p-value, (m, 20).
     """
@@ -65,13 +64,13 @@ class ClassRate:
     outliers: int
 
 
-def add_counts(connection: Connection, groups: Iterable[Rows]) -> None:
-    """Count points that were inserted in this transaction."""
+def add_counts(connection: Connection, groups: Iterable[tuple[int, PointTable]]) -> None:
+    """Count points that were inserted in this transaction, given with the numbers of their bundles."""
     counts, bins = [], []
-    for rows in groups:
-        counts += _counts(rows)
-        bins += _bin_counts(rows)
-    # Everyone locks the rows in the same order, so that nobody waits in a circle.
+    for bundle_id, points in groups:
+        counts += _counts(bundle_id, points)
+        bins += _bin_counts(bundle_id, points)
+    # All writers lock rows in the same order, which prevents deadlocks.
     _add(connection, rollup, _KEY, counts, ("points", "scored", "log_density_sum"))
     _add(connection, rollup_bin, _BIN_KEY, bins, ("points",))
 
@@ -94,58 +93,51 @@ def _add(
         )
 
 
-def _counts(rows: Rows) -> list[dict[str, Any]]:
-    density = rows.floats[FLOATS.index("log_density")].astype(np.float64)
+def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
+    density = points.log_density.astype(np.float64)
     is_scored = np.isfinite(density)
-    minute = rows.received_ms // MINUTE_MS
-    predicted = np.minimum(rows.predicted, OTHER_CLASSES)
-    keys = _packed(minute, rows.is_shadow, rows.is_accepted, rows.reason, predicted + 1)
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    points = np.bincount(inverse)
-    scored = np.bincount(inverse, weights=is_scored)
-    sums = np.bincount(inverse, weights=np.where(is_scored, density, 0.0))
-    return [
-        {
-            "bundle_id": rows.bundle_id,
-            "minute": int(minute[row]),
-            "is_shadow": bool(rows.is_shadow[row]),
-            "is_accepted": bool(rows.is_accepted[row]),
-            "reason": int(rows.reason[row]),
-            "predicted": int(predicted[row]),
-            "points": int(points[number]),
-            "scored": int(scored[number]),
-            "log_density_sum": float(sums[number]),
-        }
-        for number, row in enumerate(first.tolist())
-    ]
+    columns = {
+        "minute": points.received_ms // MINUTE_MS,
+        "is_shadow": points.is_shadow,
+        "is_accepted": points.accepted,
+        "reason": points.reason,
+        "predicted": np.minimum(points.predicted, OTHER_CLASSES),
+    }
+    first, inverse = _distinct(columns)
+    values = {name: column[first].tolist() for name, column in columns.items()}
+    values["points"] = np.bincount(inverse).tolist()
+    values["scored"] = np.bincount(inverse, weights=is_scored).astype(np.int64).tolist()
+    values["log_density_sum"] = np.bincount(inverse, weights=np.where(is_scored, density, 0.0)).tolist()
+    return _dicts(bundle_id, values)
 
 
-def _bin_counts(rows: Rows) -> list[dict[str, Any]]:
-    p_value = rows.floats[FLOATS.index("p_value")]
-    known = np.flatnonzero(~np.isnan(p_value))
+def _bin_counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
+    known = np.flatnonzero(~np.isnan(points.p_value))
     # Upper edges belong to their bin, as p-values are ranks k / (n + 1) with k >= 1.
-    number = np.clip(np.ceil(p_value[known].astype(np.float64) * BINS - 1e-6).astype(np.int64) - 1, 0, BINS - 1)
-    minute, is_shadow = rows.received_ms[known] // MINUTE_MS, rows.is_shadow[known]
-    keys = _packed(minute, is_shadow, number)
-    _, first, points = np.unique(keys, return_index=True, return_counts=True)
-    return [
-        {
-            "bundle_id": rows.bundle_id,
-            "minute": int(minute[row]),
-            "is_shadow": bool(is_shadow[row]),
-            "bin": int(number[row]),
-            "points": int(count),
-        }
-        for row, count in zip(first.tolist(), points.tolist(), strict=True)
-    ]
+    number = np.ceil(points.p_value[known].astype(np.float64) * BINS - 1e-6).astype(np.int64) - 1
+    columns = {
+        "minute": points.received_ms[known] // MINUTE_MS,
+        "is_shadow": points.is_shadow[known],
+        "bin": np.clip(number, 0, BINS - 1),
+    }
+    first, inverse = _distinct(columns)
+    values = {name: column[first].tolist() for name, column in columns.items()}
+    return _dicts(bundle_id, values | {"points": np.bincount(inverse).tolist()})
 
 
-def _packed(minute: NDArray[Any], *small: NDArray[Any]) -> NDArray[np.int64]:
-    """One number per row for a tuple of a minute and numbers below 256."""
+def _distinct(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First row of each distinct tuple of a minute and numbers from -1 to 254, and which tuple each row has."""
+    minute, *small = columns.values()
     packed = minute.astype(np.int64)
     for column in small:
-        packed = packed << 8 | column.astype(np.int64)
-    return packed
+        packed = packed << 8 | (column.astype(np.int64) + 1)
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def _dicts(bundle_id: int, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    rows = zip(*values.values(), strict=True)
+    return [{"bundle_id": bundle_id, **dict(zip(values, row, strict=True))} for row in rows]
 
 
 def within(table: Table, bundles: Iterable[int], is_shadow: bool, since_ms: int, until_ms: int) -> ColumnElement[bool]:
@@ -161,7 +153,7 @@ def within(table: Table, bundles: Iterable[int], is_shadow: bool, since_ms: int,
 def rates(
     engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, step_ms: int, is_shadow: bool
 ) -> Rates:
-    """What was decided over time, in steps of whole minutes."""
+    """Decisions over time, in steps of whole minutes."""
     minutes = max(1, step_ms // MINUTE_MS)
     numbers = list(bundles)
     step = (rollup.c.minute - rollup.c.minute % minutes).label("step")
@@ -204,7 +196,7 @@ def rates(
 def class_rates(
     engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, is_shadow: bool
 ) -> list[ClassRate]:
-    """What was decided about each predicted class."""
+    """Decisions by predicted class."""
     of = rollup.c
     query = (
         select(

@@ -1,8 +1,8 @@
-"""The store: one object with everything that is kept in SQL.
+"""The store: one object for everything that is kept in SQL.
 
-What it hides: two databases, how rows are written fast and only once, partitions, migrations, and what can go wrong
-with a connection. Every call either does all of what it says or raises: StoreUnavailableError if the same call may
-succeed later, StoreError if not. It is safe to use from several threads and processes.
+It hides the two databases, fast inserts that store each row once, partitions, migrations, and failures of connections.
+Every call completes or raises: StoreUnavailableError if the same call may succeed later, StoreError if not. Threads and
+processes may share a database.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
+from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
-from darksight_service.control.state import Change
-from darksight_service.ingest.records import OutcomeBatch, PointBatch, PointRows, received_ms
-from darksight_service.store import migrate as schema
-from darksight_service.store import rollups
-from darksight_service.store.engine import Timeouts, ahead, give_way, make_engine, reading
+from darksight_service.store import migrate, rollups
+from darksight_service.store.audit import Change
+from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, yield_to_operators
+from darksight_service.store.ids import MINUTE_MS, received_ms
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
-from darksight_service.store.read import map_points as mapped
-from darksight_service.store.read import point_table as frames
-from darksight_service.store.read import policy_evaluation as verdicts
-from darksight_service.store.read import region_points as places
-from darksight_service.store.read import search
-from darksight_service.store.rows import MINUTE_MS, gather, parse_probability_codec
+from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
+from darksight_service.store.probabilities import parse_probability_codec
+from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
+from darksight_service.store.read.map_points import MAX_MAP_POINTS
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
-from darksight_service.store.write import changes
+from darksight_service.store.write import audit_trail
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
-from darksight_service.store.write.outcomes import Settler, insert_outcomes
+from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
 
 __all__ = ["Inserted", "Store", "StoreStats"]
@@ -42,20 +40,18 @@ _FOREVER = (1 << 48) - 1
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What one call of `insert` did; all but `refused` is stored for good.
+    """Result of one insert.
 
     Parameters
     ----------
-    points
-        New points.
-    repeated
-        Points that were there already.
+    points, repeated
+        New points, and points that were stored before.
     outcomes
         New outcomes.
     duplicate, conflicting, refused
-        Outcomes of a name that had one, with the same label or another; and those that no label can have.
+        Outcomes of a prediction that had one, with the same label or another; and outcomes that cannot be stored.
     matched
-        Points that now have an outcome, and had none before.
+        Points that had no outcome and now have one.
     """
 
     points: int = 0
@@ -68,18 +64,18 @@ class Inserted:
 
     @property
     def inserted(self) -> int:
-        """Rows that are new, points and outcomes."""
+        """New rows, points and outcomes."""
         return self.points + self.outcomes
 
     @property
     def duplicates(self) -> int:
-        """Rows that were there."""
+        """Rows that were stored before."""
         return self.repeated + self.duplicate
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much there is; `points` are those since the minute of the oldest one."""
+    """Size of the store; `points` are counted from the minute of the oldest one."""
 
     database: str
     revision: str | None
@@ -108,10 +104,9 @@ class Store:
     def __init__(self, engine: Engine, *, keep_probs: str = "float16", clock: Callable[[], int] | None = None) -> None:
         self._engine = engine
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._storage = parse_probability_codec(keep_probs)
         self._names = Names(engine, self._clock)
-        self._inserter = Inserter(engine)
-        self._settler = Settler(engine)
+        self._inserter = Inserter(engine, self._names, parse_probability_codec(keep_probs))
+        self._matcher = OutcomeMatcher(engine)
 
     @classmethod
     def open(
@@ -129,15 +124,15 @@ class Store:
         Parameters
         ----------
         url
-            Where.
+            The database.
         keep_probs
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
         auto_upgrade
-            Whether to migrate an SQLite file that is behind; PostgreSQL is migrated by `darksight db upgrade` only.
+            Whether to migrate an old SQLite file; PostgreSQL is migrated by `darksight db upgrade` only.
         check
-            Whether to raise SchemaMismatchError if the database is behind; without it nothing is connected yet.
+            Whether to raise SchemaMismatchError if the database is not migrated; without it no connection is made.
         timeouts
-            Limits of waiting for PostgreSQL.
+            Timeouts of PostgreSQL.
         clock
             Unix milliseconds, for tests.
         """
@@ -146,7 +141,7 @@ class Store:
             if auto_upgrade and store._engine.dialect.name == "sqlite":
                 store.upgrade()
             if check:
-                schema.require(store._engine)
+                migrate.require(store._engine)
         except BaseException:
             store.close()
             raise
@@ -165,34 +160,33 @@ class Store:
         self._engine.dispose()
 
     def upgrade(self) -> tuple[str | None, str | None]:
-        """Run the migrations that are missing; returns the revisions before and after."""
-        return schema.upgrade(self._engine)
+        """Run the missing migrations; returns the revisions before and after."""
+        return migrate.upgrade(self._engine)
 
     def check(self) -> tuple[int, str]:
         """Compare the database with the tables, and verify the audit trail.
 
-        Returns the number of entries of the trail and its last hash; SchemaMismatchError or AuditError if not sound.
+        Returns the number of entries of the trail and its last hash. Raises SchemaMismatchError or AuditError.
         """
-        schema.require(self._engine)
-        schema.forbid_differences(self._engine)
-        return changes.verify_chain(self._engine)
+        migrate.require(self._engine)
+        migrate.forbid_differences(self._engine)
+        return audit_trail.verify_chain(self._engine)
 
-    def insert(self, batches: Iterable[PointBatch | PointRows | OutcomeBatch]) -> Inserted:
-        """Store points and outcomes; what is there already is left as it is."""
-        give_way(self._engine)
-        points: list[PointBatch | PointRows] = []
+    def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
+        """Store points and outcomes; rows that were stored before are left as they are."""
+        yield_to_operators(self._engine)
+        points: list[PointTable] = []
         outcomes: list[OutcomeBatch] = []
         for batch in batches:
             if isinstance(batch, OutcomeBatch):
                 outcomes.append(batch)
             else:
                 points.append(batch)
-        groups = gather(points, self._names.bundle_of, self._storage)
-        new, matched = self._inserter.insert(groups, today=day_of(self._clock()))
+        new, matched = self._inserter.insert(points, today=day_of(self._clock()))
         counted = insert_outcomes(self._engine, self._names, outcomes)
         return Inserted(
             points=new,
-            repeated=sum(map(len, groups)) - new,
+            repeated=sum(map(len, points)) - new,
             outcomes=counted.recorded,
             duplicate=counted.duplicate,
             conflicting=counted.conflicting,
@@ -200,47 +194,39 @@ class Store:
             matched=matched + counted.matched,
         )
 
-    def tend(self) -> int:
-        """What is due every minute: partitions of the days ahead, outcomes that just missed their point.
+    def maintain(self) -> int:
+        """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.
 
-        Returns how many of these were joined.
+        Returns the number of outcomes matched.
         """
         if self._engine.dialect.name == "postgresql":
             today = day_of(self._clock())
             self._inserter.make_days(set(range(today, today + AHEAD_DAYS + 1)), today)
-        return self._settler.settle()
+        return self._matcher.match_open()
 
     def register_bundle(self, model: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
-        """Write down what is known about a bundle; points may come before."""
+        """Store the classes and calibration rows of a bundle; its points may be stored before."""
         self._names.register(model, version, class_names=class_names, calibration_rows=calibration_rows)
 
-    def list_points(self, wanted: search.PointFilter, *, page_size: int = 0, page_token: str = "") -> search.Page:
-        """Stored points, newest first; RequestError for a page token of another request."""
+    def list_points(self, wanted: PointFilter, *, page_size: int = 0, page_token: str = "") -> point_table.Page:
+        """A page of points, newest first; RequestError for a page token of another request."""
         bundles = self._names.known(wanted.model, wanted.version)
-        return search.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
+        return point_table.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
 
-    def newest_inside(
-        self, model: str, version: str, region: Region, *, since_ms: int, until_ms: int, limit: int
-    ) -> places.Places:
-        """Of the newest points of a version those that are inside a region."""
-        bundles = self._names.known(model, version)
-        wanted = search.PointFilter(model, version, since_ms, until_ms)
-        return places.newest_inside(self._engine, bundles, wanted, region, limit=limit)
+    def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> PointTable:
+        """The stored points among these ids, in their order."""
+        return point_table.points_by_id(self._engine, self._names.known(model, version), model, ids)
 
-    def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> list[search.StoredPoint]:
-        """The points with these ids, in their order, as far as they are stored."""
-        return places.points_by_id(self._engine, self._names.known(model, version), model, ids)
+    def points_by_name(self, model: str, name: str) -> PointTable:
+        """The points with this prediction id, newest first, those of shadow versions included."""
+        return point_table.points_by_name(self._engine, self._names.known(model, None), model, name)
 
-    def find_points(self, model: str, name: str) -> list[search.StoredPoint]:
-        """The points whose prediction has this name."""
-        return frames.points_by_name(self._engine, self._names.known(model, None), model, name)
-
-    def frame(self, wanted: search.PointFilter, *, limit: int) -> frames.PointTable:
-        """The newest points of a filter as columns."""
+    def newest_points(self, wanted: PointFilter, *, limit: int) -> PointTable:
+        """The newest points that pass a filter, without names and event times."""
         bundles = self._names.known(wanted.model, wanted.version)
-        return frames.newest_frame(self._engine, bundles, wanted, limit=limit)
+        return point_table.newest_points(self._engine, bundles, wanted, limit=limit)
 
-    def labelled_frame(
+    def labelled_points(
         self,
         model: str,
         version: str | None = None,
@@ -248,54 +234,65 @@ class Store:
         since_ms: int = 0,
         until_ms: int = _FOREVER,
         limit: int = 100_000,
-    ) -> frames.PointTable:
-        """The newest points whose right class is known, as columns: for accuracy, risk-coverage and learning."""
+    ) -> PointTable:
+        """The newest points that have a label: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
-        return frames.labelled_frame(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, limit=limit)
+        return point_table.labelled_points(
+            self._engine, bundles, model, since_ms=since_ms, until_ms=until_ms, limit=limit
+        )
 
     def filled_since(
         self, model: str, version: str | None, *, since_ms: int = 0, until_ms: int, points: int
     ) -> tuple[int, int]:
         """When the newest `points` points of a span of time begin, and how many there are since."""
         bundles = self._names.known(model, version)
-        return frames.filled_since(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, points=points)
+        return point_table.filled_since(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, points=points)
 
     def map_points(
         self,
-        wanted: search.PointFilter,
+        wanted: PointFilter,
         *,
-        limit: int = mapped.MAX_MAPPED,
+        limit: int = MAX_MAP_POINTS,
         before: bytes = b"",
         after: bytes = b"",
         with_probs: bool = False,
-    ) -> mapped.MapPoints:
-        """The newest points that were placed, as columns; `before` and `after` are ids of points."""
+    ) -> PointTable:
+        """The newest points on the map, with the columns that the explorer draws; `before` and `after` are ids."""
         bundles = self._names.known(wanted.model, wanted.version)
-        return mapped.newest_points(
+        return map_points.newest_map_points(
             self._engine, bundles, wanted, limit=limit, before=before, after=after, with_probs=with_probs
         )
 
-    def sample_map_points(self, wanted: search.PointFilter, *, limit: int = mapped.MAX_MAPPED) -> mapped.MapPoints:
-        """Points spread over a whole window, as columns."""
-        return mapped.sample_points(self._engine, self._names.known(wanted.model, wanted.version), wanted, limit=limit)
+    def sample_map_points(self, wanted: PointFilter, *, limit: int = MAX_MAP_POINTS) -> PointTable:
+        """The same for points spread over a whole window."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        return map_points.sample_points(self._engine, bundles, wanted, limit=limit)
 
-    def count_points(self, wanted: search.PointFilter) -> int:
-        """How many points there are, by the minute."""
-        return mapped.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
+    def count_points(self, wanted: PointFilter) -> int:
+        """Number of points in the minutes of a window."""
+        return map_points.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
 
-    def dry_run(
-        self, model: str, version: str | None, cutoffs: verdicts.Cutoffs, *, since_ms: int, until_ms: int
-    ) -> tuple[verdicts.DecisionCounts, verdicts.DecisionCounts]:
-        """Decisions on stored points as they were and as `cutoffs` would have made them."""
+    def newest_inside(
+        self, model: str, version: str, region: Region, *, since_ms: int, until_ms: int, limit: int
+    ) -> region_points.RegionPoints:
+        """The points inside a region among the newest points of a version."""
         bundles = self._names.known(model, version)
-        return verdicts.dry_run(self._engine, bundles, cutoffs, since_ms=since_ms, until_ms=until_ms)
+        wanted = PointFilter(model, version, since_ms, until_ms)
+        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit)
 
-    def accuracy(
+    def evaluate_policy(
+        self, model: str, version: str | None, gate: Gate, *, since_ms: int, until_ms: int
+    ) -> tuple[policy_evaluation.DecisionCounts, policy_evaluation.DecisionCounts]:
+        """Decisions on stored points as they were, and as a gate would have made them."""
+        bundles = self._names.known(model, version)
+        return policy_evaluation.evaluate_policy(self._engine, bundles, gate, since_ms=since_ms, until_ms=until_ms)
+
+    def label_counts(
         self, model: str, version: str | None = None, *, since_ms: int = 0, until_ms: int = _FOREVER
-    ) -> verdicts.Accuracy:
-        """How often accepted and rejected predictions were right, where that is known."""
+    ) -> policy_evaluation.LabelCounts:
+        """How often accepted and rejected predictions were correct, among points that have a label."""
         bundles = self._names.known(model, version)
-        return verdicts.accuracy(self._engine, bundles, since_ms=since_ms, until_ms=until_ms)
+        return policy_evaluation.label_counts(self._engine, bundles, since_ms=since_ms, until_ms=until_ms)
 
     def rates(
         self,
@@ -322,23 +319,23 @@ class Store:
 
     def append_change(self, kind: str, model: str, payload: dict[str, Any], author: str = "", comment: str = "") -> int:
         """Add an entry to the audit trail and return its number: 1, 2, 3, ..."""
-        with ahead(self._engine):
-            return changes.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
+        with operator_write(self._engine):
+            return audit_trail.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
 
     def changes_since(self, number: int) -> list[Change]:
-        """Up to a thousand entries of the audit trail after that number, oldest first."""
-        return changes.changes_since(self._engine, number)
+        """Up to a thousand entries of the audit trail after a number, oldest first."""
+        return audit_trail.changes_since(self._engine, number)
 
     def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
         """The latest entries about a model, newest first."""
-        return changes.history(self._engine, model, kinds=kinds, limit=limit)
+        return audit_trail.history(self._engine, model, kinds=kinds, limit=limit)
 
     def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
-        """Delete what is over the limits, or only say what that would be."""
+        """Delete what exceeds the limits; with `dry_run` only count it."""
         return prune(self._engine, limits, now_ms=self._clock(), dry_run=dry_run)
 
     def stats(self) -> StoreStats:
-        """How much there is."""
+        """Size of the store."""
         has_point = exists().where(outcome_point.c.outcome_id == outcome.c.id)
         with reading(self._engine) as connection:
             first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
@@ -355,12 +352,12 @@ class Store:
         is_postgresql = self._engine.dialect.name == "postgresql"
         return StoreStats(
             database=self._engine.dialect.name,
-            revision=schema.current(self._engine),
+            revision=migrate.current(self._engine),
             bytes=used_bytes(self._engine),
             points=points,
             outcomes=outcomes,
             unmatched=unmatched,
             disputed=disputed,
-            changes=changes.count(self._engine),
+            changes=audit_trail.count(self._engine),
             days=list(partitions(self._engine).values()) if is_postgresql else [],
         )

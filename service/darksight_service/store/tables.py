@@ -1,19 +1,19 @@
 """The tables, as they are after all migrations.
 
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
-           │          ├─ rollup         counts per minute of what was decided, and why
+           │          ├─ rollup         counts per minute of decisions and reasons
            │          └─ rollup_bin     counts per minute of p-values, in 20 bins
-           └─ outcome ── outcome_point  what was right, and the points it is about
+           └─ outcome ── outcome_point  labels, and the points they belong to
     policy_change                       the audit trail: versions, policies, regions
 
-A point is small: real numbers have 4 bytes, model and version are one number, and what a number cannot say is NULL,
-never NaN. A row of ten classes and a name of 16 letters takes 128 bytes on PostgreSQL; one byte more would be 8 more.
-It has no foreign keys: they would be checked row by row, and bundles are never deleted. On PostgreSQL `point` is
-partitioned by day; its index on names holds 18 bits of a hash, because entries with equal keys share their space: it
-takes a third of what a full index takes, and finds a name after looking at a few rows. (Being one thing here and
-another there, `ix_point_name` is made by the migrations alone.)
+The score columns of `point` come from `darksight_core.scored.SCHEMA`. A point is small: real numbers have 4 bytes,
+model and version are one number, and a missing number is NULL, never NaN. A row of ten classes and a name of 16 letters
+takes 128 bytes on PostgreSQL; one byte more would be 8 more. It has no foreign keys: they would be checked row by row,
+and bundles are never deleted. On PostgreSQL `point` is partitioned by day; its index on names holds 18 bits of a hash,
+because entries with equal keys share their space: it takes a third of the size of a full index, and finds a name after
+reading a few rows. `ix_point_name` differs between the databases, so the migrations alone create it.
 
-Times are unix milliseconds in Python, `timestamptz` on PostgreSQL and integers on SQLite; minutes are unix minutes.
+Times are Unix milliseconds in Python, `timestamptz` on PostgreSQL and integers on SQLite; minutes are Unix minutes.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import REAL, TypeDecorator, TypeEngine
 
+from darksight_service.store.points import SCORE_COLUMNS
+
 __all__ = [
     "BINS",
     "NAME_HASH",
@@ -61,13 +63,13 @@ __all__ = [
 ]
 
 OTHER_CLASSES = 100
-"""Classes from this one on are counted as one in the rollup."""
+"""The rollup counts this class and all above as one."""
 
 BINS = 20
 """Bins of the p-value in the rollup, of equal width."""
 
 NAME_HASH = "hashtext({}) & 262143"
-"""What PostgreSQL's index on names holds; put the column in."""
+"""The expression of the index on names in PostgreSQL, with a place for the column."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -91,7 +93,7 @@ class PointId(TypeDecorator[bytes]):
 
 
 class Moment(TypeDecorator[int]):
-    """A time in UTC, in Python as unix milliseconds."""
+    """A time in UTC, in Python as Unix milliseconds."""
 
     impl = BigInteger
     cache_ok = True
@@ -141,25 +143,34 @@ bundle = Table(
     UniqueConstraint("model_id", "version"),
 )
 
-# In the order that leaves no gaps between columns on PostgreSQL.
+# Types of score columns by their type in the schema, and the bytes that each takes.
+_SCORE_TYPES: dict[str, tuple[Any, int, bool]] = {
+    "<f4": (REAL, 4, True),
+    "<i4": (SmallInteger, 2, False),
+    "i1": (SmallInteger, 2, False),
+    "is_accepted": (Boolean, 1, False),
+}
+
+
+def _point_columns() -> list[Column[Any]]:
+    """The columns of `point`, widest first, which leaves no gaps between them on PostgreSQL."""
+    sized: list[tuple[int, Column[Any]]] = [
+        (4, Column("bundle_id", Integer, nullable=False)),
+        (1, Column("is_shadow", Boolean, nullable=False)),
+    ]
+    scores = []
+    for name, dtype in SCORE_COLUMNS.items():
+        kind, size, nullable = _SCORE_TYPES.get(name, _SCORE_TYPES[dtype])
+        scores.append((size, Column(name, kind, nullable=nullable)))
+    return [column for _, column in sorted(scores + sized, key=lambda pair: -pair[0])]
+
+
 point = Table(
     "point",
     metadata,
     Column("id", PointId, primary_key=True),
     Column("event_at", Moment, nullable=True),
-    Column("x", REAL, nullable=True),
-    Column("y", REAL, nullable=True),
-    Column("log_density", REAL, nullable=True),
-    Column("log_kde", REAL, nullable=True),
-    Column("outlier_score", REAL, nullable=True),
-    Column("p_value", REAL, nullable=True),
-    Column("confidence", REAL, nullable=True),
-    Column("top", REAL, nullable=True),
-    Column("bundle_id", Integer, nullable=False),
-    Column("predicted", SmallInteger, nullable=False),
-    Column("reason", SmallInteger, nullable=False),
-    Column("is_accepted", Boolean, nullable=False),
-    Column("is_shadow", Boolean, nullable=False),
+    *_point_columns(),
     Column("prediction_id", Text, nullable=True),
     Column("probs", LargeBinary, nullable=True),
     postgresql_partition_by="RANGE (id)",

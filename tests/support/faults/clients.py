@@ -28,7 +28,7 @@ import grpc
 import numpy as np
 from darksight_client import Client, DarkSightClientError
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.ingest.records import make_batch_id
+from darksight_service.store.ids import make_batch_id
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from darksight_client.errors import InvalidRequest
 from darksight_client.requests import as_rows, as_timestamp, make_batch_id, outcome_requests, score_parts
-from darksight_service.ingest.records import received_ms
+from darksight_service.store.ids import received_ms
 from hypothesis import given
 from hypothesis import strategies as st
 

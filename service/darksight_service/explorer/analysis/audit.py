@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.accuracy import Accuracy, labelled_accuracy, prediction_powered
 from darksight_core.simplex import Floats
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["Audit", "AuditedAccuracy", "audit_numbers", "audited_accuracy", "draw_audit"]
 

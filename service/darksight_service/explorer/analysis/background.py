@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["BackgroundResults"]
 

@@ -29,7 +29,7 @@ from darksight_core.drift import (
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
-from darksight_service.store import ClassRate, Rates
+from darksight_service.store.rollups import ClassRate, Rates
 
 __all__ = [
     "LEVEL",

@@ -16,7 +16,7 @@ from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
 from darksight_service.explorer.analysis.scores import ScoreCurve, compare_scores, known_densities
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["MIN_ERRORS", "LearnedScore", "learn", "rank_points"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from darksight_core.scored import Reason
 from darksight_service.explorer.analysis.audit import Audit
 from darksight_service.explorer.analysis.learning import LearnedScore, rank_points
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["QueueItem", "ReviewQueue", "Stream", "review_queue"]
 

@@ -14,7 +14,7 @@ from darksight_core.scores.choice import choose_score
 from darksight_core.scores.confidence import row_scores
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats, log_probs
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["ScoreCurve", "compare_scores", "known_densities", "stored_scores"]
 

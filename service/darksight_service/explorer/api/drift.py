@@ -26,7 +26,8 @@ from darksight_service.explorer.answers import Answer, to_json
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import DAY_MS, Milliseconds, SpanInput, VersionInput, check_span
-from darksight_service.store import PointFilter, PointTable, Rates, joined
+from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.rollups import Rates
 
 __all__ = ["MAP_POINTS", "endpoints"]
 
@@ -153,7 +154,7 @@ def _rule_since(sources: Sources, active: ActiveModel) -> int:
 
 def _newest(sources: Sources, active: ActiveModel) -> int | None:
     """When the newest point was received."""
-    found = sources.store().frame(PointFilter(active.model, active.version), limit=1)
+    found = sources.store().newest_points(PointFilter(active.model, active.version), limit=1)
     return int(found.received_ms[0]) if len(found) else None
 
 
@@ -161,7 +162,7 @@ def _spread(sources: Sources, active: ActiveModel, rates: Rates, since: int, unt
     """Points from all parts of a window, not only the newest."""
     parts = slices(rates, since, until, _SLICES)
     filters = [PointFilter(active.model, active.version, since_ms=start, until_ms=end) for start, end in parts]
-    return joined([sources.store().frame(each, limit=MAP_POINTS // len(parts)) for each in filters])
+    return PointTable.join([sources.store().newest_points(each, limit=MAP_POINTS // len(parts)) for each in filters])
 
 
 def _comparison(found: CellComparison) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import inside_any
 from darksight_service.control.changes import check_policy
 from darksight_service.control.registry import ActiveModel
-from darksight_service.control.state import Change, PolicyOverride
+from darksight_service.control.state import PolicyOverride
 from darksight_service.errors import RefusedError
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.scores import ScoreCurve, compare_scores, stored_scores
@@ -22,7 +22,8 @@ from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.api.labelled import LabelsInput, labelled_points
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ModelInput, now_ms
-from darksight_service.store import PointTable
+from darksight_service.store.audit import Change
+from darksight_service.store.points import PointTable
 
 __all__ = ["endpoints"]
 

@@ -11,7 +11,7 @@ from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.analysis.audit import draw_audit
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.explorer.inputs import DAY_MS, SpanInput
-from darksight_service.store import PointFilter, PointTable
+from darksight_service.store.points import PointFilter, PointTable
 
 __all__ = ["MAX_LABELS", "MAX_POINTS", "LabelsInput", "labelled_points", "newest_points"]
 
@@ -34,14 +34,14 @@ class LabelsInput(SpanInput):
 def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> PointTable:
     """The newest points of the span."""
     span = PointFilter(active.model, active.version, since_ms=given.start_ms, until_ms=given.until_ms)
-    return sources.store().frame(span, limit=MAX_POINTS)
+    return sources.store().newest_points(span, limit=MAX_POINTS)
 
 
 def labelled_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> tuple[PointTable, dict[str, Any]]:
     """The labelled points of an input, and facts about them for the page."""
     if given.labels == "all":
         span = {"since_ms": given.start_ms, "until_ms": given.until_ms}
-        found = sources.store().labelled_frame(active.model, active.version, **span, limit=MAX_LABELS)
+        found = sources.store().labelled_points(active.model, active.version, **span, limit=MAX_LABELS)
     else:
         table = newest_points(sources, active, given)
         done = draw_audit(table, given.rate).done

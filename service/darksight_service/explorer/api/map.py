@@ -15,11 +15,12 @@ from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.explorer.answers import Answer
-from darksight_service.explorer.columns import Columns
+from darksight_service.explorer.columns import Columns, point_columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, VersionInput, now_ms
 from darksight_service.report.palette import map_view
-from darksight_service.store import MAX_MAPPED, PointFilter
+from darksight_service.store.points import PointFilter
+from darksight_service.store.read.map_points import MAX_MAP_POINTS
 
 __all__ = ["endpoints"]
 
@@ -27,6 +28,9 @@ _GRID = 160
 # Default number of points, and the maximum with probabilities, which are larger.
 _LIMIT = 10_000
 _MINUTE_MS = 60_000
+_POINT_FIELDS = (
+    "prediction_id", "received_ms", "predicted", "label", "x", "y", "log_density", "log_kde", "p_value", "top", "probs",
+)  # fmt: skip
 
 
 class _ReferenceInput(VersionInput):
@@ -42,7 +46,7 @@ class _PointsInput(_ReferenceInput):
     # A little later than now: clocks differ.
     until_ms: Milliseconds = Field(default_factory=lambda: now_ms() + _MINUTE_MS)
     decision: Literal["accept", "reject"] | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_MAPPED)] = _LIMIT
+    limit: Annotated[int, Field(ge=1, le=MAX_MAP_POINTS)] = _LIMIT
     before: PointId = b""
     after: PointId = b""
     sample: bool = False
@@ -183,52 +187,25 @@ def _points(sources: Sources, given: _PointsInput) -> Columns:
         found = store.map_points(
             wanted, limit=given.limit, before=given.before, after=given.after, with_probs=with_probs
         )
-    columns: dict[str, NDArray[Any]] = {
-        "id": found.ids.reshape(-1),
-        "time": found.received_ms,
-        "x": np.ascontiguousarray(found.points[:, 0]),
-        "y": np.ascontiguousarray(found.points[:, 1]),
-        "predicted": found.predicted,
-        "label": found.label,
-        "reason": found.reason,
-        "accepted": found.is_accepted.astype(np.uint8),
-        "top": found.top,
-        "p_value": found.p_value,
-    }
+    columns = point_columns(found)
     if with_probs:
-        computed = _stored_top_and_entropy(found.probs, given.classes)
+        classes = [number for number in given.classes if number < found.probs.shape[1]]
+        probs = found.probs[:, classes] if given.classes else found.probs
+        computed = _top_and_entropy(probs.astype(np.float64))
         # Over all classes the stored maximum is exact.
         columns |= computed if given.classes else {"entropy": computed["entropy"]}
     return Columns(columns, {"total": store.count_points(wanted)} if given.count else {})
-
-
-def _stored_top_and_entropy(
-    rows: tuple[NDArray[np.float32], ...], classes: tuple[int, ...]
-) -> dict[str, NDArray[np.float32]]:
-    """Largest probability and entropy of stored rows, over the chosen classes if any; NaN without probabilities."""
-    width = max(map(len, rows), default=0)
-    known = np.array([len(row) == width and width > 0 for row in rows])
-    probs = np.full((len(rows), width), np.nan)
-    if known.any():
-        probs[known] = np.stack([row for row in rows if len(row) == width])
-    chosen = [number for number in classes if number < width] if classes else slice(None)
-    return _top_and_entropy(probs[:, chosen])
 
 
 def _point(sources: Sources, given: _PointInput) -> Answer:
     """A stored point with its probabilities."""
     active = sources.active_model(given)
     points = sources.store().points_by_id(active.model, active.version, [given.id])
-    if not points:
+    if not len(points):
         raise NotFoundError("this version has no such point; retention may have deleted it", field="id")
-    (found,) = points
+    (found,) = points.rows()
     return {
-        "prediction_id": found.prediction_id,
-        "received_ms": found.received_ms,
-        "decision": Decision(found.decision).name.lower(),
-        "reason": Reason(found.reason).name.lower().replace("_", " "),
-        "predicted": found.predicted,
-        "label": found.label,
-        **{name: getattr(found, name) for name in ("x", "y", "log_density", "log_kde", "p_value", "top")},
-        "probs": found.probs,
+        **{name: found[name] for name in _POINT_FIELDS},
+        "decision": Decision(found["decision"]).name.lower(),
+        "reason": Reason(found["reason"]).name.lower().replace("_", " "),
     }

@@ -15,7 +15,7 @@ from darksight_core.scored import Decision, Reason
 from darksight_service.explorer.answers import Answer, Download
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, members
-from darksight_service.store import PointFilter, StoredPoint
+from darksight_service.store.points import SCORE_COLUMNS, PointFilter
 
 __all__ = ["CSV_ROWS", "endpoints"]
 
@@ -23,7 +23,8 @@ CSV_ROWS = 100_000
 """Maximum number of rows in a CSV file."""
 
 _PAGE = 2_000
-_NUMBERS = ("x", "y", "log_density", "log_kde", "outlier_score", "p_value", "confidence", "top")
+_FIELDS = ("id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label")
+_NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 
 
 class _FilterInput(SpanInput):
@@ -58,15 +59,15 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         )
         return {
             "class_names": _class_names(sources, given.model),
-            "points": [_row(each) for each in found.points],
+            "points": [_row(each) for each in found.points.rows()],
             "next_token": found.next_token,
             "since_ms": given.start_ms,
             "until_ms": given.until_ms,
         }
 
     def find(call: Call[_FindInput]) -> Answer:
-        found = sources.store().find_points(call.input.model, call.input.name)
-        points = [{**_row(each), "probs": each.probs} for each in found]
+        found = sources.store().points_by_name(call.input.model, call.input.name)
+        points = [{**_row(each), "probs": each["probs"]} for each in found.rows()]
         return {"class_names": _class_names(sources, call.input.model), "points": points}
 
     def export(call: Call[_CsvInput]) -> Answer:
@@ -79,7 +80,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             yield _csv([_HEADER])
             found, left = first, limit
             while True:
-                yield _csv([_cells(each, names) for each in found.points])
+                yield _csv([_cells(each, names) for each in found.points.rows()])
                 left -= len(found.points)
                 if not found.next_token or left <= 0:
                     return
@@ -111,18 +112,11 @@ def _class_names(sources: Sources, model: str) -> tuple[str, ...]:
     return tuple(sources.registry.get(model).bundle.class_names)
 
 
-def _row(point: StoredPoint) -> dict[str, Any]:
+def _row(point: dict[str, Any]) -> dict[str, Any]:
     return {
-        "id": point.id,
-        "prediction_id": point.prediction_id,
-        "version": point.version,
-        "is_shadow": point.is_shadow,
-        "received_ms": point.received_ms,
-        "decision": Decision(point.decision).name,
-        "reason": Reason(point.reason).name,
-        "predicted": point.predicted,
-        "label": point.label,
-        **{name: getattr(point, name) for name in _NUMBERS},
+        **{name: point[name] for name in (*_FIELDS, *_NUMBERS)},
+        "decision": Decision(point["decision"]).name,
+        "reason": Reason(point["reason"]).name,
     }
 
 
@@ -131,19 +125,18 @@ _HEADER = (
 )  # fmt: skip
 
 
-def _cells(point: StoredPoint, names: Sequence[str]) -> list[Any]:
-    received = datetime.datetime.fromtimestamp(point.received_ms / 1000, datetime.UTC)
-    numbers = [getattr(point, name) for name in _NUMBERS]
+def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    received = datetime.datetime.fromtimestamp(point["received_ms"] / 1000, datetime.UTC)
     return [
-        _as_text(point.prediction_id),
+        _as_text(point["prediction_id"]),
         received.isoformat(timespec="milliseconds"),
-        point.version,
-        Decision(point.decision).name,
-        Reason(point.reason).name,
-        _as_text(_class_name(point.predicted, names)),
-        _as_text(_class_name(point.label, names)),
-        *("" if number != number else f"{number:.7g}" for number in numbers),
-        point.id,
+        point["version"],
+        Decision(point["decision"]).name,
+        Reason(point["reason"]).name,
+        _as_text(_class_name(point["predicted"], names)),
+        _as_text(_class_name(point["label"], names)),
+        *("" if point[name] != point[name] else f"{point[name]:.7g}" for name in _NUMBERS),
+        point["id"],
     ]
 
 

@@ -23,14 +23,15 @@ from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.api.labelled import MAX_LABELS, MAX_POINTS, LabelsInput, labelled_points, newest_points
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input, ModelInput
-from darksight_service.ingest.records import OutcomeBatch, decode
+from darksight_service.ingest.records import decode
 from darksight_service.scoring.service import ScoringService
-from darksight_service.store import PointTable, StoredPoint
+from darksight_service.store.points import OutcomeBatch, PointTable
 
 __all__ = ["endpoints"]
 
 _MAX_BATCH = 1_000
 _TOP_CLASSES = 10
+_POINT_FIELDS = ("id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted")
 _NO_SCORE = LearnedScore(0, 0, 1)
 
 
@@ -90,7 +91,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "max_points": MAX_POINTS,
             "max_labels": MAX_LABELS,
             "oldest_ms": int(table.received_ms[-1]) if len(table) else None,
-            "items": [_item(point, items[point.id]) for point in points],
+            "items": [_item(point, items[point["id"]]) for point in points.rows()],
             "audit": _audit(table, audit),
             "learned_score": _learned_score(score, is_learning),
         }
@@ -117,21 +118,14 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     ]
 
 
-def _item(point: StoredPoint, item: QueueItem) -> dict[str, Any]:
-    order = np.argsort(-point.probs, kind="stable")[:_TOP_CLASSES]
+def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
+    order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
     return {
-        "id": point.id,
-        "prediction_id": point.prediction_id,
-        "received_ms": point.received_ms,
-        "x": point.x,
-        "y": point.y,
-        "top": point.top,
-        "p_value": point.p_value,
-        "predicted": point.predicted,
-        "decision": Decision(point.decision).name,
-        "reason": Reason(point.reason).name,
+        **{name: point[name] for name in _POINT_FIELDS},
+        "decision": Decision(point["decision"]).name,
+        "reason": Reason(point["reason"]).name,
         "classes": order,
-        "probs": point.probs[order],
+        "probs": point["probs"][order],
         "softmax_rank": item.softmax_rank,
         "learned_rank": item.learned_rank,
         "chance": item.chance,
@@ -141,7 +135,7 @@ def _item(point: StoredPoint, item: QueueItem) -> dict[str, Any]:
 def _audit(table: PointTable, audit: Audit) -> dict[str, Any]:
     accuracies = {
         "all": audited_accuracy(table, audit),
-        "accepted": audited_accuracy(table, audit, table.is_accepted),
+        "accepted": audited_accuracy(table, audit, table.accepted),
     }
     return {"rate": audit.rate, "drawn": len(audit.order), "done": audit.depth, **accuracies}
 

@@ -151,8 +151,8 @@ function classShade(classes) {
 }
 
 function decisionShade(columns, row) {
-  if (!columns.accepted) return [UNKNOWN, "circle"];
-  return columns.accepted[row] ? [ACCEPT, "circle"] : [REJECT, "diamond"];
+  if (!columns.is_accepted) return [UNKNOWN, "circle"];
+  return columns.is_accepted[row] ? [ACCEPT, "circle"] : [REJECT, "diamond"];
 }
 
 function graded(scene, source, colour) {

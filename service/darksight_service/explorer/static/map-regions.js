@@ -141,7 +141,7 @@ export function openRegions(page, scene, plot, redraw) {
       setDraft({ polygon: found.polygon, name: region.name, expires_ms: found.expires_ms });
       zoomTo(plot, found.polygon);
       notify(found.is_same_map ? "Both versions have the same map, so the region is the same." :
-        `Placed by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon contains ${found.held} of them, and ${found.taken_in} of ${found.others} other rows. Save it if that is right.`);
+        `Placed by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon contains ${found.rows_inside} of them, and ${found.other_rows_inside} of ${found.other_rows} other rows. Save it if that is right.`);
     });
     return element("div", { class: "region" }, element("div", { class: "row" },
       element("span", {}, `${region.name} on ${region.version.slice(0, 12)}`), element("button", { onclick: carry }, "Carry over")));
@@ -155,10 +155,10 @@ function showPreview(container, found) {
     value === null ? "no labels" : `${(100 * value).toFixed(1)}% (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)}%), ${right} of ${rows}`;
   const rejected = found.accepted_share === null ? "" : ` = ${(100 * found.accepted_share).toFixed(2)}% of accepted traffic`;
   const facts = [
-    ["stored points inside", `${found.inside.toLocaleString()} of ${found.looked_at.toLocaleString()}`],
+    ["stored points inside", `${found.inside.toLocaleString()} of ${found.examined.toLocaleString()}`],
     ["would be rejected", `${found.inside_accepted.toLocaleString()}${rejected}`],
     ["accuracy inside", share(found.accuracy)],
-    ["accuracy since it was saved", share(found.fresh_accuracy)],
+    ["accuracy since it was saved", share(found.new_accuracy)],
     ["reference points inside", `${found.reference_inside.toLocaleString()} of ${found.reference_points.toLocaleString()}`],
     ["accuracy of reference points", share(found.reference_accuracy)],
   ];

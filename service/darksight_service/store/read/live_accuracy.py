@@ -1,13 +1,12 @@
-"""Live accuracy: what the outcomes that came back say about the gate and about its scores.
+"""Live accuracy: figures of the gate and its scores on points that have a label.
 
-Labels come late and for a part of the traffic only. Where that part is not drawn at random (complaints, say, or what
-somebody looked at), these figures describe it and not the traffic.
+Labels arrive late and for a part of the traffic only. Where that part is not a random sample (complaints, for example,
+or reviewed cases), these figures describe it and not the traffic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +15,19 @@ from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.figures import Record
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.guarantees.risk_curve import risk_curve
-
-if TYPE_CHECKING:
-    from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 
 __all__ = ["COVERAGES", "LiveAccuracy", "Share", "live_accuracy"]
 
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-"""Shares of rows kept at which the accuracy of the rest is told."""
+"""Coverages at which accuracy is reported."""
 
 _DELTA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Share(Record):
-    """Right predictions among `rows`, with the exact 95% interval of their share; no share of no rows."""
+    """Correct predictions among `rows`, with the exact 95% interval of their share; None for no rows."""
 
     rows: int
     right: int
@@ -40,7 +37,7 @@ class Share(Record):
 
     @classmethod
     def of(cls, right: NDArray[np.bool_]) -> Share:
-        """Of rows that were right or not."""
+        """From whether each row was right, (n,)."""
         rows, hits = len(right), int(right.sum())
         wrong = rows - hits
         low = 1.0 - float(upper_bound(wrong, rows, _DELTA / 2)) if rows else 0.0
@@ -50,17 +47,17 @@ class Share(Record):
 
 @dataclass(frozen=True, slots=True)
 class LiveAccuracy(Record):
-    """What is known about n points with outcomes.
+    """Figures of n labelled points.
 
     Parameters
     ----------
     everything, accepted, rejected
-        How often they were right.
+        Accuracy of all, accepted and rejected points.
     scores
-        How well each stored score finds the errors: the gate's own `confidence`, the largest probability `top`, and
-        `p_value`; a score that no point has is left out.
+        How well each stored score finds the errors: the reject score of the gate, `confidence`, the largest
+        probability, `top`, and `p_value`; scores that no point has are left out.
     curves
-        Accuracy of the rows kept at each of `COVERAGES`, by score.
+        Accuracy at each of `COVERAGES`, by score.
     """
 
     everything: Share
@@ -71,7 +68,7 @@ class LiveAccuracy(Record):
 
 
 def live_accuracy(points: PointTable) -> LiveAccuracy:
-    """Accuracy of accepted and rejected points, all of them labelled, and risk against coverage."""
+    """Figures of points that all have a label."""
     right = ~points.errors
     scores: dict[str, FailureFigures] = {}
     curves: dict[str, tuple[float, ...]] = {}
@@ -82,9 +79,9 @@ def live_accuracy(points: PointTable) -> LiveAccuracy:
             continue
         scores[name] = failure_figures(values[known], ~right[known])
         curve = risk_curve(values[known], ~right[known])
-        # The first threshold that keeps as many: ties keep more.
-        places = np.searchsorted(curve.coverage, np.array(COVERAGES) - 1e-12)
-        curves[name] = tuple(curve.accuracy[np.minimum(places, len(curve.coverage) - 1)].tolist())
+        # The first threshold with at least that coverage: ties raise it.
+        first = np.searchsorted(curve.coverage, np.array(COVERAGES) - 1e-12)
+        curves[name] = tuple(curve.accuracy[np.minimum(first, len(curve.coverage) - 1)].tolist())
     return LiveAccuracy(
-        Share.of(right), Share.of(right[points.is_accepted]), Share.of(right[~points.is_accepted]), scores, curves
+        Share.of(right), Share.of(right[points.accepted]), Share.of(right[~points.accepted]), scores, curves
     )

@@ -1,123 +1,153 @@
-"""Many points as columns: what pages and curves are computed from.
+"""Stored points as a `PointTable`: pages, points by id or name, the newest ones, those with labels.
 
-A page that lists points wants objects; one that ranks, counts or draws thousands wants arrays. A frame is the newest
-points of a filter, up to a limit, so that what it costs does not grow with the store.
+Ids sort by time, so a page is a range of ids and the next one begins below the last id. Points inserted meanwhile are
+newer, so each point is on one page.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, and_, func, select, text
+from sqlalchemy import Connection, Engine, FromClause, LargeBinary, and_, func, select, text, type_coerce
 
-from darksight_core.simplex import Floats
-from darksight_service.ingest.records import parse_prediction_id
+from darksight_service.errors import RequestError
 from darksight_service.store.engine import reading
-from darksight_service.store.read.policy_evaluation import LABELLED, labelled_within, prefer_index
-from darksight_service.store.read.region_points import points_by_id
-from darksight_service.store.read.search import (
-    ALL_COLUMNS,
-    PointFilter,
-    StoredPoint,
-    newest_rows,
-    read_point,
-    with_outcomes,
-)
+from darksight_service.store.ids import MINUTE_MS, point_id
+from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable, score_columns
+from darksight_service.store.probabilities import decode_probs
+from darksight_service.store.read import search
+from darksight_service.store.read.search import newest_rows, with_outcomes
 from darksight_service.store.rollups import within
-from darksight_service.store.rows import FLOATS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import NAME_HASH, outcome, outcome_point, point, rollup
+from darksight_service.store.texts import Texts
 
-__all__ = ["PointTable", "filled_since", "joined", "labelled_frame", "newest_frame", "points_by_name"]
+__all__ = [
+    "Page",
+    "filled_since",
+    "labelled_points",
+    "list_points",
+    "newest_points",
+    "points_by_id",
+    "points_by_name",
+    "read_table",
+    "sql_columns",
+]
 
-_COLUMNS = (
-    point.c.id,
-    *(point.c[name] for name in FLOATS),
-    point.c.predicted,
-    point.c.reason,
-    point.c.is_accepted,
-    outcome.c.label,
-    point.c.probs,
-)
+MAX_PAGE = 10_000
+DEFAULT_PAGE = 100
+
+_SCORES = ("id", "bundle_id", *SCORE_COLUMNS, "label", "probs")
+_ALL = (*_SCORES, "event_at", "is_shadow", "prediction_id")
 _HOUR_MINUTES = 60
-_MANY = 400
+_MAX_SAME_NAME = 400
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PointTable:
-    """n points, newest first, as columns; numbers that a point lacks are NaN.
+class Page(NamedTuple):
+    """Points, and the token of the next page; empty on the last one."""
 
-    Parameters
-    ----------
-    ids
-        (n, 2) big-endian uint64.
-    received_ms
-        (n,).
-    points
-        Places on the map, (n, 2).
-    log_density, log_kde, outlier_score, p_value, confidence, top
-        (n,); `confidence` is the reject score of the gate that decided.
-    predicted, reason, is_accepted
-        (n,).
-    label
-        Right class, -1 if not known, (n,).
-    probs
-        (n, K), NaN in rows without probabilities; of no classes if none were kept.
-    """
-
-    ids: NDArray[np.uint64]
-    received_ms: NDArray[np.int64]
-    points: Floats
-    log_density: Floats
-    log_kde: Floats
-    outlier_score: Floats
-    p_value: Floats
-    confidence: Floats
-    top: Floats
-    predicted: NDArray[np.int64]
-    reason: NDArray[np.int64]
-    is_accepted: NDArray[np.bool_]
-    label: NDArray[np.int64]
-    probs: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    @property
-    def is_labelled(self) -> NDArray[np.bool_]:
-        """Whose right class is known, (n,)."""
-        return np.greater_equal(self.label, 0)
-
-    @property
-    def errors(self) -> NDArray[np.bool_]:
-        """Which are known to be wrong, (n,)."""
-        return self.is_labelled & np.not_equal(self.predicted, self.label)
-
-    def take(self, chosen: NDArray[Any]) -> PointTable:
-        """The rows with these numbers, or those a mask allows."""
-        return PointTable(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
-
-    def id_bytes(self) -> list[bytes]:
-        """The ids, 16 bytes each."""
-        return [row.tobytes() for row in np.ascontiguousarray(self.ids).astype(">u8")]
+    points: PointTable
+    next_token: str
 
 
-def newest_frame(engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int) -> PointTable:
-    """The newest points of a filter."""
-    return _frame(newest_rows(engine, bundles, wanted, _COLUMNS, limit=limit))
+def sql_columns(engine: Engine, names: Sequence[str], points: FromClause = point) -> list[Any]:
+    """SQL columns of points with their outcomes, as `read_table` reads them."""
+    # Bytes from the database on: a UUID object for each row would take as long as all the rest.
+    as_bytes = (
+        func.uuid_send(points.c.id, type_=LargeBinary)
+        if engine.dialect.name == "postgresql"
+        else type_coerce(points.c.id, LargeBinary)
+    )
+    special: dict[str, Any] = {"id": as_bytes, "label": func.coalesce(outcome.c.label, -1)}
+    return [special[name] if name in special else points.c[name] for name in names]
 
 
-def labelled_frame(engine: Engine, bundles: dict[int, str], *, since_ms: int, until_ms: int, limit: int) -> PointTable:
-    """The newest points whose right class is known; what a shadow said is left out."""
-    query = select(*_COLUMNS).select_from(LABELLED).where(labelled_within(bundles, since_ms, until_ms))
+def read_table(
+    rows: Sequence[Sequence[Any]], names: Sequence[str], model: str, bundles: Mapping[int, str]
+) -> PointTable:
+    """The table of rows with these columns, among them `id` and `bundle_id`; `bundles` has versions by number."""
+    found: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+    found = {name: found.get(name, ()) for name in names}
+    numbers = {number: place for place, number in enumerate(bundles)}
+    columns: dict[str, Any] = {
+        "bundle": np.array([numbers[each] for each in found["bundle_id"]], dtype=np.intp),
+        **score_columns(found),
+    }
+    if "label" in found:
+        columns["label"] = np.array(found["label"], dtype=np.int64)
+    if "probs" in found:
+        columns["probs"] = decode_probs(found["probs"])
+    if "event_at" in found:
+        columns["event_ms"] = np.array([each or 0 for each in found["event_at"]], dtype=np.int64)
+    if "is_shadow" in found:
+        columns["is_shadow"] = np.array(found["is_shadow"], dtype=np.bool_)
+    if "prediction_id" in found:
+        columns["names"] = Texts.of(found["prediction_id"])
+    ids = np.frombuffer(b"".join(found["id"]), dtype=">u8").reshape(-1, 2)
+    return PointTable.of(ids, model, tuple(bundles.values()), **columns)
+
+
+def list_points(
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, page_size: int = 0, page_token: str = ""
+) -> Page:
+    """One page; RequestError for a page token of another request."""
+    if not 0 <= page_size <= MAX_PAGE:
+        raise RequestError(f"page_size: must be from 1 to {MAX_PAGE}, not {page_size}", field="page_size")
+    size = page_size or DEFAULT_PAGE
+    before = _read_token(page_token, wanted) if page_token else b""
+    found = newest_rows(engine, bundles, wanted, sql_columns(engine, _ALL), limit=size + 1, before=before)
+    points = read_table(found[:size], _ALL, wanted.model, bundles)
+    return Page(points, _token(found[size - 1][0], wanted) if len(found) > size else "")
+
+
+def newest_points(engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int) -> PointTable:
+    """The newest points that pass a filter, without names and event times."""
+    found = newest_rows(engine, bundles, wanted, sql_columns(engine, _SCORES), limit=limit)
+    return read_table(found, _SCORES, wanted.model, bundles)
+
+
+def labelled_points(
+    engine: Engine, bundles: dict[int, str], model: str, *, since_ms: int, until_ms: int, limit: int
+) -> PointTable:
+    """The newest points that have a label, without those of shadow versions."""
+    source, points = search.labelled_points(engine)
+    query = select(*sql_columns(engine, _SCORES, points)).select_from(source)
+    query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))
     query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
     with reading(engine) as connection:
-        prefer_index(connection, since_ms, until_ms)
-        return _frame(connection.execute(query).all())
+        return read_table(connection.execute(query).all(), _SCORES, model, bundles)
+
+
+def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:
+    """The stored points among these ids, in their order."""
+    query = select(*sql_columns(engine, _ALL)).select_from(with_outcomes(point))
+    query = query.where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
+    with reading(engine) as connection:
+        found = {bytes(row[0]): row for row in connection.execute(query)} if ids else {}
+    return read_table([found[each] for each in ids if each in found], _ALL, model, bundles)
+
+
+def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: str) -> PointTable:
+    """The points with this prediction id, newest first, those of shadow versions included."""
+    named = point.c.prediction_id == name
+    if engine.dialect.name == "postgresql":
+        # The index holds a part of the hash.
+        hashed = text(f"{NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format(':wanted_name')}")
+        named = and_(named, hashed.bindparams(wanted_name=name))
+    query = select(*sql_columns(engine, _ALL)).select_from(with_outcomes(point))
+    query = query.where(named, point.c.bundle_id.in_(list(bundles))).order_by(point.c.id.desc()).limit(_MAX_SAME_NAME)
+    with reading(engine) as connection:
+        found = connection.execute(query).all()
+    default = point_id(name)
+    if not found and default is not None:
+        return points_by_id(engine, bundles, model, [default])
+    return read_table(found, _ALL, model, bundles)
 
 
 def filled_since(
@@ -147,43 +177,8 @@ def filled_since(
     return first, total
 
 
-def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: str) -> list[StoredPoint]:
-    """The points that a caller, or we, gave this name, newest first: what was answered and what a shadow said."""
-    named = point.c.prediction_id == name
-    if engine.dialect.name == "postgresql":
-        # The index holds a part of the hash.
-        hashed = text(f"{NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format(':wanted_name')}")
-        named = and_(named, hashed.bindparams(wanted_name=name))
-    query = select(*ALL_COLUMNS).select_from(with_outcomes(point))
-    query = query.where(named, point.c.bundle_id.in_(list(bundles))).order_by(point.c.id.desc()).limit(_MANY)
-    with reading(engine) as connection:
-        found = connection.execute(query).all()
-    made_here = parse_prediction_id(name)
-    if not found and made_here is not None:
-        batch_id, row = made_here
-        return points_by_id(engine, bundles, model, [(int.from_bytes(batch_id, "big") + row).to_bytes(16, "big")])
-    return [read_point(row, model, bundles) for row in found]
-
-
-def joined(frames: Sequence[PointTable]) -> PointTable:
-    """One frame from several, row after row; without any an empty one."""
-    if not frames:
-        return _frame([])
-    classes = max(frame.probs.shape[1] for frame in frames)
-    columns = {
-        field.name: np.concatenate([getattr(frame, field.name) for frame in frames])
-        for field in fields(PointTable)
-        if field.name != "probs"
-    }
-    probs = [
-        frame.probs if frame.probs.shape[1] == classes else np.full((len(frame), classes), np.nan, dtype=np.float32)
-        for frame in frames
-    ]
-    return PointTable(**columns, probs=np.concatenate(probs))
-
-
 def _oldest_minute(connection: Connection, bundles: Iterable[int]) -> int:
-    """The first minute with points; without it a span from the beginning of time would be walked through."""
+    """The first minute with points; a search that starts at time 0 would take too long."""
     oldest = [
         connection.scalar(select(rollup.c.minute).where(rollup.c.bundle_id == each).order_by(rollup.c.minute).limit(1))
         for each in bundles
@@ -191,38 +186,19 @@ def _oldest_minute(connection: Connection, bundles: Iterable[int]) -> int:
     return min((int(minute) for minute in oldest if minute is not None), default=1 << 40)
 
 
-def _frame(found: Sequence[Any]) -> PointTable:
-    n = len(found)
-    columns = list(zip(*found, strict=True)) if n else [()] * len(_COLUMNS)
-    ids = np.frombuffer(b"".join(columns[0]), dtype=">u8").reshape(n, 2).astype(np.uint64)
-    floats = {name: np.array(column, dtype=np.float64) for name, column in zip(FLOATS, columns[1:9], strict=True)}
-    predicted, reason, is_accepted = (np.array(column, dtype=np.int64) for column in columns[9:12])
-    label = np.array([-1 if each is None else each for each in columns[12]], dtype=np.int64)
-    points = np.stack([floats.pop("x"), floats.pop("y")], axis=1)
-    return PointTable(
-        ids=ids,
-        received_ms=(ids[:, 0] >> np.uint64(16)).astype(np.int64),
-        points=points,
-        **floats,
-        predicted=predicted,
-        reason=reason,
-        is_accepted=is_accepted.astype(np.bool_),
-        label=label,
-        probs=_probs(columns[13]),
-    )
+def _digest(wanted: PointFilter) -> bytes:
+    return hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode()).digest()[:8]
 
 
-def _probs(kept: Sequence[bytes | None]) -> NDArray[np.float32]:
-    """Rows of probabilities, at once where all are of one length."""
-    lengths = {len(each) for each in kept if each}
-    size = next(iter(lengths), 0)
-    if len(lengths) == 1 and size % 2 == 0:
-        missing = np.full(size // 2, math.nan, dtype="<f2").tobytes()
-        joined = b"".join([each or missing for each in kept])
-        return np.frombuffer(joined, dtype="<f2").reshape(len(kept), size // 2).astype(np.float32)
-    rows = [decode_probs(each) for each in kept]
-    matrix = np.full((len(rows), max(map(len, rows), default=0)), np.nan, dtype=np.float32)
-    for number, row in enumerate(rows):
-        if len(row):
-            matrix[number, : len(row)] = row
-    return matrix
+def _token(last: bytes, wanted: PointFilter) -> str:
+    return base64.urlsafe_b64encode(last + _digest(wanted)).decode()
+
+
+def _read_token(token: str, wanted: PointFilter) -> bytes:
+    try:
+        found = base64.b64decode(token.encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        found = b""
+    if len(found) != 24 or found[16:] != _digest(wanted):
+        raise RequestError("page_token: belongs to another request", field="page_token")
+    return found[:16]

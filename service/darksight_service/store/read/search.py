@@ -1,135 +1,56 @@
-"""Stored points, newest first, a page at a time.
+"""Queries for stored points, newest first.
 
-Ids sort by time, so a page is a range of ids and the next one begins below the last id; what is inserted meanwhile is
-newer, and each point is seen once. No index is kept for filters, which would cost more than the points: the counts
-per minute say in which minutes there is something to find, and only those are read.
+Ids sort by time, so a query is a range of ids. There is no index for filters, which would cost more than the points:
+the counts per minute tell which minutes have points that pass a filter, and only those are read.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, column, func, select, values
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Table,
+    and_,
+    column,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    values,
+)
 
+from darksight_core.map.regions import Region
 from darksight_core.scored import Decision
-from darksight_service.errors import RequestError
-from darksight_service.ingest.records import MAX_ROWS, prediction_id, received_ms
 from darksight_service.store.engine import reading
-from darksight_service.store.partitions import first_id
+from darksight_service.store.ids import MINUTE_MS, first_id, received_ms
+from darksight_service.store.points import LAST_CLASS, PointFilter
 from darksight_service.store.rollups import within
-from darksight_service.store.rows import LAST_CLASS, MINUTE_MS, decode_probs
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
 
 __all__ = [
-    "ALL_COLUMNS",
-    "Page",
-    "PointFilter",
-    "StoredPoint",
     "conditions",
-    "list_points",
+    "labelled_points",
+    "labelled_within",
     "newest_rows",
     "ranges_of",
-    "read_point",
+    "received_within",
     "select_points",
     "span",
     "with_outcomes",
+    "within_box",
 ]
 
-MAX_PAGE = 10_000
-DEFAULT_PAGE = 100
-
-ALL_COLUMNS = (point, outcome.c.label)
-"""What `read_point` reads."""
 
 _FIRST_LOOK_MINUTES = 60
 _RANGES = 400
-# Minutes without points that a range may have in it if there is no filter: every range is compared with every point.
+# Minutes without points that a range may contain if there is no filter: every range is compared with every point.
 _GAP_MINUTES = 4
-_ACCEPT, _REJECT = int(Decision.ACCEPT), int(Decision.REJECT)
-
-
-@dataclass(frozen=True, slots=True)
-class PointFilter:
-    """Which points; an empty tuple allows all.
-
-    Parameters
-    ----------
-    model
-        Name of the watched classifier.
-    version
-        Of the bundle, its sha256; None for all.
-    since_ms, until_ms
-        Received at or after, and before, in unix milliseconds.
-    decisions, reasons, predicted
-        Numbers of `Decision` and `Reason`, and classes.
-    is_shadow
-        What a shadow said, instead of what was answered.
-    """
-
-    model: str
-    version: str | None = None
-    since_ms: int = 0
-    until_ms: int = (1 << 48) - 1
-    decisions: tuple[int, ...] = ()
-    reasons: tuple[int, ...] = ()
-    predicted: tuple[int, ...] = ()
-    is_shadow: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredPoint:
-    """One point; numbers that it lacks are NaN, `event_ms` is 0 and `label` -1 if not known."""
-
-    id: str
-    prediction_id: str
-    model: str
-    version: str
-    is_shadow: bool
-    received_ms: int
-    event_ms: int
-    x: float
-    y: float
-    log_density: float
-    log_kde: float
-    outlier_score: float
-    p_value: float
-    confidence: float
-    top: float
-    decision: int
-    reason: int
-    predicted: int
-    label: int
-    probs: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Points, and the token of the next page, empty on the last."""
-
-    points: list[StoredPoint]
-    next_token: str
-
-
-def list_points(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, page_size: int = 0, page_token: str = ""
-) -> Page:
-    """One page; `bundles` has the versions of the model's bundles by number."""
-    if not 0 <= page_size <= MAX_PAGE:
-        raise RequestError(f"a page has up to {MAX_PAGE} points, not {page_size}", field="page_size")
-    size = page_size or DEFAULT_PAGE
-    before = _read_token(page_token, wanted) if page_token else b""
-    found = newest_rows(engine, bundles, wanted, ALL_COLUMNS, limit=size + 1, before=before)
-    points = [read_point(row, wanted.model, bundles) for row in found[:size]]
-    return Page(points, _token(found[size - 1].id, wanted) if len(found) > size else "")
 
 
 def newest_rows(
@@ -150,15 +71,15 @@ def newest_rows(
     engine, bundles
         The database, and the versions of the model's bundles by number.
     wanted
-        Which points.
+        Filter of the points.
     columns
-        Of points and their outcomes.
+        SQL columns of points and their outcomes.
     limit
-        How many at most.
+        Largest number of rows.
     before, since
         Only ids below the first and from the second on, if given.
     where
-        What else must hold.
+        Further conditions.
     """
     low, high = max(first_id(wanted.since_ms), since), first_id(wanted.until_ms)
     if before:
@@ -182,8 +103,8 @@ def span(low: Any, high: Any) -> ColumnElement[bool]:
 def ranges_of(
     connection: Connection, bundles: dict[int, str], wanted: PointFilter, low: bytes, high: bytes, need: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Ranges of ids, newest first, in which there are points; after each yield more are given if they are needed."""
-    # PostgreSQL has no least uuid, but it has a first one.
+    """Ranges of ids with points, newest first; the caller stops when it has enough."""
+    # PostgreSQL has no min(uuid).
     first, last = (
         connection.scalar(select(point.c.id).order_by(order).limit(1)) for order in (point.c.id, point.c.id.desc())
     )
@@ -210,7 +131,7 @@ def ranges_of(
 def _merged(
     counts: Sequence[tuple[int, int]], low: bytes, high: bytes, need: int, gap: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Minutes, newest first, as ranges of ids: so many at a time as should hold what is needed.
+    """Minutes, newest first, as lists of ranges of ids that hold as many points as are needed.
 
     Minutes with at most `gap` others between them are one range.
     """
@@ -236,14 +157,14 @@ def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple
 
 
 def with_outcomes(source: Any) -> Any:
-    """Points with the outcome of each, if it has one."""
+    """Points with their outcomes, where there is one."""
     return source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
         outcome, outcome.c.id == outcome_point.c.outcome_id
     )
 
 
 def _source_of(ranges: Sequence[tuple[bytes, bytes]]) -> Any:
-    """What to select points of these ranges from."""
+    """The FROM clause for points of these ranges."""
     if len(ranges) == 1:
         return point
     spans = values(column("low", PointId), column("high", PointId), name="spans").data(list(ranges)).cte()
@@ -264,7 +185,7 @@ def select_points(
 
 
 def conditions(table: Table, wanted: PointFilter, last_class: int) -> list[ColumnElement[bool]]:
-    """What a filter says about points or their counts; classes from `last_class` on are one."""
+    """The conditions of a filter on points or on their counts; classes from `last_class` on are one."""
     columns: list[tuple[str, tuple[int, ...], list[Any]]] = [
         (
             "is_accepted",
@@ -277,54 +198,40 @@ def conditions(table: Table, wanted: PointFilter, last_class: int) -> list[Colum
     return [table.c[name].in_(values) for name, given, values in columns if given]
 
 
-def read_point(row: Sequence[Any], model: str, bundles: dict[int, str]) -> StoredPoint:
-    """A point from a row of all columns of the table, and the label."""
-    # In the order of the table: to ask a row for a column by its name costs more than all the rest.
-    point_id, event_ms, *numbers, bundle_id, predicted, reason, is_accepted, is_shadow, name, probs, label = row
-    if name is None:
-        number = int.from_bytes(point_id, "big")
-        name = prediction_id((number - number % MAX_ROWS).to_bytes(16, "big"), number % MAX_ROWS)
-    if None in numbers:
-        numbers = [math.nan if each is None else each for each in numbers]
-    x, y, log_density, log_kde, outlier_score, p_value, confidence, top = numbers
-    text = point_id.hex()
-    return StoredPoint(
-        id=f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}",
-        prediction_id=name,
-        model=model,
-        version=bundles[bundle_id],
-        is_shadow=is_shadow,
-        received_ms=received_ms(point_id),
-        event_ms=event_ms or 0,
-        x=x,
-        y=y,
-        log_density=log_density,
-        log_kde=log_kde,
-        outlier_score=outlier_score,
-        p_value=p_value,
-        confidence=confidence,
-        top=top,
-        decision=_ACCEPT if is_accepted else _REJECT,
-        reason=reason,
-        predicted=predicted,
-        label=-1 if label is None else label,
-        probs=decode_probs(probs),
+def received_within(bundles: Collection[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
+    """Points received in a span of time, without those of shadow versions."""
+    return and_(
+        span(first_id(since_ms), first_id(until_ms)),
+        point.c.bundle_id.in_(list(bundles)),
+        point.c.is_shadow == literal(False),
     )
 
 
-def _digest(wanted: PointFilter) -> bytes:
-    return hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode()).digest()[:8]
+def labelled_points(engine: Engine) -> tuple[Any, Any]:
+    """The FROM clause for points that have a label, and the points in it.
+
+    PostgreSQL looks up the point of each outcome in the primary key. Without LATERAL it may read all points of the time
+    instead, since it does not know how many of them have an outcome.
+    """
+    matches = outcome_point.join(outcome, outcome.c.id == outcome_point.c.outcome_id)
+    if engine.dialect.name != "postgresql":
+        return matches.join(point, point.c.id == outcome_point.c.point_id), point
+    # OFFSET 0 keeps the planner from turning it into a plain join.
+    one = select(point).where(point.c.id == outcome_point.c.point_id).offset(literal_column("0")).lateral("labelled")
+    return matches.join(one, true()), one
 
 
-def _token(last: bytes, wanted: PointFilter) -> str:
-    return base64.urlsafe_b64encode(last + _digest(wanted)).decode()
+def labelled_within(points: FromClause, bundles: Collection[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:
+    """Points of `labelled_points` received in a span of time, without those of shadow versions."""
+    return and_(
+        outcome_point.c.point_id >= first_id(since_ms),
+        outcome_point.c.point_id < first_id(until_ms),
+        points.c.bundle_id.in_(list(bundles)),
+        points.c.is_shadow == literal(False),
+    )
 
 
-def _read_token(token: str, wanted: PointFilter) -> bytes:
-    try:
-        found = base64.b64decode(token.encode(), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        found = b""
-    if len(found) != 24 or found[16:] != _digest(wanted):
-        raise RequestError("the page token is not one that the same request was given", field="page_token")
-    return found[:16]
+def within_box(x: ColumnElement[Any], y: ColumnElement[Any], region: Region) -> ColumnElement[bool]:
+    """Whether a map point is in the bounding box of a region."""
+    left, right, bottom, top = region.box
+    return and_(x >= left, x < right, y >= bottom, y < top)

@@ -1,4 +1,4 @@
-"""Numbers of models and bundles: found or made once, then remembered."""
+"""Numbers of models and bundles in the database, inserted on first use and cached."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Names", "insert_into"]
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that can say ON CONFLICT, in the words of the database."""
+    """An INSERT that supports ON CONFLICT."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 class Names:
-    """The numbers that stand for names in `point`.
+    """Numbers of models and bundles.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Names:
         self._bundles: dict[tuple[str, str], tuple[int, int]] = {}
 
     def model_id(self, name: str) -> int:
-        """Number of a model, which is made if it is new."""
+        """Number of a model, which is inserted if it is new."""
         with self._lock:
             if name not in self._models:
                 with writing(self._engine) as connection:
@@ -48,7 +48,7 @@ class Names:
             return self._models[name]
 
     def bundle_of(self, name: str, version: str) -> tuple[int, int]:
-        """Numbers of a bundle and its model, which are made if they are new."""
+        """Numbers of a bundle and its model, which are inserted if they are new."""
         with self._lock:
             if (name, version) not in self._bundles:
                 with writing(self._engine) as connection:
@@ -57,7 +57,7 @@ class Names:
             return self._bundles[name, version]
 
     def register(self, name: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
-        """Write down what is known about a bundle."""
+        """Store the classes and calibration rows of a bundle."""
         facts = {"class_names": list(class_names), "calibration_rows": calibration_rows}
         with writing(self._engine) as connection:
             _bundle(connection, name, version, self._clock(), facts)

@@ -1,15 +1,15 @@
-"""What was right: kept under the name of its prediction, and joined to the points of that name.
+"""Outcomes: true labels, stored under their prediction id and matched with the points of that id.
 
-    late          the point is there: joined at once
-    early         the point is not there yet: kept open, and joined when the point comes
-    never seen    stays open, is counted, and goes when outcomes of its age are pruned
+    late          the point is stored: matched at once
+    early         the point is not stored yet: the outcome stays open, and is matched when the point is inserted
+    unmatched     stays open, is counted, and is deleted when outcomes of its age are pruned
     duplicate     the same label again: nothing changes
-    conflicting   another label: the one observed last holds, on a tie the one that came first; marked as disputed
-    refused       no class has a negative number, and no name more than `MAX_NAME_BYTES`
+    conflicting   another label: the one observed last is kept, on a tie the first one; marked as disputed
+    refused       a negative class, or a prediction id of more than `MAX_NAME_BYTES`
 
-An outcome is about every point of its name: what was answered, and what a shadow said. A point and its outcome that are
-inserted at the same moment do not see each other on PostgreSQL; `settle` looks again a little later and then closes the
-outcomes that have their points, so that new points are compared with few names.
+An outcome belongs to every point of its prediction id, those of shadow versions included. A point and its outcome that
+are inserted in concurrent transactions do not see each other on PostgreSQL. `OutcomeMatcher` matches them later, and
+closes the outcomes that have points, so that new points are compared with few open ones.
 """
 
 from __future__ import annotations
@@ -21,28 +21,33 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, case, exists, func, select, text, update
 
-from darksight_service.ingest.records import MAX_ROWS, OutcomeBatch, parse_prediction_id
 from darksight_service.store.engine import reading, writing
-from darksight_service.store.rows import Rows
+from darksight_service.store.ids import point_id
+from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.tables import NAME_HASH, PointId, outcome, outcome_point
 from darksight_service.store.write.names import Names, insert_into
 
-__all__ = ["MAX_NAME_BYTES", "Counted", "Settler", "insert_outcomes", "match_points"]
+__all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points"]
 
 MAX_NAME_BYTES = 1024
-"""A name must fit into the entry of an index."""
+"""A prediction id must fit into an index entry."""
 
 _CHUNK = 500
 
 _BY_NAME = """
     INSERT INTO outcome_point (point_id, outcome_id)
-    SELECT point.id, outcome.id FROM outcome
-    JOIN point ON point.prediction_id = outcome.prediction_id {hashed}
-    JOIN bundle ON bundle.id = point.bundle_id AND bundle.model_id = outcome.model_id
+    SELECT named.id, outcome.id FROM outcome
+    JOIN {named}
+    JOIN bundle ON bundle.id = named.bundle_id AND bundle.model_id = outcome.model_id
     WHERE outcome.id IN :ids
     ON CONFLICT DO NOTHING
 """
-_HASHED = f"AND {NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format('outcome.prediction_id')}"
+_NAMED_SQLITE = "point AS named ON named.prediction_id = outcome.prediction_id"
+# Each name is looked up in the index. Without LATERAL PostgreSQL may read all points instead.
+_NAMED_POSTGRESQL = f"""LATERAL (
+        SELECT id, bundle_id FROM point WHERE prediction_id = outcome.prediction_id
+        AND {NAME_HASH.format("prediction_id")} = {NAME_HASH.format("outcome.prediction_id")} OFFSET 0
+    ) AS named ON true"""
 _BY_ID = """
     INSERT INTO outcome_point (point_id, outcome_id)
     SELECT point.id, outcome.id FROM outcome
@@ -64,8 +69,8 @@ _OPEN_ONE = """
 
 
 @dataclass(slots=True)
-class Counted:
-    """What became of some outcomes."""
+class OutcomeCounts:
+    """Outcomes by result; `matched` are the points that now have one."""
 
     recorded: int = 0
     duplicate: int = 0
@@ -76,7 +81,7 @@ class Counted:
 
 @dataclass(slots=True)
 class _Report:
-    """What is known about one name; `add` is how reports are weighed, here and in the upsert."""
+    """The label of one prediction id; `add` resolves conflicts as the upsert does."""
 
     label: int
     observed_ms: int
@@ -84,7 +89,7 @@ class _Report:
     is_disputed: bool = False
 
     def add(self, label: int, observed_ms: int) -> bool:
-        """Whether another report conflicts with this one."""
+        """Add another report; whether it conflicts with this one."""
         conflicts = label != self.label
         self.is_disputed |= conflicts
         if observed_ms > self.observed_ms:
@@ -92,9 +97,9 @@ class _Report:
         return conflicts
 
 
-def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch]) -> Counted:
-    """Store outcomes and join them to their points; see the module for every case."""
-    counted = Counted()
+def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch]) -> OutcomeCounts:
+    """Store outcomes and match them with their points."""
+    counted = OutcomeCounts()
     folded: dict[int, dict[str, _Report]] = {}
     for batch in batches:
         reports = folded.setdefault(names.model_id(batch.model), {})
@@ -115,7 +120,7 @@ def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch
     return counted
 
 
-def _store(connection: Connection, model_id: int, reports: dict[str, _Report], counted: Counted) -> None:
+def _store(connection: Connection, model_id: int, reports: dict[str, _Report], counted: OutcomeCounts) -> None:
     known = _known(connection, model_id, reports)
     for name, report in reports.items():
         if name not in known:
@@ -172,64 +177,50 @@ def _numbers(connection: Connection, model_id: int, names: Sequence[str]) -> dic
 
 
 def _match_outcomes(connection: Connection, names: dict[int, str]) -> int:
-    """Join outcomes, given by number and name, to the points that are there."""
-    is_postgresql = connection.dialect.name == "postgresql"
-    if is_postgresql:
-        # Few names among very many points: whatever the statistics say, the index is right.
-        for way in ("seqscan", "hashjoin", "mergejoin"):
-            connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
-    by_name = text(_BY_NAME.format(hashed=_HASHED if is_postgresql else "")).bindparams(
-        bindparam("ids", expanding=True)
-    )
+    """Match outcomes, given by number and prediction id, with stored points."""
+    named = _NAMED_POSTGRESQL if connection.dialect.name == "postgresql" else _NAMED_SQLITE
+    by_name = text(_BY_NAME.format(named=named)).bindparams(bindparam("ids", expanding=True))
     matched = 0
     for chunk in _chunks(list(names), _CHUNK):
         matched += connection.execute(by_name, {"ids": chunk}).rowcount
-    made_here = [
-        {"outcome_id": number, "point_id": (int.from_bytes(found[0], "big") + found[1]).to_bytes(16, "big")}
+    defaults = [
+        {"outcome_id": number, "point_id": found}
         for number, name in names.items()
-        if (found := parse_prediction_id(name)) is not None
+        if (found := point_id(name)) is not None
     ]
     by_id = text(_BY_ID).bindparams(bindparam("point_id", type_=PointId))
-    return matched + sum(connection.execute(by_id, each).rowcount for each in made_here)
+    return matched + sum(connection.execute(by_id, each).rowcount for each in defaults)
 
 
-def match_points(connection: Connection, groups: Sequence[Rows]) -> int:
-    """Join points that were just inserted to outcomes that came before them; returns how many had one."""
+def match_points(connection: Connection, groups: Iterable[tuple[int, PointTable]]) -> int:
+    """Match points of this transaction, given by number of their model, with open outcomes; returns how many."""
     matched = 0
-    waiting: dict[int, bool] = {}
-    for rows in groups:
-        if rows.model_id not in waiting:
-            query = select(exists().where(outcome.c.is_open, outcome.c.model_id == rows.model_id))
-            waiting[rows.model_id] = bool(connection.scalar(query))
-        if waiting[rows.model_id]:
-            matched += _match_points(connection, rows)
+    has_open: dict[int, bool] = {}
+    for model_id, points in groups:
+        if model_id not in has_open:
+            query = select(exists().where(outcome.c.is_open, outcome.c.model_id == model_id))
+            has_open[model_id] = bool(connection.scalar(query))
+        if has_open[model_id]:
+            matched += _match_points(connection, model_id, points)
     return matched
 
 
-def _match_points(connection: Connection, rows: Rows) -> int:
-    ids = rows.id_bytes()
-    names = [name if name is not None else _made_name(each) for each, name in zip(ids, rows.names, strict=True)]
+def _match_points(connection: Connection, model_id: int, points: PointTable) -> int:
+    ids, names = points.id_bytes(), points.prediction_ids()
     driver: Any = connection.connection.driver_connection
     cursor = driver.cursor()
     if connection.dialect.name == "postgresql":
         uuids = [uuid.UUID(bytes=each) for each in ids]
-        cursor.execute(_OPEN_ONES, {"ids": uuids, "names": names, "model_id": rows.model_id})
+        cursor.execute(_OPEN_ONES, {"ids": uuids, "names": names, "model_id": model_id})
     else:
-        pairs = zip(ids, [rows.model_id] * len(ids), names, strict=True)
-        cursor.executemany(_OPEN_ONE, pairs)
+        cursor.executemany(_OPEN_ONE, zip(ids, [model_id] * len(ids), names, strict=True))
     matched: int = cursor.rowcount
     cursor.close()
     return max(matched, 0)
 
 
-def _made_name(point_id: bytes) -> str:
-    number = int.from_bytes(point_id, "big")
-    row = number % MAX_ROWS
-    return f"{uuid.UUID(int=number - row)}-{row}"
-
-
-class Settler:
-    """Looks again at outcomes that were inserted before it was last asked; see the module.
+class OutcomeMatcher:
+    """Matches outcomes that missed a point of a concurrent transaction, and closes those that have points.
 
     Parameters
     ----------
@@ -242,13 +233,13 @@ class Settler:
         self._looked_at = 0
         self._seen = 0
 
-    def settle(self) -> int:
-        """Join what missed its point, close what has one; returns how many were joined."""
+    def match_open(self) -> int:
+        """Match and close the outcomes that were stored before the previous call; returns how many were matched."""
         matched = 0
         last, self._seen = self._seen, self._last_id()
         while self._looked_at < last:
-            matched += self._look(last)
-        while self._close(last):
+            matched += self._match_some(last)
+        while self._close_some(last):
             pass
         return matched
 
@@ -256,7 +247,7 @@ class Settler:
         with reading(self._engine) as connection:
             return connection.scalar(select(func.max(outcome.c.id))) or 0
 
-    def _look(self, last: int) -> int:
+    def _match_some(self, last: int) -> int:
         query = (
             select(outcome.c.id, outcome.c.prediction_id)
             .where(outcome.c.id > self._looked_at, outcome.c.id <= last, outcome.c.is_open)
@@ -269,7 +260,7 @@ class Settler:
         self._looked_at = max(names) if len(names) == 10 * _CHUNK else last
         return matched
 
-    def _close(self, last: int) -> bool:
+    def _close_some(self, last: int) -> bool:
         has_point = exists().where(outcome_point.c.outcome_id == outcome.c.id)
         some = select(outcome.c.id).where(outcome.c.is_open, outcome.c.id <= last, has_point).limit(10 * _CHUNK)
         with writing(self._engine) as connection:

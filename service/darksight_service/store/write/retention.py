@@ -1,12 +1,12 @@
-"""Old points go: by age, by number, by size; and writers never wait for it.
+"""Retention: deletes points by age, number and size without blocking writers.
 
 On PostgreSQL whole days are dropped, oldest first, the current one never: that takes milliseconds however many points a
-day has. A drop that does not get its lock at once steps back and tries again, so that nobody queues behind it. On
-SQLite the oldest points are deleted a few thousand at a time, and the space is given back to the file system.
+day has. A drop that does not acquire its lock at once is retried, so that no other session queues behind it. On SQLite
+the oldest points are deleted a few thousand at a time, and free pages are returned to the file system.
 
-Limits are met from above: after pruning there are at most so many points, and on PostgreSQL up to a day fewer. Counts
-per minute are kept, unless they have an age limit of their own; those of points that are there stay in any case, since
-points are found through them.
+After pruning there are at most as many points as the limits allow, and on PostgreSQL up to a day fewer. Counts per
+minute are kept unless they have an age limit of their own; those of stored points are always kept, since searches need
+them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, delete, func, select, text
 
 from darksight_service.errors import StoreUnavailableError
-from darksight_service.ingest.records import received_ms
 from darksight_service.store.engine import reading, writing
-from darksight_service.store.partitions import DEFAULT, day_of, first_id, partitions
-from darksight_service.store.rows import DAY_MS, MINUTE_MS
+from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, received_ms
+from darksight_service.store.partitions import DEFAULT, day_of, partitions
 from darksight_service.store.tables import outcome, outcome_point, point, rollup, rollup_bin
 
 __all__ = ["Limits", "Pruned", "prune", "used_bytes"]
@@ -38,18 +37,18 @@ _DROP_LOCK = "100ms"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What to keep; 0 for no limit.
+    """Limits of what is kept; 0 for no limit.
 
     Parameters
     ----------
     max_age_ms
-        Points and outcomes received longer ago go.
+        Age of points and outcomes.
     max_rows
-        Points.
+        Number of points.
     max_bytes
-        Of the points on disk, with their indexes; on SQLite of the whole file.
+        Size of the points on disk, with their indexes; on SQLite of the whole file.
     max_rollup_age_ms
-        Counts per minute that are older go.
+        Age of counts per minute.
     """
 
     max_age_ms: int = 0
@@ -60,7 +59,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Pruned:
-    """What went, or would go."""
+    """What was deleted, or would be."""
 
     points: int = 0
     bytes: int = 0
@@ -70,7 +69,7 @@ class Pruned:
 
 
 def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False) -> Pruned:
-    """Delete what is over the limits, or only say what that would be."""
+    """Delete what exceeds the limits; with `dry_run` only count it."""
     pruned = Pruned()
     if engine.dialect.name == "postgresql":
         _prune_days(engine, limits, now_ms, dry_run, pruned)
@@ -82,12 +81,12 @@ def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False)
         pruned.rollups = sum(_prune_minutes(engine, table, minute, dry_run) for table in (rollup, rollup_bin))
     if not dry_run and (pruned.points or pruned.outcomes or pruned.rollups):
         facts = {"points": pruned.points, "bytes": pruned.bytes, "outcomes": pruned.outcomes, "days": pruned.days}
-        _log.info("old points were pruned", extra=facts)
+        _log.info("points_pruned", extra=facts)
     return pruned
 
 
 def used_bytes(engine: Engine) -> int:
-    """What points take on disk with their indexes; on SQLite all that is used of the file."""
+    """Size of the points on disk with their indexes; on SQLite of all used pages of the file."""
     with reading(engine) as connection:
         if connection.dialect.name == "postgresql":
             return int(connection.scalar(text(f"SELECT sum(pg_total_relation_size(relid)) FROM {_TREE}")) or 0)
@@ -128,12 +127,12 @@ def _prune_days(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
         if not dry_run:
             _drop(engine, days[day])
             end = first_id((day + 1) * DAY_MS)
-            _forget_matches(engine, end)
+            _delete_matches(engine, end)
         total_bytes, total_rows = total_bytes - sizes[day], total_rows - rows[day]
         pruned.points, pruned.bytes = pruned.points + rows[day], pruned.bytes + sizes[day]
         pruned.days.append(days[day])
     if limits.max_age_ms:
-        # Points with a wrong clock: those that say they are old go one by one.
+        # Points of the default partition have implausible times; old ones are deleted row by row.
         old = f"id < '{first_id(oldest_ms).hex()}'::uuid"
         if dry_run:
             with reading(engine) as connection:
@@ -170,7 +169,7 @@ def _drop(engine: Engine, name: str) -> None:
         time.sleep(0.1)
 
 
-def _forget_matches(engine: Engine, end: bytes) -> None:
+def _delete_matches(engine: Engine, end: bytes) -> None:
     some = select(outcome_point.c.point_id).where(outcome_point.c.point_id < end).limit(_BATCH)
     _repeat(
         engine,
@@ -191,7 +190,7 @@ def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
         return
     while rows:
         if excess <= 0 and limits.max_bytes and size > limits.max_bytes:
-            # A guess from the size of a row, corrected by what the next turn measures.
+            # Estimated from the size of a row, and corrected by what the next turn measures.
             excess = max(1, rows // 50, round(rows * (size - limits.max_bytes) / size))
         count = min(_BATCH, max(0, excess))
         if not count:
@@ -199,19 +198,19 @@ def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
         with writing(engine) as connection:
             ids = select(point.c.id).order_by(point.c.id).limit(count)
             connection.execute(delete(outcome_point).where(outcome_point.c.point_id.in_(ids)))
-            gone = connection.execute(delete(point).where(point.c.id.in_(ids))).rowcount
-        rows, excess = rows - gone, excess - gone
-        pruned.points += gone
+            deleted = connection.execute(delete(point).where(point.c.id.in_(ids))).rowcount
+        rows, excess = rows - deleted, excess - deleted
+        pruned.points += deleted
         with reading(engine) as connection:
             before, size = size, _file_bytes(connection)
         pruned.bytes += max(0, before - size)
-        if not gone:
+        if not deleted:
             break
     if pruned.points:
-        _give_back(engine)
+        _release_pages(engine)
 
 
-def _give_back(engine: Engine) -> None:
+def _release_pages(engine: Engine) -> None:
     """Return free pages to the file system, a few at a time."""
     while True:
         with writing(engine) as connection:
@@ -224,7 +223,7 @@ def _give_back(engine: Engine) -> None:
 
 
 def _prune_outcomes(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, pruned: Pruned) -> None:
-    """Outcomes go with their points: by age, and only those that no point is left for."""
+    """Delete old outcomes that have no points left."""
     if not limits.max_age_ms:
         return
     has_point = select(outcome_point.c.point_id).where(outcome_point.c.outcome_id == outcome.c.id).exists()
@@ -240,7 +239,7 @@ def _prune_outcomes(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, 
 
 
 def _prune_minutes(engine: Engine, table: Table, before: int, dry_run: bool) -> int:
-    """Counts of minutes before that one; deleted by bundle and quarter of a day, which is how they are indexed."""
+    """Delete counts of minutes before `before`, by bundle and quarter of a day, as they are indexed."""
     total = 0
     with reading(engine) as connection:
         query = select(table.c.bundle_id, func.min(table.c.minute), func.count())
@@ -255,12 +254,12 @@ def _prune_minutes(engine: Engine, table: Table, before: int, dry_run: bool) -> 
     return total
 
 
-def _repeat(engine: Engine, one: Callable[[Connection], int]) -> int:
-    """Delete in small transactions until nothing is left; returns how many rows went."""
+def _repeat(engine: Engine, delete_some: Callable[[Connection], int]) -> int:
+    """Delete in small transactions until nothing is left; returns the number of rows."""
     total = 0
     while True:
         with writing(engine) as connection:
-            gone = one(connection)
-        total += gone
-        if not gone:
+            deleted = delete_some(connection)
+        total += deleted
+        if not deleted:
             return total

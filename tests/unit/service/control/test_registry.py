@@ -13,10 +13,10 @@ from darksight_service.control.registry import Registry, Version
 from darksight_service.control.state import Change, apply_change
 from darksight_service.control.state_file import StateFile
 from darksight_service.grpc_api.admin import Admin
-from darksight_service.ingest.records import prediction_id
 from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.scoring.service import ScoringService
+from darksight_service.store.ids import prediction_id
 
 from darksight_core.bundle import write_bundle
 from darksight_core.runtime.scorer import Scorer

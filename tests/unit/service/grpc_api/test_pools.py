@@ -7,7 +7,7 @@ import threading
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.grpc_api.pools import BulkPool, CallPool, supports_early_read
-from darksight_service.grpc_api.scoring import Scoring
+from darksight_service.grpc_api.scoring import ScoreCall, Scoring
 from grpc import _server
 
 
@@ -88,4 +88,4 @@ def test_only_a_call_that_waits_for_nothing_is_short(data: bytes, waits_for_disk
     """Whatever else it does would hold up the thread that reads for all."""
     scoring = Scoring(None, None, None, None, waits_for_disk=waits_for_disk)
 
-    assert scoring.is_short(data) is is_short
+    assert scoring.is_short(ScoreCall(data)) is is_short

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import select
@@ -15,29 +16,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.drain import Drain, Progress
-from darksight_service.ingest.records import (
-    OutcomeBatch,
-    PointBatch,
-    PointRows,
-    decode,
-    encode,
-    make_batch_id,
-    record_ids,
-)
+from darksight_service.ingest.records import decode
 from darksight_service.ingest.spool import Spool, frame, frames, segment_files
-from darksight_service.store import Store
+from darksight_service.store.points import OutcomeBatch, PointTable
+from darksight_service.store.store import Store
 
 from darksight_core.errors import DarkSightError
+from tests.support import points
+from tests.support.points import encode
 
 ROOT = Path(__file__).parents[4]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "service")])}
 MS = 1_790_000_000_000
 
-Batch = PointBatch | PointRows | OutcomeBatch
+_seeds = itertools.count()
+
+Batch = PointTable | OutcomeBatch
 
 
 @dataclass(frozen=True)
@@ -82,21 +79,14 @@ class MemoryStore:
 
 def ids_of(batch: Batch) -> list[bytes]:
     """Id of each row."""
-    assert not isinstance(batch, OutcomeBatch)
-    if isinstance(batch, PointRows):
-        return [row.tobytes() for row in batch.ids]
-    return list(record_ids(batch.batch_id, len(batch)).tolist())
+    assert isinstance(batch, PointTable)
+    return batch.id_bytes()
 
 
-def make_points(model: object, n: int = 1, *, ms: int = MS) -> PointBatch:
-    """A batch without content; a model that is a number has a name of fixed length, so that all records do."""
+def make_points(model: object, n: int = 1, *, ms: int = MS) -> PointTable:
+    """A batch; a model that is a number has a name of fixed length, so that all records do."""
     name = f"{model:04d}" if isinstance(model, int) else str(model)
-    column = np.zeros(n, np.float32)
-    codes = np.ones(n, np.uint8)
-    return PointBatch(
-        make_batch_id(ms), name, "v" * 64, False, 0, (), np.zeros((n, 2), np.float32), column, column, column, column,
-        column, column, codes, codes, np.zeros(n, np.int32), np.zeros((n, 2), np.float32),
-    )  # fmt: skip
+    return points.make_points(n, classes=2, seed=next(_seeds), ms=ms, model=name)
 
 
 def fill(folder: Path, models: Sequence[object], *, n: int = 1, segment_bytes: int = 1000) -> None:
@@ -482,17 +472,12 @@ DRAINER = """
 import os, sys, threading
 from pathlib import Path
 from darksight_service.ingest.drain import Drain, Progress
-from darksight_service.ingest.records import PointRows, record_ids
-
-def rows_of(batch):
-    return batch.ids if isinstance(batch, PointRows) else record_ids(batch.batch_id, len(batch))
-
 class FileStore:
     # Keeps ids in a file that is appended to by one call, so that an insert is all or nothing under kill -9.
     def insert(self, batches):
         path = Path(sys.argv[2])
         had = path.read_bytes() if path.exists() else b""
-        ids = [row.tobytes() for batch in batches for row in rows_of(batch)]
+        ids = [row for batch in batches for row in batch.id_bytes()]
         known = {had[at : at + 16] for at in range(0, len(had), 16)}
         new = [i for i in ids if i not in known]
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -526,7 +511,7 @@ def test_two_processes_on_one_folder_never_duplicate(tmp_path: Path) -> None:
     folder, stored = tmp_path / "spool", tmp_path / "stored"
     spool = Spool(folder, segment_bytes=2000)
     batches = [make_points(i) for i in range(400)]
-    expected = [batch.batch_id for batch in batches]
+    expected = [batch.id_bytes()[0] for batch in batches]
     drainers = [start_drainer(folder, stored) for _ in range(2)]
     for batch in batches[:200]:
         spool.append(encode(batch))
@@ -557,7 +542,7 @@ def test_two_processes_on_one_folder_never_duplicate(tmp_path: Path) -> None:
 def test_killed_drain_repeats_at_most_one_insert(tmp_path: Path) -> None:
     """After kill -9 at random moments each row is stored once, and a restart repeats no more than one insert."""
     folder, stored = tmp_path / "spool", tmp_path / "stored"
-    batches: list[PointBatch] = []
+    batches: list[PointTable] = []
     repeated = []
     for round_ in range(8):
         # More than is waited for, so that there is something to say even if the last one had moved everything.
@@ -576,7 +561,7 @@ def test_killed_drain_repeats_at_most_one_insert(tmp_path: Path) -> None:
         output, _ = child.communicate()
     repeated.append(output.count(b"d"))
 
-    assert ids_in(stored) == [batch.batch_id for batch in batches]
+    assert ids_in(stored) == [batch.id_bytes()[0] for batch in batches]
     assert max(repeated) <= 10
     assert names_in(folder) == []
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from darksight_service.store import PointTable
+from darksight_service.store.points import PointTable
 from darksight_service.store.read.live_accuracy import COVERAGES, Share, live_accuracy
 
 from darksight_core.evaluation.failure import failure_figures
@@ -19,7 +19,7 @@ def points(n: int, *, seed: int = 0, confidence: float | None = None) -> PointTa
         confidence=sure if confidence is None else np.full(n, confidence),
         p_value=rng.uniform(size=n),
         top=sure,
-        is_accepted=sure > 0.5,
+        decision=np.where(sure > 0.5, 1, 2),
         predicted=np.zeros(n, dtype=np.int64),
         label=np.where(right, 0, 1),
     )

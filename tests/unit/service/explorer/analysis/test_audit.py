@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from darksight_service.explorer.analysis.audit import audit_numbers, audited_accuracy, draw_audit
-from darksight_service.ingest.records import make_batch_id
+from darksight_service.store.ids import make_batch_id
 
 from tests.support.point_tables import make_table
 
@@ -128,10 +128,10 @@ def test_the_interval_contains_the_accuracy_as_often_as_it_says(depth: int):
 def test_accepted_points_are_measured_by_themselves():
     """Only audited points that were accepted count for what was accepted."""
     is_accepted = np.arange(2_000) % 2 == 0
-    table = make_table(2_000, ids=ids_of(2_000), is_accepted=is_accepted)
+    table = make_table(2_000, ids=ids_of(2_000), decision=np.where(is_accepted, 1, 2))
     drawn = draw_audit(table, 0.2)
 
-    found = audited_accuracy(table, drawn, table.is_accepted)
+    found = audited_accuracy(table, drawn, table.accepted)
 
     counted = drawn.done[is_accepted[drawn.done]]
     assert (found.labelled, found.right) == (len(counted), int((~table.errors[counted]).sum()))

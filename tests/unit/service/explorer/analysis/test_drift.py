@@ -14,7 +14,7 @@ from darksight_service.explorer.analysis.drift import (
     over_time,
     slices,
 )
-from darksight_service.store import ClassRate, Rates
+from darksight_service.store.rollups import ClassRate, Rates
 
 from darksight_core.drift import OutlierCounts, OutlierRateTest, psi, psi_critical
 

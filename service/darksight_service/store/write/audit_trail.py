@@ -1,8 +1,8 @@
-"""The audit trail: every change of what serves and how it decides, in a chain that shows tampering.
+"""The audit trail: every change of models, policies and regions, in a hash chain that reveals tampering.
 
-Each change carries the sha256 of its content and of the hash before it. Whoever alters, removes or inserts a row breaks
-the chain from there on; that rows were cut off at the end shows against a hash noted earlier, which `darksight db
-check` prints. The database itself refuses to update or delete rows, so an accident cannot do it either.
+Each entry holds the sha256 of its content and of the previous hash. An entry that is altered, removed or inserted
+breaks the chain from there on. Entries missing at the end show in a comparison with a hash noted earlier, which
+`darksight db check` prints. The database refuses to update or delete entries, so they cannot change by accident.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Engine, func, select, text
 
 from darksight_core.errors import ConfigError
-from darksight_service.control.state import Change
 from darksight_service.errors import AuditError
+from darksight_service.store.audit import Change
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import policy_change
 
@@ -69,7 +69,7 @@ def history(engine: Engine, model: str, *, kinds: tuple[str, ...] = (), limit: i
 
 
 def verify_chain(engine: Engine) -> tuple[int, str]:
-    """Number of entries and the last hash; AuditError at the first entry that does not fit the one before it."""
+    """Number of entries and the last hash; AuditError at the first entry that does not match its predecessor."""
     before, number = b"", 0
     with reading(engine) as connection:
         for row in connection.execute(select(policy_change).order_by(policy_change.c.id)):

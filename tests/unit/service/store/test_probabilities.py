@@ -1,9 +1,9 @@
-"""Rows on their way to SQL."""
+"""What is kept of probabilities."""
 
 from __future__ import annotations
 
 import numpy as np
-from darksight_service.store.rows import parse_probability_codec
+from darksight_service.store.probabilities import parse_probability_codec
 
 
 def test_probabilities_are_kept_as_numpy_rounds_them():

@@ -5,31 +5,32 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from darksight_service.errors import RequestError
-from darksight_service.store import PointFilter, Store
+from darksight_service.store.points import PointFilter
+from darksight_service.store.store import Store
 
 from tests.integration.conftest import NOW_MS
-from tests.support.points import VERSION, make_batch, make_outcomes
+from tests.support.points import VERSION, make_outcomes, make_points, rows_of
 
 WANTED = PointFilter("digits", VERSION)
 
 
 def fill(store: Store) -> None:
     """Twelve minutes of 30 points each, every seventh not valid; the first minute has labels."""
-    batches = [make_batch(30, ms=NOW_MS + 60_000 * minute, seed=minute, names=None) for minute in range(12)]
-    labels = {name: row % 10 for row, name in enumerate(batches[0].prediction_ids)}
+    batches = [make_points(30, ms=NOW_MS + 60_000 * minute, seed=minute, names=None) for minute in range(12)]
+    labels = {name: row % 10 for row, name in enumerate(batches[0].prediction_ids())}
     store.insert([*batches, make_outcomes(labels)])
 
 
 def test_columns_are_those_of_the_points(store: Store) -> None:
     """What is asked for at once is what pages of objects give, without rows that have no place."""
     fill(store)
-    listed = [point for point in store.list_points(WANTED, page_size=1000).points if point.reason != 5]
+    listed = [point for point in rows_of(store.list_points(WANTED, page_size=1000).points) if point.reason != 5]
 
     found = store.map_points(WANTED, with_probs=True)
 
-    assert [bytes(each).hex() for each in found.ids] == [point.id.replace("-", "") for point in listed]
+    assert [each.hex() for each in found.id_bytes()] == [point.id.replace("-", "") for point in listed]
     assert found.received_ms.tolist() == [point.received_ms for point in listed]
-    assert np.array_equal(found.points, np.array([(point.x, point.y) for point in listed], dtype=np.float32))
+    assert np.array_equal(found.points, [(point.x, point.y) for point in listed])
     assert found.predicted.tolist() == [point.predicted for point in listed]
     assert found.label.tolist() == [point.label for point in listed]
     assert found.reason.tolist() == [point.reason for point in listed]
@@ -43,12 +44,12 @@ def test_pages_follow_each_other_and_news_come_after_the_newest(store: Store) ->
     whole = store.map_points(WANTED)
 
     first = store.map_points(WANTED, limit=100)
-    second = store.map_points(WANTED, limit=100, before=bytes(first.ids[-1]))
-    newer = store.map_points(WANTED, after=bytes(whole.ids[40]))
+    second = store.map_points(WANTED, limit=100, before=first.id_bytes()[-1])
+    newer = store.map_points(WANTED, after=whole.id_bytes()[40])
 
     assert np.array_equal(np.concatenate([first.ids, second.ids]), whole.ids[:200])
     assert np.array_equal(newer.ids, whole.ids[:40])
-    assert len(store.map_points(WANTED, after=bytes(whole.ids[0]))) == 0
+    assert len(store.map_points(WANTED, after=whole.id_bytes()[0])) == 0
 
 
 def test_filters_and_windows(store: Store) -> None:
@@ -59,7 +60,7 @@ def test_filters_and_windows(store: Store) -> None:
     found = store.map_points(wanted)
 
     assert len(found) > 0
-    assert not found.is_accepted.any()
+    assert not found.accepted.any()
     assert set(found.predicted.tolist()) <= {1, 2}
     assert found.received_ms.max() < NOW_MS + 240_000
 
@@ -79,7 +80,7 @@ def test_a_sample_is_spread_over_the_window(store: Store) -> None:
 def test_a_minute_with_most_of_the_traffic_has_most_of_the_sample(store: Store) -> None:
     """One minute of 2,000 points after twelve of 30."""
     fill(store)
-    store.insert([make_batch(2_000, ms=NOW_MS + 20 * 60_000, names=None, with_invalid=False)])
+    store.insert([make_points(2_000, ms=NOW_MS + 20 * 60_000, names=None, with_invalid=False)])
 
     found = store.sample_map_points(WANTED, limit=60)
 

@@ -1,0 +1,255 @@
+"""Points: scored rows with their ids, names, probabilities and labels, as columns.
+
+The same table comes from spool records, on its way into SQL, and from SQL. Columns of a record are float32 views of its
+bytes; those that were read from SQL are float64, and those that a query did not ask for hold no value.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.scored import SCHEMA, Decision, ScoredBatch
+from darksight_service.store.ids import default_prediction_id
+from darksight_service.store.texts import Texts
+
+__all__ = ["LAST_CLASS", "SCORE_COLUMNS", "OutcomeBatch", "PointFilter", "PointTable", "score_columns", "score_values"]
+
+LAST_CLASS = 0x7FFF
+"""SQL has two bytes for the class of a row; this class stands for itself and all above."""
+
+SCORE_COLUMNS: Mapping[str, str] = {part: column.stored for column in SCHEMA if column.stored for part in column.parts}
+"""The SQL columns of a scored row, with the type of the column of the schema."""
+
+_TO_SQL: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "is_accepted": lambda decision: np.equal(decision, Decision.ACCEPT),
+    "predicted": lambda predicted: np.minimum(predicted, LAST_CLASS),
+}
+
+
+@dataclass(slots=True, eq=False)
+class PointTable(ScoredBatch):
+    """n points of one model; the other columns are those of `ScoredBatch`.
+
+    Parameters
+    ----------
+    ids
+        (n, 2) big-endian uint64.
+    event_ms
+        When the prediction was made, in Unix milliseconds, (n,); 0 if not given.
+    is_shadow
+        Whether the version only watched while another one answered, (n,).
+    names
+        The callers' prediction ids, n.
+    probs
+        (n, K), NaN in a row whose probabilities are not known; of no classes if none are.
+    label
+        The right class, (n,); -1 if it is not known.
+    model
+        Name of the watched classifier.
+    versions, bundle
+        Bundles that scored the rows, by their sha256, and which of them scored each row, (n,).
+    """
+
+    ids: NDArray[np.uint64]
+    event_ms: NDArray[np.int64]
+    is_shadow: NDArray[np.bool_]
+    names: Texts
+    probs: NDArray[np.float32]
+    label: NDArray[np.int64]
+    model: str
+    versions: tuple[str, ...]
+    bundle: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, ids: NDArray[np.uint64], model: str, versions: tuple[str, ...], **columns: Any) -> Self:
+        """A table of the columns given; those left out hold no value."""
+        n = len(ids)
+        missing: dict[str, Any] = {column.name: _MISSING[column.dtype] for column in SCHEMA} | _DEFAULTS
+        filled: dict[str, Any] = {
+            name: np.broadcast_to(value, (n, 2) if name == "points" else n)
+            for name, value in missing.items()
+            if name not in columns
+        }
+        if "names" not in columns:
+            filled["names"] = Texts.none(n)
+        if "probs" not in columns:
+            filled["probs"] = np.empty((n, 0), dtype=np.float32)
+        return cls(ids=ids, model=model, versions=versions, **filled, **columns)
+
+    @property
+    def received_ms(self) -> NDArray[np.int64]:
+        """When each point was received, from its id, (n,)."""
+        return (self.ids[:, 0] >> np.uint64(16)).astype(np.int64)
+
+    @property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """Which points have a label, (n,)."""
+        return np.greater_equal(self.label, 0)
+
+    @property
+    def errors(self) -> NDArray[np.bool_]:
+        """Which points are known to be wrong, (n,)."""
+        return self.is_labelled & np.not_equal(self.predicted, self.label)
+
+    def id_bytes(self) -> list[bytes]:
+        """The ids, 16 bytes each."""
+        found: list[bytes] = np.ascontiguousarray(self.ids, dtype=">u8").view("V16").reshape(-1).tolist()
+        return found
+
+    def prediction_ids(self) -> list[str]:
+        """The callers' prediction ids, and the default ones of rows without."""
+        names = zip(self.id_bytes(), self.names.tolist(), strict=True)
+        return [default_prediction_id(each) if name is None else name for each, name in names]
+
+    def take(self, rows: NDArray[Any] | slice) -> PointTable:
+        """The rows with these numbers, or those that a mask selects."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return PointTable(**columns, model=self.model, versions=self.versions)
+
+    @classmethod
+    def join(cls, batches: Sequence[Self]) -> Self:
+        """One table of several of the same model, row after row; probabilities of fewer classes than others are NaN."""
+        if not batches:
+            return cls.of(np.empty((0, 2), dtype=">u8"), "", ())
+        if len(batches) == 1:
+            return batches[0]
+        versions = tuple(dict.fromkeys(version for batch in batches for version in batch.versions))
+        classes = max(batch.probs.shape[1] for batch in batches)
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in batches])
+            for name in _COLUMNS
+            if name not in ("ids", "names", "probs", "bundle")
+        }
+        numbers = [np.array([versions.index(each) for each in part.versions], dtype=np.intp) for part in batches]
+        return cls(
+            **columns,
+            # numpy would make it the byte order of the machine.
+            ids=np.concatenate([part.ids for part in batches], dtype=">u8"),
+            model=batches[0].model,
+            versions=versions,
+            bundle=np.concatenate([number[part.bundle] for number, part in zip(numbers, batches, strict=True)]),
+            names=Texts.join([part.names for part in batches]),
+            probs=np.concatenate([_widened(part.probs, classes) for part in batches]),
+        )
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Each point as Python values by name, scores under their names in SQL; `probs` is an array."""
+        columns: dict[str, Sequence[Any]] = {
+            "id": [str(uuid.UUID(bytes=each)) for each in self.id_bytes()],
+            "prediction_id": self.prediction_ids(),
+            "version": [self.versions[number] for number in self.bundle.tolist()],
+            "received_ms": self.received_ms.tolist(),
+            "event_ms": self.event_ms.tolist(),
+            "is_shadow": self.is_shadow.tolist(),
+            **{name: values.tolist() for name, values in score_values(self).items()},
+            "decision": self.decision.tolist(),
+            "label": self.label.tolist(),
+            "probs": [row if known else row[:0] for row, known in zip(self.probs, _are_known(self.probs), strict=True)],
+        }
+        for values in zip(*columns.values(), strict=True):
+            yield {"model": self.model, **dict(zip(columns, values, strict=True))}
+
+
+_MISSING = {"<f8": np.float64("nan"), "<i4": np.int32(-1), "i1": np.int8(0), "?": np.True_}
+_DEFAULTS = {"event_ms": np.int64(0), "is_shadow": np.False_, "label": np.int64(-1), "bundle": np.intp(0)}
+_COLUMNS = tuple(each.name for each in fields(PointTable) if each.name not in ("model", "versions"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutcomeBatch:
+    """True labels that a caller reported.
+
+    Parameters
+    ----------
+    model
+        Name of the watched classifier.
+    received_ms
+        When the report was received, in Unix milliseconds.
+    prediction_ids
+        Predictions that the n labels belong to.
+    labels
+        True classes, (n,) int32.
+    observed_ms
+        When each label became known, (n,) int64 Unix milliseconds; 0 if not given.
+    """
+
+    model: str
+    received_ms: int
+    prediction_ids: tuple[str, ...]
+    labels: NDArray[np.int32]
+    observed_ms: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class PointFilter:
+    """Which points to read; an empty tuple allows all.
+
+    Parameters
+    ----------
+    model
+        Name of the watched classifier.
+    version
+        sha256 of the bundle; None for all versions.
+    since_ms, until_ms
+        Received at or after, and before, in Unix milliseconds.
+    decisions, reasons, predicted
+        Numbers of `Decision` and `Reason`, and classes.
+    is_shadow
+        Points of shadow versions instead of those that were answered.
+    """
+
+    model: str
+    version: str | None = None
+    since_ms: int = 0
+    until_ms: int = (1 << 48) - 1
+    decisions: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
+    is_shadow: bool = False
+
+
+def score_values(batch: ScoredBatch) -> dict[str, NDArray[Any]]:
+    """The values of `SCORE_COLUMNS`, (n,) each."""
+    found = {}
+    for column in SCHEMA:
+        if column.stored:
+            values = getattr(batch, column.name).reshape(len(batch), column.width)
+            for number, part in enumerate(column.parts):
+                found[part] = _TO_SQL.get(part, np.asarray)(values[:, number])
+    return found
+
+
+def score_columns(values: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]]:
+    """Inverse of `score_values`: columns of a `ScoredBatch` from SQL values; columns without values are left out."""
+    found = {}
+    for column in SCHEMA:
+        if column.stored and column.parts[0] in values:
+            parts = [_from_sql(part, values[part], column.dtype) for part in column.parts]
+            found[column.name] = parts[0] if column.width == 1 else np.stack(parts, axis=1)
+    return found
+
+
+def _from_sql(part: str, values: Sequence[Any], dtype: str) -> NDArray[Any]:
+    if part == "is_accepted":
+        return np.where(np.array(values, dtype=bool), np.int8(Decision.ACCEPT), np.int8(Decision.REJECT))
+    return np.array(values, dtype=dtype)
+
+
+def _are_known(probs: NDArray[np.float32]) -> list[bool]:
+    known: list[bool] = np.logical_not(np.isnan(probs).all(axis=1)).tolist()
+    return known
+
+
+def _widened(probs: NDArray[np.float32], classes: int) -> NDArray[np.float32]:
+    if probs.shape[1] == classes:
+        return probs
+    return np.full((len(probs), classes), np.nan, dtype=np.float32)
