@@ -11,7 +11,7 @@ __all__ = ["Progress", "Report", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a long computation stands: `done` of `total` units of `stage`, and the KL_sym reached so far."""
+    """Progress of a long computation: `done` of `total` units of `stage`, and the KL_sym reached so far."""
 
     stage: str
     done: int
@@ -23,4 +23,4 @@ Report: TypeAlias = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """Report to nobody."""
+    """Ignore the progress."""

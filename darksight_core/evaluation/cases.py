@@ -1,12 +1,12 @@
-"""Rows worth a look, as row numbers: the questions that a person brings to a map.
+"""Rows worth a look, as row numbers, by the question that they answer.
 
-    typical            what does the classifier usually say for this class?         densest place of each class
-    unusual            which vectors does it hardly ever produce?                   lowest score of usualness
-    midway             which rows is it torn about, and between what?               smallest margin of a confused pair
-    wrong_alike        which mistakes come in groups?                               same mistake, same place
-    confident_wrong    which mistakes look like usual, sure predictions?            surest of the wrong rows
+    typical            what does the classifier usually predict for a class?        highest score of each class
+    unusual            which rows does it hardly ever produce?                      lowest score
+    midway             between which classes is it undecided?                       smallest margin of a confused pair
+    wrong_alike        which mistakes come in groups?                               same mistake, same area of the map
+    confident_wrong    which mistakes look like usual, confident predictions?       most confident of the wrong rows
 
-The last kind is what no density can find: these rows stand in the middle of a cluster.
+The last kind cannot be found by any density: these rows are in the middle of a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Alike", "Case", "alike", "confident_wrong", "midway", "typical", "un
 class Case(Record):
     """Rows that answer one question.
 
-    `kind` is one of the names above, `about` the class or classes in question, `rows` row numbers, the best first.
+    `kind` is one of the names above, `about` the class or classes concerned, `rows` the row numbers, best first.
     """
 
     kind: str
@@ -39,16 +39,16 @@ class Case(Record):
 
 @dataclass(frozen=True, slots=True)
 class Alike(Record):
-    """Whether mistakes that are neighbours are mistakes of one kind.
+    """Whether neighbouring mistakes are of the same kind.
 
     Parameters
     ----------
     mistakes
-        Wrong rows.
+        Number of wrong rows.
     same
         Share of them whose nearest wrong neighbour has the same label and the same predicted class.
     chance
-        That share if mistakes lay anywhere: the mean share of other mistakes that are of the row's kind.
+        That share if mistakes were arranged at random.
     """
 
     mistakes: int
@@ -57,16 +57,16 @@ class Alike(Record):
 
 
 def typical(usual: Floats, predicted: NDArray[np.integer], *, classes: int, most: int = 1) -> list[Case]:
-    """The rows of highest score of each class that is predicted at all.
+    """The rows with the highest scores of each predicted class.
 
     Parameters
     ----------
     usual
         Score, higher is more usual, (n,).
     predicted
-        (n,).
+        Predicted classes, (n,).
     classes, most
-        K, and rows per class.
+        Number of classes K, and of rows per class.
     """
     found = []
     for label in range(classes):
@@ -77,17 +77,17 @@ def typical(usual: Floats, predicted: NDArray[np.integer], *, classes: int, most
 
 
 def unusual(usual: Floats, most: int = 12) -> Case:
-    """The rows of lowest score, (n,) higher is more usual."""
+    """The rows with the lowest scores (n,), where higher is more usual."""
     return Case("unusual", (), _first(np.arange(len(usual)), usual, most))
 
 
 def midway(log_pi: Floats, *, pairs: int = 4, most: int = 6) -> list[Case]:
-    """For the most confused pairs, the rows with the smallest margin between the two.
+    """For the most confused pairs of classes, the rows with the smallest margin.
 
     Parameters
     ----------
     log_pi
-        Watched classifier, (n, K).
+        Log-probabilities of the watched classifier, (n, K).
     pairs, most
         Number of pairs, and of rows for each.
     """
@@ -103,14 +103,14 @@ def midway(log_pi: Floats, *, pairs: int = 4, most: int = 6) -> list[Case]:
 def wrong_alike(
     points: Floats, predicted: NDArray[np.integer], labels: NDArray[np.integer], *, kinds: int = 4, most: int = 6
 ) -> list[Case]:
-    """The most frequent kinds of mistake, each with the rows nearest to their median place; `about` is label, class.
+    """The most frequent kinds of mistake, each with the rows nearest to their median point; `about` is label, class.
 
     Parameters
     ----------
     points
-        (n, 2).
+        Points on the map, (n, 2).
     predicted, labels
-        (n,).
+        Predicted and true classes, (n,).
     kinds, most
         Number of kinds of at least two rows, and of rows for each.
     """
@@ -128,7 +128,7 @@ def wrong_alike(
 
 
 def alike(points: Floats, predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> Alike | None:
-    """`Alike` for the wrong rows among points (n, 2); None with fewer than two."""
+    """Whether neighbouring mistakes among points (n, 2) are of the same kind; None with fewer than two mistakes."""
     wrong = np.flatnonzero(predicted != labels)
     if len(wrong) < 2:
         return None
@@ -140,14 +140,14 @@ def alike(points: Floats, predicted: NDArray[np.integer], labels: NDArray[np.int
 
 
 def confident_wrong(log_pi: Floats, wrong: NDArray[np.bool_], most: int = 12) -> Case:
-    """The surest of the wrong rows.
+    """The most confident of the wrong rows.
 
     Parameters
     ----------
     log_pi
-        Watched classifier, (n, K).
+        Log-probabilities of the watched classifier, (n, K).
     wrong
-        (n,).
+        Whether each prediction is wrong, (n,).
     most
         Number of rows.
     """
@@ -156,5 +156,5 @@ def confident_wrong(log_pi: Floats, wrong: NDArray[np.bool_], most: int = 12) ->
 
 
 def _first(rows: NDArray[np.intp], rank: Floats, most: int) -> tuple[int, ...]:
-    """The rows of lowest rank, in its order."""
+    """The rows with the lowest ranks, in order."""
     return tuple(int(row) for row in rows[np.argsort(rank, kind="stable")[:most]])

@@ -1,17 +1,17 @@
-"""Every score beside every other, on rows that none of them was made from.
+"""All scores side by side, on rows that none of them was fitted on.
 
-    failure   does the score tell wrong predictions from right ones?    labelled rows
-    ood       does it tell foreign rows from known ones?                labelled rows against a file of foreign rows
+    failure   does the score separate wrong predictions from right ones?    labelled rows
+    ood       does it separate foreign rows from known ones?                known rows and files of foreign rows
 
-A bundle keeps places on the map, but not the probabilities of its fit rows. What remembers whole rows (class templates,
-a kernel density and a Dirichlet mixture of probabilities) is therefore made from a part of the given rows, drawn by
-seed, and all scores are measured on the others. The Gaussian mixture on the map is made from the bundle's own reference
-points. Maps that other methods made of the known rows get a kernel density and a mixture from the remembered part too;
-they have no place for foreign rows. The learned score is cross-fitted to find errors, and learned from the first part
-to find foreign rows.
+A bundle keeps points on the map, but not the probabilities of its fit rows. Scores that need whole rows (class
+templates, a kernel density and a Dirichlet mixture of probabilities) are therefore fitted on a part of the given rows,
+the memory, drawn by seed, and all scores are measured on the others. The Gaussian mixture on the map is fitted on the
+reference points of the bundle. Maps that other methods made of the known rows get a kernel density and a mixture of the
+memory rows too; they have no points for foreign rows. The learned score is cross-fitted to find errors, and fitted on
+the memory to find foreign rows.
 
-The reject score is chosen among those that a gate can serve; the outlier score is the bundle's. Foreign rows choose
-nothing: those that will come are not those in the file.
+The reject score is chosen from those that a gate can serve; the outlier score is that of the bundle. Foreign rows
+choose nothing, because future foreign rows will be different.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from darksight_core.simplex import Floats
 __all__ = ["MEMORY_ROWS", "MEMORY_SHARE", "Comparison", "compare"]
 
 MEMORY_SHARE = 0.25
-"""Share of the rows that the scores with a memory of rows are made from."""
+"""Share of the rows that scores are fitted on."""
 
 MEMORY_ROWS = 2_500
-"""Most of them."""
+"""Most rows that scores are fitted on."""
 
 _LEAST_ROWS = 40
 
@@ -54,21 +54,21 @@ class Comparison:
     Parameters
     ----------
     failure
-        By score; None without labels.
+        Figures by score; None without labels.
     ood
-        By file and score.
+        Figures by file and score.
     choice
-        The table that the reject score was chosen by; None without labels.
+        How the reject score was chosen; None without labels.
     outlier
         The score that the bundle's p-values are made from.
     memory, measured
-        Rows that were remembered, and rows that were measured on.
+        Number of rows that scores were fitted on, and number of measured rows.
     scores
-        Of the measured rows, by name, (measured,); those that `failure` is of.
+        Scores of the measured rows by name, (measured,).
     errors
         Whether each measured row is wrong, (measured,); None without labels.
     notes
-        What is missing, and why.
+        What is missing and why.
     """
 
     failure: dict[str, FailureFigures] | None
@@ -115,27 +115,27 @@ def compare(
     resamples: int = 200,
     seed: int = 0,
 ) -> Comparison:
-    """Measure every score that the rows allow.
+    """Measure every score that the rows support.
 
     Parameters
     ----------
     bundle
-        Whose map, outlier score and reference points are used.
+        Provides map, outlier score and reference points.
     known
-        Rows of the known kind, not among the fit rows; with labels, errors are looked for.
+        Known rows that are not fit rows; with labels, failure is measured too.
     foreign
-        Rows of another kind, by name.
+        Rows of unknown kinds, by name.
     maps
-        Places of the known rows on other methods' maps of them, (n, 2), by name; scores `kde_NAME`, `gmm_NAME`.
+        Points of the known rows on maps of other methods, (n, 2), by name; scores `kde_NAME` and `gmm_NAME`.
     fast
-        Leave out the densities that are slow to fit.
+        Whether to omit densities that are slow to fit.
     resamples
-        Of the bootstrap; 0 for no intervals.
+        Bootstrap resamples; 0 for no intervals.
     seed
-        Of the split, the fits and the bootstrap.
+        Seed of the split, the fits and the bootstrap.
     """
     if len(known) < _LEAST_ROWS:
-        raise ConfigError(f"{len(known)} rows are too few to compare scores on; it takes {_LEAST_ROWS}")
+        raise ConfigError(f"a comparison of scores needs at least {_LEAST_ROWS} rows, not {len(known)}")
     order = np.random.default_rng(seed).permutation(len(known))
     kept = min(MEMORY_ROWS, math.floor(MEMORY_SHARE * len(known)))
     first, rest = np.sort(order[:kept]), np.sort(order[kept:])
@@ -146,7 +146,7 @@ def compare(
     merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
     failure, choice = None, None
     if measured.errors is None:
-        notes.append("no labels, so nothing is known about errors and no reject score is chosen")
+        notes.append("without labels failure is not measured and no reject score is chosen")
     else:
         servable = candidates(measured, seed=seed)
         choice = choose_score(servable, measured.errors)
@@ -157,11 +157,11 @@ def compare(
         }
     ood = {}
     for name, rows in (foreign or {}).items():
-        strange = _scores(bundle, models, rows)
+        other = _scores(bundle, models, rows)
         ood[name] = {
-            score: ood_figures(scores[score], strange[score], resamples=resamples, seed=seed)
+            score: ood_figures(scores[score], other[score], resamples=resamples, seed=seed)
             for score in scores
-            if score in strange
+            if score in other
         }
     counts = (len(memory), len(measured))
     return Comparison(failure, ood, choice, "outlier_score", *counts, merged, measured.errors, tuple(notes))
@@ -174,12 +174,12 @@ def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: b
         learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities)
     models = _Models(KlMatching.fit(memory.log_pi), learned)
     if fast:
-        notes.append("gmm, kde_probs and dirichlet were left out, as asked")
+        notes.append("gmm, kde_probs and dirichlet were omitted as requested")
         return models
     try:
         from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
     except ImportError as error:
-        notes.append(f"gmm, kde_probs and dirichlet were left out: {error.name} is not installed")
+        notes.append(f"gmm, kde_probs and dirichlet were omitted: {error.name} is not installed")
         return models
     probs = np.exp(memory.log_pi)
     mixture = MapMixture.fit(bundle.reference.points.astype(np.float64), seed=seed)
@@ -187,7 +187,7 @@ def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: b
     kde = RowKde.fit(probs, seed=seed)
     models.others["kde_probs"] = lambda rows: kde.log_density(np.exp(rows.log_pi))
     if len(memory) < 2 * memory.log_pi.shape[1]:
-        notes.append(f"dirichlet was left out: {len(memory)} rows are too few for its components")
+        notes.append(f"dirichlet was omitted: {len(memory)} rows are too few for its components")
         return models
     dirichlet = DirichletMixture.fit(probs, seed=seed)
     models.others["dirichlet"] = lambda rows: dirichlet.log_density(np.exp(rows.log_pi))
@@ -197,7 +197,7 @@ def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: b
 def _map_scores(
     maps: Mapping[str, Floats], memory: NDArray[np.intp], measured: NDArray[np.intp], *, fast: bool, seed: int
 ) -> dict[str, Floats]:
-    """Densities on other maps, made from the remembered rows and asked at the measured ones, (measured,) each."""
+    """Densities on other maps, fitted on the memory rows, at the measured rows, (measured,) each."""
     found: dict[str, Floats] = {}
     for name, points in maps.items():
         found[f"kde_{name}"] = Kde.fit(points[memory], seed=seed).log_density(points[measured])

@@ -67,4 +67,4 @@ class Calibration:
         try:
             return cls(tensors["scores"])
         except KeyError as missing:
-            raise ConfigError(f"the calibration lacks {missing}") from None
+            raise ConfigError(f"the calibration has no {missing}") from None

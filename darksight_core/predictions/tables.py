@@ -94,8 +94,8 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
         except ValueError:
             row, cell = next((row, cell) for row, cell in enumerate(cells_of) if not _is_number(cell))
             text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
-            place = {"row": first_row + row, "line": lines[row]}
-            raise defect(NotNumericError, layout.source, text, column=column, **place) from None
+            location = {"row": first_row + row, "line": lines[row]}
+            raise defect(NotNumericError, layout.source, text, column=column, **location) from None
     return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines)
 
 

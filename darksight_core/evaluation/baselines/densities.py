@@ -1,12 +1,11 @@
-"""Densities that the map's own is compared with in reports; none of them is served.
+"""Densities that reports compare with the density of the map; none of them is served.
 
-    MapMixture         Gaussian mixture on the points of the map, as many components as BIC wants
+    MapMixture         Gaussian mixture on the points of the map, number of components by BIC
     RowKde             Gaussian kernels on the rows of probabilities, bandwidth by leave-one-out likelihood
     DirichletMixture   mixture of Dirichlet densities on the simplex, by expectation maximisation
 
-Each is made by `fit` from known rows and answers `log_density`. They live in different spaces: points in the plane, the
-hyperplane Σ p = 1 in R^K, and the simplex in its first K - 1 coordinates. So their values are not to be compared with
-each other, only the order in which each puts rows.
+They are densities on different spaces: the plane, the hyperplane Σ p = 1 in R^K, and the simplex in its first K - 1
+coordinates. So only the order in which each ranks rows can be compared, not the values.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from darksight_core.simplex import Floats, log_probs, log_softmax, logsumexp
 __all__ = ["DirichletMixture", "MapMixture", "RowKde"]
 
 _BLOCK = 1 << 21
-# Below this a probability says nothing that a Dirichlet density can use, and a single zero would rule its row out.
+# Smaller probabilities are raised to this: with a single zero the Dirichlet density of a row would be zero.
 _EDGE = 1e-6
 _ALPHA = (1e-2, 1e5)
 
@@ -40,29 +39,24 @@ class MapMixture:
 
     @classmethod
     def fit(cls, points: Floats, components: tuple[int, ...] = (1, 2, 3, 5, 10, 20, 40), seed: int = 0) -> MapMixture:
-        """The mixture of lowest BIC.
+        """The mixture with the lowest BIC.
 
         Parameters
         ----------
         points
-            Places on the map, (n, 2).
+            Points on the map, (n, 2).
         components
-            Numbers of components to try, those above n / 10 excepted.
+            Numbers of components to try, up to n / 10.
         seed
             Seed of the starts.
         """
         tried = [count for count in components if count <= max(1, len(points) // 10)]
         if not tried:
-            raise ConfigError(f"{len(points)} points are too few for {min(components)} components")
-        # A classifier puts many rows on one place, whose component would otherwise have no width.
+            raise ConfigError(f"{min(components)} components need more than {len(points)} points")
+        # Many rows of a classifier may share one point, whose component would have no width.
         ridge = 1e-6 * float(np.var(points, axis=0).sum()) + 1e-12
         fits = [GaussianMixture(count, random_state=seed, reg_covar=ridge).fit(points) for count in tried]
         return cls(min(fits, key=lambda mixture: float(mixture.bic(points))))
-
-    @property
-    def components(self) -> int:
-        """Number of components chosen."""
-        return int(self.mixture.n_components)
 
     def log_density(self, points: Floats) -> Floats:
         """Log density at points (m, 2), as (m,)."""
@@ -90,14 +84,14 @@ class RowKde:
     def fit(cls, probs: NDArray[np.floating], *, max_rows: int = 10_000, queries: int = 1_000, seed: int = 0) -> RowKde:
         """The density whose bandwidth maximises the leave-one-out likelihood.
 
-        Rows that coincide are left out together, or the likelihood would grow without bound as h falls.
+        Rows that coincide are left out together; otherwise the likelihood would grow without bound as h falls.
 
         Parameters
         ----------
         probs
             Known rows, (n, K) with n >= 2.
         max_rows, queries
-            Rows that are kept, and rows on which the likelihood is measured; drawn by seed.
+            Number of rows to keep, and of rows on which the likelihood is measured.
         seed
             Seed of the draws.
         """
@@ -114,7 +108,7 @@ class RowKde:
         dimension = int(rows.shape[1]) - 1
 
         def likelihood(bandwidth: float) -> float:
-            # The farthest hundredth is left out: one lost row would set the bandwidth for all.
+            # Without the most isolated hundredth: a single isolated row would determine the bandwidth.
             values: Floats = np.sort(logsumexp(squares / (-2.0 * bandwidth**2)))[len(squares) // 100 :]
             return float(values.mean()) - dimension * math.log(bandwidth)
 
@@ -146,7 +140,7 @@ class DirichletMixture:
 
     p(π) = Σ_c w_c Γ(Σ_k α_ck) / Π_k Γ(α_ck) Π_k π_k^(α_ck - 1)
 
-    Rows are drawn in from the edge of the simplex to at least 1e-6, so that one-hot rows have a density.
+    Probabilities are raised to at least 1e-6, so that one-hot rows have a density.
 
     Parameters
     ----------
@@ -163,7 +157,7 @@ class DirichletMixture:
     def fit(
         cls, probs: NDArray[np.floating], components: int | None = None, *, iterations: int = 100, seed: int = 0
     ) -> DirichletMixture:
-        """The mixture of highest likelihood that expectation maximisation finds from k-means.
+        """Expectation maximisation from a k-means start.
 
         Parameters
         ----------
@@ -172,7 +166,7 @@ class DirichletMixture:
         components
             C; by default the number of classes.
         iterations
-            Most rounds; it ends sooner when the mean log-likelihood gains less than 1e-5.
+            Most iterations; it stops when the mean log-likelihood gains less than 1e-5.
         seed
             Seed of the start.
         """
@@ -184,7 +178,7 @@ class DirichletMixture:
         shares = np.eye(count)[labels]
         alphas, before = np.ones((count, logs.shape[1])), -math.inf
         for _ in range(iterations):
-            # One row's worth of the whole sample keeps an empty component alive.
+            # The weight of one row, spread over all rows, keeps an empty component alive.
             mass = shares.sum(axis=0) + 1.0
             alphas = _raise_likelihood(alphas, (shares.T @ logs + logs.mean(axis=0)) / mass[:, None])
             mixture = cls(np.log(mass / mass.sum()), alphas)
@@ -207,15 +201,15 @@ class DirichletMixture:
 
 
 def _inner(probs: NDArray[np.floating]) -> Floats:
-    """log π away from the edge, (n, K)."""
+    """log π with probabilities raised to `_EDGE`, (n, K)."""
     return log_probs(np.maximum(np.asarray(probs, dtype=np.float64), _EDGE))
 
 
 def _raise_likelihood(alphas: Floats, mean_logs: Floats) -> Floats:
-    """α, (C, K), after Newton steps towards the Dirichlet densities of highest likelihood for mean log π, (C, K).
+    """α, (C, K), after Newton steps towards the maximum likelihood for mean log π, (C, K).
 
-    The Hessian is a diagonal plus a constant, which Minka's formula inverts at the cost of a vector. A step that would
-    leave the positive numbers is taken in log α instead, where it cannot.
+    The Hessian is a diagonal plus a constant, which Minka's formula inverts in linear time. A step that would make an α
+    negative is taken in log α instead.
     """
     for _ in range(10):
         total = alphas.sum(axis=1, keepdims=True)

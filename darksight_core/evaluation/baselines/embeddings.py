@@ -1,12 +1,12 @@
-"""Maps of the same rows by other methods, to be compared with ours: t-SNE, UMAP, PCA.
+"""Maps of the same rows by other methods, for comparison: t-SNE, UMAP, PCA.
 
     source     prob, logit or features: what the method reads
-    t-SNE      openTSNE where it is installed, else scikit-learn's; the paper's rival, at one or several perplexities
+    t-SNE      openTSNE if it is installed, else scikit-learn's; at one or several perplexities
     UMAP       umap-learn
-    PCA        the two axes of largest variance, in closed form
+    PCA        the two axes of largest variance
 
-None of them is needed to fit or to serve. A result is kept on disk under a hash of its rows, method, settings and
-library, with the time that it took, because a t-SNE of 10,000 rows takes a minute where ours takes a second.
+None of them is needed to fit or to serve. Results are cached on disk under a hash of rows, method, settings and
+library, with their time, because a t-SNE of 10,000 rows takes a minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Method: TypeAlias = Literal["tsne", "umap", "pca"]
 Level: TypeAlias = Literal["none", "quick", "full"]
 
 LEAST_ROWS = 20
-"""Rows below which neighbours mean nothing."""
+"""Fewest rows of a map."""
 
 _NAMES: Mapping[Method, str] = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _SWEEP = (5.0, 30.0, 80.0)
@@ -47,7 +47,7 @@ _ITERATIONS = 750  # of openTSNE: 250 exaggerated, 500 not
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One way to make a map.
+    """A method with its settings.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Recipe:
     source
         What it reads: prob, logit or features.
     perplexity
-        Of t-SNE; lowered for few rows.
+        Perplexity of t-SNE; lowered for few rows.
     """
 
     method: Method
@@ -78,11 +78,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
-    """A finished map.
-
-    `recipe` and `library` say how it was made, `points` (n, 2) where the rows are, `seconds` and `cpu_seconds` how long
-    it took when it was made, `cached` whether that was in an earlier run.
-    """
+    """A map: points (n, 2), how it was made, how long that took, and whether it was read from the cache."""
 
     recipe: Recipe
     library: str
@@ -93,14 +89,14 @@ class Embedding:
 
 
 def recipes(level: Level, sources: Iterable[str]) -> list[Recipe]:
-    """What to compare with.
+    """The methods to compare with.
 
     Parameters
     ----------
     level
         quick: PCA and one t-SNE on probabilities. full: three perplexities on every source, UMAP and PCA.
     sources
-        Those that there are, of prob, logit, features.
+        The available sources, of prob, logit and features.
     """
     given = list(sources)
     if level == "none":
@@ -112,7 +108,7 @@ def recipes(level: Level, sources: Iterable[str]) -> list[Recipe]:
 
 
 def cache_folder() -> Path:
-    """Where embeddings are kept unless another folder is named."""
+    """The default folder of the cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base, "darksight", "embeddings")
 
@@ -125,25 +121,25 @@ def embed(
     cache: Path | None = None,
     report: Report = silent,
 ) -> Embedding:
-    """Make a map, or fetch it from the cache; ConfigError if the method's library is not installed.
+    """Make a map, or read it from the cache; ConfigError if the library of the method is not installed.
 
     Parameters
     ----------
     recipe
-        How.
+        Method and settings.
     rows
-        What the recipe's source says, (n, d) with n >= `LEAST_ROWS`, finite.
+        The rows of the source, (n, d) with n >= `LEAST_ROWS`, finite.
     seed
-        Of the method.
+        Seed of the method.
     cache
-        Folder to keep results in; None keeps nothing.
+        Folder of the cache; None for no cache.
     report
-        Called with a `Progress` now and then.
+        Called with the progress.
     """
     values = np.ascontiguousarray(rows, dtype=np.float64)
     if values.ndim != 2 or len(values) < LEAST_ROWS or not np.isfinite(values).all():
         raise ConfigError(
-            f"{recipe.label} needs {LEAST_ROWS} or more finite rows, not an array of shape {values.shape}"
+            f"{recipe.label} needs at least {LEAST_ROWS} finite rows, not an array of shape {values.shape}"
         )
     recipe = replace(recipe, perplexity=min(recipe.perplexity, (len(values) - 1) / 3.0))
     library = _library(recipe.method)
@@ -154,19 +150,19 @@ def embed(
     makers = {"tsne": _tsne, "umap": _umap, "pca": _pca}
     wall, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
-        # Of libraries, about each other's versions and their own random states; nothing that a user could change.
+        # Libraries warn about each other's versions and their own random states; users cannot change that.
         warnings.simplefilter("ignore")
         points = makers[recipe.method](recipe, values, seed, report)
     made = (points, time.perf_counter() - wall, time.process_time() - cpu)
     if not np.isfinite(points).all():
-        raise ConfigError(f"{recipe.label} of these rows is not finite; leave it out")
+        raise ConfigError(f"{recipe.label} of these rows is not finite; omit it")
     if path is not None:
         _write(path, *made)
     return Embedding(recipe, library, *made, cached=False)
 
 
 def _library(method: Method) -> str:
-    """Name and version of the library that will be used."""
+    """Name and version of the library of a method."""
     choices = {"tsne": (("openTSNE", "openTSNE"), ("sklearn", "scikit-learn")), "umap": (("umap", "umap-learn"),)}
     if method == "pca":
         return f"numpy {np.__version__}"
@@ -178,7 +174,7 @@ def _library(method: Method) -> str:
 
 
 def _tsne(recipe: Recipe, rows: Floats, seed: int, report: Report) -> Floats:
-    # Few rows are done before threads have found each other, and on a busy machine they wait for each other.
+    # For few rows the start of threads costs more than it saves.
     jobs = 1 if len(rows) < 2_000 else os.cpu_count() or 1
     if importlib.util.find_spec("openTSNE") is None:
         from sklearn.manifold import TSNE as SlowTSNE
@@ -193,7 +189,7 @@ def _tsne(recipe: Recipe, rows: Floats, seed: int, report: Report) -> Floats:
     done = 0
 
     def tell(iteration: int, error: float, embedding: Any) -> None:
-        # Counted here: the iterations of the second phase begin at one again.
+        # Counted here, because the iterations of the second phase start at one again.
         nonlocal done
         done = min(done + 50, _ITERATIONS)
         report(Progress(recipe.label, done, _ITERATIONS, float("nan")))
@@ -218,20 +214,20 @@ def _pca(recipe: Recipe, rows: Floats, seed: int, report: Report) -> Floats:
     centred = rows - rows.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)
     axes = axes[:, ::-1][:, :2]
-    # The sign of an axis is arbitrary; the same rows must give the same picture on every machine.
+    # The sign of an axis is arbitrary; the same rows must give the same map on every machine.
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])])
     points: Floats = centred @ axes
     return points
 
 
 def _key(recipe: Recipe, library: str, rows: Floats, seed: int) -> str:
-    """Hash of everything that the result depends on."""
+    """Hash of everything that determines the result."""
     facts = json.dumps([recipe.method, recipe.perplexity, library, seed, rows.shape])
     return hashlib.sha256(facts.encode() + rows.tobytes()).hexdigest()
 
 
 def _read(path: Path, rows: int) -> tuple[Floats, float, float] | None:
-    """What the cache has, or nothing; a file that cannot be read is as good as none."""
+    """The cached result; None if there is none or it cannot be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             points, seconds = np.asarray(found["points"], dtype=np.float64), found["seconds"]
@@ -242,7 +238,7 @@ def _read(path: Path, rows: int) -> tuple[Floats, float, float] | None:
 
 
 def _write(path: Path, points: Floats, seconds: float, cpu_seconds: float) -> None:
-    """Keep a result, wholly or not at all."""
+    """Write a result to the cache, completely or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial.") as folder:
@@ -250,4 +246,6 @@ def _write(path: Path, points: Floats, seconds: float, cpu_seconds: float) -> No
             np.savez(partial, points=points.astype(np.float32), seconds=np.array([seconds, cpu_seconds]))
             os.replace(partial, path)
     except OSError as error:
-        raise ConfigError(f"{path.parent} cannot keep embeddings ({error}); name another folder with --cache") from None
+        raise ConfigError(
+            f"{path.parent}: embeddings cannot be written ({error}); choose another folder with --cache"
+        ) from None

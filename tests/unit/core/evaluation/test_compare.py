@@ -73,5 +73,5 @@ def test_logits_add_their_scores_where_both_sides_have_them() -> None:
 
 def test_few_rows_are_refused() -> None:
     """Ten rows cannot tell scores apart."""
-    with pytest.raises(ConfigError, match="too few"):
+    with pytest.raises(ConfigError, match="at least 40"):
         compare(BUNDLE, make_rows(10, seed=1))

@@ -1,12 +1,14 @@
-"""The rules of the gate in numpy against the list that states them; the SQL dry run is tested in tests/integration."""
+"""The rules of the gate, in numpy and compiled, against the list that states them; for SQL see tests/integration."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from darksight_core.gate.gate import RULES
+from darksight_core.runtime.arrays import rule_of
 from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.gates import gate_cases
 
@@ -30,3 +32,17 @@ def test_the_gate_follows_the_list() -> None:
         assert (found.decision == Decision.ACCEPT).tolist() == case.accepted
         seen |= set(case.reasons)
     assert seen == set(Reason)
+
+
+def test_the_compiled_gate_follows_the_list() -> None:
+    """Without regions, compiled code gives valid rows the reason and decision of the list."""
+    outcome_of = pytest.importorskip("darksight_core.runtime.compiled.gate").outcome_of
+    for case in gate_cases():
+        if not case.gate.regions:
+            rule = rule_of(case.gate)
+            rows = np.flatnonzero(case.valid)
+
+            found = [rule.table[:, outcome_of(case.p_value[row], case.log_kde[row], rule)] for row in rows]
+
+            assert [Reason(reason) for _, reason in found] == [case.reasons[row] for row in rows]
+            assert [decision == Decision.ACCEPT for decision, _ in found] == [case.accepted[row] for row in rows]

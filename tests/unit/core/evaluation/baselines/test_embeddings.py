@@ -84,7 +84,7 @@ def test_without_opentsne_scikit_learn_takes_over(monkeypatch: pytest.MonkeyPatc
 
 def test_few_rows_are_refused_and_lower_the_perplexity() -> None:
     """Ten rows are too few; thirty make do with a smaller perplexity."""
-    with pytest.raises(ConfigError, match="20 or more"):
+    with pytest.raises(ConfigError, match="at least 20"):
         embed(Recipe("pca", "prob"), ROWS[:10])
 
     assert embed(Recipe("pca", "prob", 30.0), ROWS[:31]).recipe.perplexity == 10.0
