@@ -29,6 +29,7 @@ from darksight_core.predictions import Predictions, from_arrays, read_prediction
 from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scores.choice import choose_score
+from darksight_core.scores.confidence import row_scores
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 from tests.bench import results
@@ -86,7 +87,7 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
 
     def scores(rows: ScoredPredictions) -> dict[str, Floats]:
         columns = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-        return columns | {"outlier_score": bundle.outlier_score.score(rows.log_pi)}
+        return columns | row_scores(rows.log_pi) | {"outlier_score": bundle.outlier_score.score(rows.log_pi)}
 
     aurocs, inside = {}, scores(known)
     for name, rows in foreign.items():

@@ -28,7 +28,16 @@ from sqlalchemy.pool import QueuePool
 from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 
-__all__ = ["BUSY_SECONDS", "Timeouts", "make_engine", "operator_write", "reading", "writing", "yield_to_operators"]
+__all__ = [
+    "BUSY_SECONDS",
+    "Timeouts",
+    "make_engine",
+    "operator_write",
+    "reading",
+    "translate_database_errors",
+    "writing",
+    "yield_to_operators",
+]
 
 BUSY_SECONDS = 10.0
 """How long a writer waits for another one on SQLite."""
