@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.evaluation.neighbourhoods import nearest
-from darksight_core.figures import Record
+from darksight_core.json_record import JsonRecord
 from darksight_core.map.paths import confused_pairs
 from darksight_core.scores.confidence import margin, msp
 from darksight_core.simplex import Floats
@@ -26,7 +26,7 @@ __all__ = ["Alike", "Case", "alike", "confident_wrong", "midway", "typical", "un
 
 
 @dataclass(frozen=True, slots=True)
-class Case(Record):
+class Case(JsonRecord):
     """Rows that answer one question.
 
     `kind` is one of the names above, `about` the class or classes concerned, `rows` the row numbers, best first.
@@ -38,7 +38,7 @@ class Case(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Alike(Record):
+class Alike(JsonRecord):
     """Whether neighbouring mistakes are of the same kind.
 
     Parameters

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.checks import Indices, check_centres, check_labels, check_rows
-from darksight_core.figures import Record
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats, entropy
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterMonotonicity(Record):
+class ClusterMonotonicity(JsonRecord):
     """Rank correlation of entropy with distance from the class centre; 1 is best.
 
     Parameters
@@ -39,7 +39,7 @@ class ClusterMonotonicity(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalFidelity(Record):
+class GlobalFidelity(JsonRecord):
     """Rank correlation of the closeness of centres with the confusion of classes; 1 is best, 0 a random arrangement.
 
     Parameters

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
-from darksight_core.figures import Record
 from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats
 
 __all__ = ["FailureFigures", "OodFigures", "failure_figures", "ood_figures"]
@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class FailureFigures(Record):
+class FailureFigures(JsonRecord):
     """How well a score finds a classifier's errors.
 
     Parameters
@@ -69,7 +69,7 @@ class FailureFigures(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class OodFigures(Record):
+class OodFigures(JsonRecord):
     """How well a score separates known rows from foreign ones.
 
     Parameters

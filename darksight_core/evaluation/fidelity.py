@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from darksight_core.evaluation.checks import check_labels, check_rows
-from darksight_core.figures import Record
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats, kl, kl_sym
 
 __all__ = ["Fidelity", "fidelity"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fidelity(Record):
+class Fidelity(JsonRecord):
     """Agreement of student and teacher; divergences are means over rows, in nats.
 
     Parameters

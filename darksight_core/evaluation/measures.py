@@ -25,14 +25,14 @@ from darksight_core.evaluation.checks import check_rows
 from darksight_core.evaluation.classes import ClusterMonotonicity, GlobalFidelity, cluster_monotonicity, global_fidelity
 from darksight_core.evaluation.fidelity import Fidelity, fidelity
 from darksight_core.evaluation.neighbourhoods import LocalFidelity, Trustworthiness, local_fidelity, trustworthiness
-from darksight_core.figures import Record
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats
 
 __all__ = ["MapMeasures", "measure_map"]
 
 
 @dataclass(frozen=True, slots=True)
-class MapMeasures(Record):
+class MapMeasures(JsonRecord):
     """All measures of one map.
 
     Parameters

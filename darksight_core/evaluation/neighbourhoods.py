@@ -13,7 +13,7 @@ import numpy as np
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.checks import Indices, check_rows
-from darksight_core.figures import Record
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats, js_distance
 
 __all__ = ["LocalFidelity", "Trustworthiness", "local_fidelity", "nearest", "trustworthiness"]
@@ -23,7 +23,7 @@ _BLOCK = 2**19
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFidelity(Record):
+class LocalFidelity(JsonRecord):
     """M_k for several k; lower is better, between 0 and √(log 2).
 
     Parameters
@@ -52,7 +52,7 @@ class LocalFidelity(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Trustworthiness(Record):
+class Trustworthiness(JsonRecord):
     """Trustworthiness of the map; higher is better, at most 1.
 
     Parameters

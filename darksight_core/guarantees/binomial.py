@@ -25,9 +25,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
 __all__ = [
-    "beta_cdf",
     "beta_quantile",
-    "beta_sf",
     "binomial_cdf",
     "lower_bound",
     "rows_without_error",
@@ -39,34 +37,8 @@ _MAX_TERMS = 200_000
 _NEWTON_STEPS = 60
 
 
-def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, *, log: bool = False) -> Floats:
-    """I_x(a, b) = P(Beta(a, b) <= x), or its logarithm.
-
-    Parameters
-    ----------
-    x
-        From 0 to 1.
-    a, b
-        Positive.
-    log
-        Whether to return the logarithm, -inf for a tail of zero.
-    """
-    x, a, b = _checked(x, a, b)
-    return _either(_log_tails(x, 1.0 - x, a, b)[0], log)
-
-
-def beta_sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, *, log: bool = False) -> Floats:
-    """1 - I_x(a, b) = P(Beta(a, b) > x), or its logarithm; parameters as in `beta_cdf`.
-
-    >>> float(beta_sf(0.5, 1, 2).round(12))
-    0.25
-    """
-    x, a, b = _checked(x, a, b)
-    return _either(_log_tails(x, 1.0 - x, a, b)[1], log)
-
-
-def binomial_cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, *, log: bool = False) -> Floats:
-    """P(Bin(n, p) <= k), or its logarithm.
+def binomial_cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Floats:
+    """P(Bin(n, p) <= k).
 
     Parameters
     ----------
@@ -76,8 +48,6 @@ def binomial_cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, *, log: bool = False)
         Numbers of trials, whole, not negative.
     p
         From 0 to 1.
-    log
-        Whether to return the logarithm, -inf for a tail of zero.
 
     >>> float(binomial_cdf(0, 2, 0.5).round(12))
     0.25
@@ -88,7 +58,7 @@ def binomial_cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, *, log: bool = False)
     inside = (k >= 0) & (k < n)
     x, a, b = _checked(p, np.where(inside, k + 1.0, 1.0), np.where(inside, n - k, 1.0))
     logs = np.where(inside, _log_tails(x, 1.0 - x, a, b)[1], np.where(k < 0, -np.inf, 0.0))
-    return _either(logs, log)
+    return np.exp(logs)
 
 
 def beta_quantile(q: ArrayLike, a: ArrayLike, b: ArrayLike) -> Floats:
@@ -106,7 +76,7 @@ def beta_quantile(q: ArrayLike, a: ArrayLike, b: ArrayLike) -> Floats:
     """
     q, a, b = _checked(q, a, b)
     # Above the median the root of the mirrored problem, I_{1-x}(b, a) = 1 - q, is the one with small tails.
-    mirrored = q > _either(_log_tails(a / (a + b), b / (a + b), a, b)[0], log=False)
+    mirrored = q > np.exp(_log_tails(a / (a + b), b / (a + b), a, b)[0])
     goal, a, b = np.where(mirrored, 1.0 - q, q), np.where(mirrored, b, a), np.where(mirrored, a, b)
     at_end = goal <= 0.0
     log_goal = np.log(np.where(at_end, 0.5, goal))
@@ -241,10 +211,6 @@ def _fraction(x: Floats, a: Floats, b: Floats) -> Floats:
 def _logistic(t: Floats) -> Floats:
     """1 / (1 + e^-t)."""
     return np.exp(-np.logaddexp(0.0, -t))
-
-
-def _either(logs: Floats, log: bool) -> Floats:
-    return logs if log else np.exp(logs)
 
 
 def _checked(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats, Floats]:

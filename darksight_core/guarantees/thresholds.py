@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
-from darksight_core.figures import Record
 from darksight_core.guarantees.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
 from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores
+from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats
 
 __all__ = ["Threshold", "threshold_by_accuracy", "threshold_by_coverage", "threshold_by_joint_risk"]
@@ -38,7 +38,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold(Record):
+class Threshold(JsonRecord):
     """A threshold and its guarantee.
 
     Parameters

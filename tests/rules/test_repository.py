@@ -20,6 +20,11 @@ MODULES = sorted(
     path for package in PACKAGES for path in package.rglob("*.py") if "stubs" not in path.relative_to(package).parts
 )
 HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn", "torch", "tqdm"]
+# Modules of the core that need one of these.
+HEAVY_MODULES = tuple(
+    f"darksight_core.{part}"
+    for part in ("fit", "explain", "evaluation.baselines", "runtime.compiled.", "runtime.kernel_cache")
+)
 
 # Pieced together, so that this file does not break its own rule.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:" + "|".join(("home", "root", "work")) + ")/")
@@ -142,8 +147,7 @@ def test_no_file_has(rule: re.Pattern[str]) -> None:
 def test_core_runs_on_numpy_alone() -> None:
     """Every core module but fit, explain, the baselines and the compiled kernel imports without a heavy library."""
     modules = [name_of(path) for path in MODULES if path.is_relative_to(ROOT / "darksight_core")]
-    heavy = ("fit", "explain", "evaluation.baselines", "runtime.compiled.", "runtime.kernel_cache")
-    light = [name for name in modules if not name.startswith(tuple(f"darksight_core.{part}" for part in heavy))]
+    light = [name for name in modules if not name.startswith(HEAVY_MODULES)]
     program = f"""
 import importlib, sys
 
@@ -161,6 +165,19 @@ for name in {light!r}:
 
     assert {"darksight_core.errors", "darksight_core.simplex", "darksight_core.map.student"} <= set(light)
     assert done.returncode == 0, done.stderr
+
+
+def test_functions_of_the_core_import_only_heavy_modules() -> None:
+    """An import of ours inside a function is for a module that needs an optional package, never to hide a cycle."""
+    found = []
+    for path in MODULES:
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef) and name_of(path).startswith("darksight_core"):
+                found += [node.module or "" for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
+
+    ours = {name for name in found if name.startswith("darksight_")}
+    assert ours
+    assert {name for name in ours if not name.startswith(HEAVY_MODULES)} == set()
 
 
 def test_readme_of_the_service_lists_every_setting_with_its_default() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.evaluation.failure import FailureFigures, failure_figures
-from darksight_core.figures import Record
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.guarantees.risk_curve import risk_curve
+from darksight_core.json_record import JsonRecord
 from darksight_service.store.points import PointTable
 
 __all__ = ["COVERAGES", "LiveAccuracy", "Share", "live_accuracy"]
@@ -26,7 +26,7 @@ _DELTA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Share(Record):
+class Share(JsonRecord):
     """Correct predictions among `rows`, with the exact 95% interval of their share; None for no rows."""
 
     rows: int
@@ -46,7 +46,7 @@ class Share(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveAccuracy(Record):
+class LiveAccuracy(JsonRecord):
     """Figures of n labelled points.
 
     Parameters

@@ -11,9 +11,7 @@ from scipy import special, stats
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import (
-    beta_cdf,
     beta_quantile,
-    beta_sf,
     binomial_cdf,
     lower_bound,
     rows_without_error,
@@ -22,15 +20,14 @@ from darksight_core.guarantees.binomial import (
 
 
 def test_binomial_tail_equals_scipy_up_to_a_million() -> None:
-    """P(X <= k) agrees to 1e-9 absolutely and in its logarithm, over all sizes and within five deviations."""
+    """P(X <= k) agrees to 1e-9, relative and absolute, over all sizes and within five deviations."""
     rng = np.random.default_rng(0)
     n = np.round(10 ** rng.uniform(0, 6, 2000))
     p = np.where(rng.random(2000) < 0.5, rng.random(2000), 10 ** rng.uniform(-6, 0, 2000))
     k = np.clip(np.round(n * p + rng.uniform(-5, 5, 2000) * np.sqrt(n * p * (1 - p))), 0, n)
-    expected = stats.binom.logcdf(k, n, p)
+    expected = stats.binom.cdf(k, n, p)
 
-    np.testing.assert_allclose(binomial_cdf(k, n, p), np.exp(expected), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(binomial_cdf(k, n, p, log=True), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(binomial_cdf(k, n, p), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_binomial_tail_adds_up_its_terms() -> None:
@@ -42,31 +39,17 @@ def test_binomial_tail_adds_up_its_terms() -> None:
     np.testing.assert_allclose(actual, [0.0, *np.cumsum(terms), 1.0], rtol=1e-13)
 
 
-def test_far_tail_has_a_logarithm() -> None:
-    """A tail too small for a float has its logarithm: P(X <= 1) = (1 + n) / 2^n for a fair coin."""
-    n = 1_000_000
-
-    assert binomial_cdf(1, n, 0.5) == 0.0
-    assert binomial_cdf(1, n, 0.5, log=True) == pytest.approx(math.log(1 + n) - n * math.log(2.0), rel=1e-12)
+def test_a_far_tail_keeps_its_digits() -> None:
+    """P(X <= 1) = (1 + n) / 2^n for a fair coin, to twelve digits, and 0 where no float is small enough."""
+    assert binomial_cdf(1, 1000, 0.5) == pytest.approx(math.exp(math.log(1001) - 1000 * math.log(2.0)), rel=1e-12)
+    assert binomial_cdf(1, 1_000_000, 0.5) == 0.0
 
 
 def test_certain_events() -> None:
     """Impossible and certain trials need no special case, and no rows give no array."""
     assert np.array_equal(binomial_cdf([0, 4, 5, 0], [5, 5, 5, 0], [0.0, 1.0, 1.0, 0.5]), [1.0, 0.0, 1.0, 1.0])
-    assert np.array_equal(beta_cdf([0.0, 1.0], 2.0, 3.0), [0.0, 1.0])
     assert np.array_equal(beta_quantile([0.0, 1.0], 2.0, 3.0), [0.0, 1.0])
     assert binomial_cdf(np.array([]), 5, 0.5).shape == (0,)
-
-
-def test_beta_tails_equal_scipy() -> None:
-    """Both tails agree to 1e-9 for parameters from 0.1 to a million, and add up to one."""
-    rng = np.random.default_rng(1)
-    a, b = 10 ** rng.uniform(-1, 6, (2, 1000))
-    x = np.clip(a / (a + b) * (1 + rng.normal(size=1000) / np.sqrt(a + 1)), 0.0, 1.0)
-
-    np.testing.assert_allclose(beta_cdf(x, a, b), special.betainc(a, b, x), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(beta_sf(x, a, b), special.betaincc(a, b, x), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(beta_cdf(x, a, b) + beta_sf(x, a, b), 1.0, rtol=1e-12)
 
 
 def test_beta_quantile_equals_scipy() -> None:
@@ -131,14 +114,14 @@ def test_rows_without_error_table(rate: float, delta: float, rows: int) -> None:
         lambda: binomial_cdf(0.5, 3, 0.5),
         lambda: binomial_cdf(1, -3, 0.5),
         lambda: binomial_cdf(1, 3, 1.5),
-        lambda: beta_cdf(0.5, 0.0, 1.0),
+        lambda: beta_quantile(0.5, 0.0, 1.0),
         lambda: beta_quantile(np.nan, 1.0, 1.0),
         lambda: upper_bound(4, 3, 0.05),
         lambda: upper_bound(1, 3, 0.0),
         lambda: rows_without_error(0.0, 0.05),
     ],
 )
-def test_nonsense_is_refused(call: Callable[[], object]) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], object]) -> None:
     """Arguments outside their range are an error, not a NaN."""
     with pytest.raises(ConfigError):
         call()

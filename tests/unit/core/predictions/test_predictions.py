@@ -108,10 +108,9 @@ def test_exports_are_complete() -> None:
 
 
 def test_codes_are_distinct() -> None:
-    """Every defect is a PredictionsError with a code of its own."""
+    """Every defect has a code of its own."""
     kinds = [getattr(defects, name) for name in defects.__all__ if name.endswith("Error")]
 
-    assert all(issubclass(kind, PredictionsError) for kind in kinds)
     assert len({kind.code for kind in kinds} | {PredictionsError.code}) == len(kinds) + 1
 
 

@@ -1,14 +1,14 @@
-"""Results that can be written as JSON."""
+"""Dataclasses that can be written as JSON."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass
 
-__all__ = ["Record"]
+__all__ = ["JsonRecord"]
 
 
-class Record:
+class JsonRecord:
     """Base of dataclasses with `as_dict`."""
 
     __slots__ = ()
@@ -20,7 +20,7 @@ class Record:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Record):
+    if isinstance(value, JsonRecord):
         return value.as_dict()
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
