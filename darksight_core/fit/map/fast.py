@@ -38,11 +38,9 @@ class _Round:
 
 
 _ROUNDS = (
-    _Round(1.3, 1, 3, 8),
-    _Round(1.3, 1, 3, 8),
-    _Round(1.0, 1, 4, 2),
-    _Round(1.0, 3, 3, 2),
-    _Round(1.0, 3, 3, 2),
+    _Round(1.3, 1, 3, 10),
+    _Round(1.0, 1, 3, 6),
+    _Round(1.0, 3, 3, 4),
     _Round(1.0, 3, 3, 1),
 )
 _SWEEPS = 30
@@ -64,7 +62,7 @@ def fit_theta(
 ) -> tuple[Theta, Tensor, list[float]]:
     """Fit one student to the rows of a coreset, in its order: θ (S = 1), points (1, 2, n), the objective as it fell."""
     classes = rows.pi.shape[0]
-    starts = config.starts or (8 if classes < 30 else 2 if classes < 200 else 1)
+    starts = config.starts or (12 if classes < 30 else 2 if classes < 200 else 1)
     tick = _Counter(report, ITERATIONS // _REPORTED + sum(stage.steps for stage in _ROUNDS))
     maps = _first_maps(rows, core, config, starts, generator, tick)
     history = []

@@ -70,25 +70,14 @@ def draw_map(
     axes.scatter(
         student.means[:, 0],
         student.means[:, 1],
-        s=90 if many else 230,
+        s=min(90.0, 9_000 / student.n_classes) if many else 230,
         c=centres,
         marker="*",
         edgecolors="black",
         linewidths=0.9,
         zorder=5,
     )
-    if many:
-        look: dict[str, Any] = {
-            "textcoords": "offset points",
-            "ha": "center",
-            "fontsize": 6,
-            "zorder": 6,
-            "parse_math": False,
-            "path_effects": [withStroke(linewidth=1.5, foreground="white")],
-        }
-        for k, (x, y) in zip(shown, student.means, strict=True):
-            axes.annotate(class_names[k], (x, y), (0, 5), annotation_clip=True, **look)
-    else:
+    if not many:
         handles = [
             axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)
         ]
@@ -103,12 +92,40 @@ def draw_map(
     axes.set_title(title, fontsize=11, loc="left")
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
+    if many:
+        counts = np.bincount(predicted, minlength=len(class_names))
+        _label_centres(axes, student.means, [class_names[k] for k in shown], [counts[k] for k in shown])
     return figure
 
 
 def save_map(figure: Figure, path: Path) -> None:
     """Write the picture; the ending of `path` (.png, .svg, .pdf) decides the format."""
     figure.savefig(path)
+
+
+def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], counts: Sequence[int]) -> None:
+    """Name the centres, most frequent classes first, and leave out names that would overlap earlier ones."""
+    look: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": "center",
+        "fontsize": 6,
+        "zorder": 6,
+        "parse_math": False,
+        "path_effects": [withStroke(linewidth=1.5, foreground="white")],
+    }
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    # The axes have their final size only after the layout is computed.
+    figure.draw_without_rendering()
+    taken = np.empty((0, 4))
+    for k in np.argsort(-np.asarray(counts), kind="stable"):
+        label = axes.annotate(names[k], tuple(centres[k]), (0, 5), annotation_clip=True, **look)
+        left, bottom, right, top = label.get_window_extent().extents
+        apart = (taken[:, 0] > right) | (taken[:, 2] < left) | (taken[:, 1] > top) | (taken[:, 3] < bottom)
+        if apart.all():
+            taken = np.vstack((taken, (left, bottom, right, top)))
+        else:
+            label.remove()
 
 
 def _draw_contours(axes: mpl.axes.Axes, student: Student, low: Floats, high: Floats) -> None:
