@@ -33,7 +33,7 @@ def describe(bundle: Bundle) -> str:
         lines.append(f"  on the map   {', '.join(names[column] for column in embedder.columns)}")
     lines += [
         f"  rows         fit {splits.fit.n}, calibrate {splits.calibrate.n}, test {splits.test.n}",
-        f"  network      {' -> '.join(str(size) for size in _layer_sizes(bundle))}, "
+        f"  network      {embedder.network.second.shape[1]} hidden units, "
         f"then {embedder.refine_steps} Newton steps from it or one of {len(embedder.anchors)} anchors",
         f"  density      bandwidth {bundle.kde.bandwidth:.4g}, {len(bundle.reference.points)} points to look at",
         f"  probes       {len(bundle.probes.inputs)}",
@@ -67,11 +67,6 @@ def diff(a: Bundle, b: Bundle) -> list[str]:
             if old != new:
                 lines.append(f"{name}: {old} -> {new}")
     return lines + _diff_centres(a, b) + _diff_numbers(a, b)
-
-
-def _layer_sizes(bundle: Bundle) -> list[int]:
-    weights = bundle.embedder.network.weights
-    return [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
 
 
 def _describe_calibration(bundle: Bundle) -> list[str]:

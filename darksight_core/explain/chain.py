@@ -8,7 +8,8 @@ Two points can be differentiated. They differ, and so do their gradients:
                 few Newton steps towards it; here the same search runs until it converges. By the implicit function
                 theorem dy/d log π = -H⁻¹ ∂²L / ∂y ∂log π, H = ∂²L/∂y². It jumps where the search ends in another
                 minimum.
-    network     f_p(π), where that search starts and what the paper differentiates. Continuous in x, but less faithful.
+    network     f_p(π), where that search starts and what the paper differentiates. It jumps where the most
+                probable classes change, and is less faithful.
 
 The theorem needs a point where the gradient of L is zero. `Chain.is_stationary` tells for which rows it is not, because
 they are kept inside the region of their class or at the edge of the map; their gradient is a direction, not a
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.fit.map.placement import Theta
-from darksight_core.fit.network.forward import forward
+from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import ScoredBatch
@@ -194,7 +195,7 @@ class Chain:
         return log_pi
 
     def _network(self, log_pi: Tensor) -> Tensor:
-        return forward(self.embedder.network, log_pi).clamp(-self.embedder.bound, self.embedder.bound)
+        return forward(Weights.of(self.embedder.network), log_pi).clamp(-self.embedder.bound, self.embedder.bound)
 
     def _optimum(self, log_pi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Points (n, 2), ∂L/∂y there (n, 2) as a function of log π, and |H|⁻¹ (n, 2, 2)."""

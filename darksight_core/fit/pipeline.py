@@ -37,7 +37,9 @@ from darksight_core.fit.distributed.process_group import Arrays
 from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.figures import FitReport, Measurements, StageFigures
 from darksight_core.fit.map.fitting import MapFit, decide_map, draw_core, entropies, place_rows
-from darksight_core.fit.network.distil import DistilConfig, Distilled, Lessons, distil
+from darksight_core.fit.network.config import DistilConfig
+from darksight_core.fit.network.distil import Distilled, distil
+from darksight_core.fit.network.training_rows import TrainingRows
 from darksight_core.fit.probes import make_probes, spread_by_confidence
 from darksight_core.fit.sample import Sample
 from darksight_core.guarantees.calibration import Calibration
@@ -105,8 +107,8 @@ def fit_bundle(
     split = make_split(context.shard.total, config.seed, shares) if sample is None else sample.split
     fit = _Fit(predictions, columns, split, sample, config, DistilConfig(**options), context)
 
-    fitted, lessons = fit.map()
-    distilled, embedder = fit.network(fitted, lessons, refine_steps)
+    fitted, training_rows = fit.map()
+    distilled, embedder = fit.network(fitted, training_rows, refine_steps)
     served = fit.served_points(embedder)
     kde = fit.density(served)
     on_map = fitted.points[fit.fit.where(fit.uniform)]
@@ -117,7 +119,7 @@ def fit_bundle(
         {
             **config.as_dict(),
             "shares": list(shares),
-            "distil": {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()},
+            "distil": options,
             **({} if sample is None else {"sample": sample.as_dict()}),
         },
         {
@@ -184,8 +186,8 @@ class _Fit:
             chosen = log_probs(self.predictions.probs)[:, list(self.columns)]
             self.mapped = np.exp(log_softmax(chosen)).astype(np.float32)
 
-    def map(self) -> tuple[MapFit, Lessons]:
-        """The map with the points of this process's fit rows, and the rows from which f_p learns."""
+    def map(self) -> tuple[MapFit, TrainingRows]:
+        """The map with the points of this process's fit rows, and the rows on which f_p is trained."""
         context, probs = self.context, self._tempered(self.fit)
         # The rows are tempered already.
         config = replace(self.config, temperature=1.0)
@@ -208,23 +210,19 @@ class _Fit:
                 ),
             )
             fitted = replace(fitted, points=points)
-        return fitted, Lessons.draw(entropy, self.distil_config, counts)
+        return fitted, TrainingRows.draw(entropy, self.distil_config, counts)
 
-    def network(self, fitted: MapFit, lessons: Lessons, refine_steps: int) -> tuple[Distilled, Embedder]:
+    def network(self, fitted: MapFit, rows: TrainingRows, refine_steps: int) -> tuple[Distilled, Embedder]:
         """f_p, and the embedder that serves it with its anchors."""
         student, report = fitted.student, self.context.report
         assert isinstance(student, Student)
-        taught, taught_points = (
-            self.fit.pick(rows, lessons.rows) for rows in (self._tempered(self.fit), fitted.points)
-        )
+        probs, points = (self.fit.pick(each, rows.numbers) for each in (self._tempered(self.fit), fitted.points))
         some = np.random.default_rng(0).permutation(self.uniform.total)[:_MEASURED_ROWS]
         measured = self.uniform.pick(self._tempered(self.uniform), some)
 
         def make() -> Arrays:
-            made = distil(
-                taught, taught_points, student, fitted.bound, self.distil_config, lessons=lessons.alone, report=report
-            )
-            candidates = np.clip(np.concatenate([fitted.anchors, taught_points]), -fitted.bound, fitted.bound)
+            made = distil(probs, points, student, fitted.bound, self.distil_config, rows=rows.renumbered, report=report)
+            candidates = np.clip(np.concatenate([fitted.anchors, points]), -fitted.bound, fitted.bound)
             anchors = choose_anchors(made.student, candidates, measured, self.config.seed)
             threshold = network_threshold(made.student, anchors, measured)
             return {**made.tensors(), "anchors": anchors, "network_above": np.array([threshold])}
@@ -233,7 +231,7 @@ class _Fit:
         distilled = Distilled.from_tensors(made)
         embedder = Embedder(
             student=distilled.student,
-            network=distilled.network(),
+            network=distilled.network,
             anchors=made["anchors"],
             bound=fitted.bound,
             n_inputs=self.predictions.n_classes,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from darksight_core.fit.map.placement import Theta, find_astray, newton, place_inside, rows_of
-from darksight_core.fit.network.forward import forward
+from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.map.anchors import LEAST_REST
 from darksight_core.map.placement import Embedder
 from darksight_core.simplex import Floats
@@ -26,7 +26,7 @@ def place_served(embedder: Embedder, log_pi: Floats) -> Floats:
     (points, losses), (rivals, rival_losses) = pairs
     anchor = torch.where((rival_losses < losses)[:, None], rivals, points).T[None]
     least = torch.minimum(losses, rival_losses)
-    guess = forward(embedder.network, logs).clamp(-embedder.bound, embedder.bound).T[None]
+    guess = forward(Weights.of(embedder.network), logs).clamp(-embedder.bound, embedder.bound).T[None]
     at_guess, at_anchor = (newton(theta, rows, start, steps=0, bound=bound)[1] for start in (guess, anchor))
     asked = (least > embedder.network_above) & ((at_guess < at_anchor)[0] | least.isinf())
     start = torch.where(asked, guess, anchor)

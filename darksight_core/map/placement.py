@@ -27,13 +27,11 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.anchors import MARGIN, Anchors
+from darksight_core.map.network import Network
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats, log_softmax, temper
 
-__all__ = ["BISECTIONS", "CHUNK", "FEATURES", "REST", "SLACK", "Embedder", "Network"]
-
-FEATURES = ("probs", "log_probs", "both")
-"""What a network may read: π, log max(π, 1e-8) / 8, or one after the other."""
+__all__ = ["BISECTIONS", "CHUNK", "REST", "SLACK", "Embedder"]
 
 SLACK = 1e-13
 """Rise of KL_sym that counts as rounding: near its end a search would otherwise take or leave steps by chance."""
@@ -46,75 +44,6 @@ CHUNK = 256
 
 BISECTIONS = 12
 """Halvings of the segment on which a row is led back to the region of its class."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """f_p: a multilayer perceptron with ReLU that guesses the point of a row.
-
-    Weights are stored in float32 and applied in float64: the guess is the start of a search, and rounding that depends
-    on the size of the batch would reach its end.
-
-    Parameters
-    ----------
-    weights
-        One (inputs, outputs) array for each layer, the last with two outputs.
-    biases
-        One (outputs,) array for each layer.
-    features
-        What the first layer reads, one of `FEATURES`.
-    """
-
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
-    features: str = "probs"
-    layers: tuple[tuple[Floats, Floats], ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.features not in FEATURES:
-            raise ConfigError(f"features must be one of {', '.join(FEATURES)}, not {self.features!r}")
-        weights = tuple(np.array(weight, dtype=np.float32) for weight in self.weights)
-        biases = tuple(np.array(bias, dtype=np.float32) for bias in self.biases)
-        shapes = [weight.shape for weight in weights]
-        if (
-            not shapes
-            or any(len(shape) != 2 for shape in shapes)
-            or [shape[1] for shape in shapes] != [*(shape[0] for shape in shapes[1:]), 2]
-            or [bias.shape for bias in biases] != [(shape[1],) for shape in shapes]
-        ):
-            raise ConfigError(f"layers of shapes {shapes} do not make a network with two outputs")
-        if not all(np.isfinite(array).all() for array in weights + biases):
-            raise ConfigError("the network's weights must be finite")
-        layers = tuple((w.astype(np.float64), b.astype(np.float64)) for w, b in zip(weights, biases, strict=True))
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "biases", biases)
-        object.__setattr__(self, "layers", layers)
-        for array in (*weights, *biases):
-            array.flags.writeable = False
-
-    @property
-    def n_classes(self) -> int:
-        """Number of probabilities in a row."""
-        return int(self.weights[0].shape[0]) // (2 if self.features == "both" else 1)
-
-    def inputs(self, probs: Floats) -> Floats:
-        """What the first layer reads for rows (n, K): (n, K), or (n, 2K) for "both"."""
-        if self.features == "probs":
-            return probs
-        logs: Floats = np.log(np.maximum(probs, 1e-8)) / 8.0
-        return logs if self.features == "log_probs" else np.concatenate([probs, logs], axis=1)
-
-    def __call__(self, probs: Floats) -> Floats:
-        """Guessed points (n, 2) of rows (n, K)."""
-        values = self.inputs(np.asarray(probs, dtype=np.float64))
-        *hidden, last = self.layers
-        for weight, bias in hidden:
-            values = values @ weight
-            values += bias
-            np.maximum(values, 0.0, out=values)
-        guess: Floats = values @ last[0]
-        guess += last[1]
-        return guess
 
 
 class _Theta(NamedTuple):
@@ -228,18 +157,14 @@ class Embedder:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
-        network = self.network
-        layers = {f"weight_{i}": weight for i, weight in enumerate(network.weights)}
-        layers |= {f"bias_{i}": bias for i, bias in enumerate(network.biases)}
         student = self.student
         theta = {"means": student.means, "scales": student.scales, "log_prior": student.log_prior}
-        return {**theta, "anchors": self.anchors, **layers}
+        return {**theta, "anchors": self.anchors, **self.network.tensors("network_")}
 
     def settings(self) -> dict[str, Any]:
         """All that is not an array, as JSON knows it."""
         return {
             "dof": self.student.dof,
-            "features": self.network.features,
             "bound": self.bound,
             "n_inputs": self.n_inputs,
             "refine_steps": self.refine_steps,
@@ -251,16 +176,11 @@ class Embedder:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], settings: Mapping[str, Any]) -> Embedder:
         """Inverse of `tensors` and `settings`; ConfigError if something is missing or does not fit."""
-        layers = sum(name.startswith("weight_") for name in tensors)
         columns = settings.get("columns")
         try:
             return cls(
                 student=Student(tensors["means"], tensors["scales"], tensors["log_prior"], float(settings["dof"])),
-                network=Network(
-                    weights=tuple(tensors[f"weight_{i}"] for i in range(layers)),
-                    biases=tuple(tensors[f"bias_{i}"] for i in range(layers)),
-                    features=settings["features"],
-                ),
+                network=Network.from_tensors(tensors, "network_"),
                 anchors=tensors["anchors"],
                 bound=float(settings["bound"]),
                 n_inputs=int(settings["n_inputs"]),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from darksight_core.gate.gate import Gate
 from darksight_core.map.density import Kde
-from darksight_core.map.placement import FEATURES, Embedder
+from darksight_core.map.placement import Embedder
 from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.scores.learned import FEATURES as LEARNED_FEATURES
 from darksight_core.scores.outlier import OutlierScore
@@ -61,18 +61,16 @@ class Plane(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where searches start: the arrays of `Anchors` and of f_p, whose layers are in `network`, one after the other.
-
-    `sizes` says how many numbers go into each layer and come out of the last; `columns` are the classes that are shown.
-    """
+    """Where searches start: the arrays of `Anchors` and of a `Network`; `columns` are the classes that are shown."""
 
     points: Floats
     neighbours: NDArray[np.int64]
     weights: Floats
     columns: NDArray[np.int64]
-    network: Floats
-    sizes: NDArray[np.int64]
-    features: int
+    inputs: NDArray[np.float32]
+    second: NDArray[np.float32]
+    heads: NDArray[np.float32]
+    centres: NDArray[np.float32]
     network_above: float
     temperature: float
 
@@ -142,15 +140,12 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         steps=embedder.refine_steps,
         inside_steps=embedder.inside_steps,
     )
-    network = embedder.network
     start = Start(
         points=embedder.starts.points,
         neighbours=embedder.starts.neighbours,
         weights=embedder.starts.weights,
         columns=np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
-        network=np.concatenate([array.ravel() for layer in network.layers for array in layer]),
-        sizes=np.array([len(network.weights[0]), *(weight.shape[1] for weight in network.weights)], dtype=np.int64),
-        features=FEATURES.index(network.features),
+        **embedder.network.tensors(),
         network_above=float(embedder.network_above),
         temperature=float(embedder.temperature),
     )
@@ -213,7 +208,8 @@ def blank_arguments() -> tuple[Any, ...]:
     longs = np.empty((0, 0), dtype=np.int64)
     single = cube.astype(np.float32)
     plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
-    start = Start(cube, longs, cube, longs.ravel(), line, longs.ravel(), 0, network_above=0.0, temperature=0.0)
+    flat = table.astype(np.float32)
+    start = Start(cube, longs, cube, longs.ravel(), flat, flat, single, flat, network_above=0.0, temperature=0.0)
     density = Density(line, longs, longs, table, single, table, bandwidth=0.0, log_norm=0.0)
     outlier = Outlier(single, cube, table, table, table, table, 0.0, 0.0, 0.0)
     rule = Rule(table.astype(np.int8), line, table, line, 0, threshold=0.0, closeness=0.0, p_value=0.0)

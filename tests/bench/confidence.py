@@ -20,7 +20,7 @@ import numpy as np
 from darksight_core.bundle import read_bundle
 from darksight_core.evaluation.failure import ood_figures
 from darksight_core.fit import FitConfig
-from darksight_core.fit.network.distil import DistilConfig
+from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.gate.certify import candidates
 from darksight_core.gate.gate import Gate

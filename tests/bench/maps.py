@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
-from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.network import Network
+from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
 from darksight_core.simplex import log_probs, log_softmax
 from tests.support.bundles import bundle_of
@@ -58,23 +59,24 @@ def _network_rows(classes: int) -> NDArray[np.float32]:
 def fitted_bundle(classes: int, *, seed: int = 0) -> Bundle:
     """A bundle of the fitted student and the known rows; another f_p for another seed."""
     from darksight_core.fit.anchors import choose_anchors, network_threshold
-    from darksight_core.fit.network.distil import DistilConfig, distil
+    from darksight_core.fit.network.config import DistilConfig
+    from darksight_core.fit.network.distil import distil
 
     student, bound = _student(classes)
     probs = known_rows(classes)
     start = Embedder(student, _blind(classes), student.means, bound, n_inputs=classes)
     points, _ = start.embed(log_probs(probs))
     taught = distil(probs, points, student, bound, DistilConfig(joint_epochs=0, seed=seed))
-    network = taught.network()
     anchors = choose_anchors(student, np.concatenate([student.means, points]), probs, seed)
     threshold = network_threshold(student, anchors, probs)
-    embedder = replace(start, network=network, anchors=anchors, network_above=threshold)
+    embedder = replace(start, network=taught.network, anchors=anchors, network_above=threshold)
     return bundle_of(embedder, probs, seed=seed)
 
 
 def _blind(classes: int) -> Network:
     """A network that sends every row to the middle."""
-    return Network((np.zeros((classes, 2), dtype=np.float32),), (np.zeros(2, dtype=np.float32),))
+    shapes = ((classes + 1, 1), (classes, 1), (classes, 1, 2), (classes, 2))
+    return Network(*(np.zeros(shape, dtype=np.float32) for shape in shapes))
 
 
 def _student(classes: int) -> tuple[Student, float]:

@@ -141,20 +141,12 @@ def pace(bundles: Bundles, rounds: int) -> results.Table:
         policy = ScoringPolicy(compiled, Gate(cutoff(len(bundle.calibration), 0.01), "msp", 1.0))
         network = bundle.embedder.network
         probs = np.resize(some, (_ROWS, compiled.n_inputs))
-        inputs = network.inputs(probs.astype(np.float64)).astype(np.float32)
-        layers = list(zip(network.weights, network.biases, strict=True))
-
-        def forward(values, layers=layers):  # type: ignore[no-untyped-def]  # float32 in and out
-            for weight, bias in layers[:-1]:
-                values = np.maximum(values @ weight + bias, 0.0)
-            return values @ layers[-1][0] + layers[-1][1]
-
         for size in (1, _ROWS):
             count = max(1, 200 // size)
             few = max(1, 20 // size)
-            given, read = (np.split(array[: count * size], count) for array in (probs, inputs))
+            given, read = (np.split(array[: count * size], count) for array in (probs, probs.astype(np.float64)))
             calls = {
-                "forward": lambda read=read: [forward(batch) for batch in read],
+                "forward": lambda read=read, network=network: [network(batch) for batch in read],
                 "score": lambda given=given, scorer=compiled: [scorer.score(batch) for batch in given],
                 "judge": lambda given=given, policy=policy: [policy.score(batch) for batch in given],
                 "numpy": lambda given=given, scorer=plain, few=few: [scorer.score(batch) for batch in given[:few]],

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
-from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import make_split
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs
+from tests.support.maps import random_network
 
 __all__ = ["bundle_of", "make_bundle", "make_embedder"]
 
@@ -26,10 +27,7 @@ def make_embedder(classes: int = 3, *, seed: int = 0, log_prior: Floats | None =
     means = 6.0 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return Embedder(
         student=Student(means, np.full(classes, 1.1), np.zeros(classes) if log_prior is None else log_prior),
-        network=Network(
-            weights=tuple(rng.normal(size=shape).astype(np.float32) for shape in ((classes, 8), (8, 2))),
-            biases=(np.zeros(8, dtype=np.float32), np.zeros(2, dtype=np.float32)),
-        ),
+        network=random_network(classes, rng, units=8),
         anchors=np.concatenate([means, 1.5 * means, 0.5 * means, np.zeros((1, 2))]),
         bound=60.0,
         n_inputs=classes,

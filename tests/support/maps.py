@@ -7,12 +7,35 @@ from numpy.typing import NDArray
 
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
-from darksight_core.map.placement import Embedder, Network
+from darksight_core.map.network import Network
+from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, log_probs, log_softmax
 
-__all__ = ["extreme_probs", "map_probs", "random_calibration", "random_embedder", "random_kde", "random_outlier_score"]
+__all__ = [
+    "constant_network",
+    "extreme_probs",
+    "map_probs",
+    "random_calibration",
+    "random_embedder",
+    "random_kde",
+    "random_network",
+    "random_outlier_score",
+]
+
+
+def random_network(classes: int, rng: np.random.Generator, *, units: int = 16) -> Network:
+    """A network of random weights."""
+    shapes = ((classes + 1, units), (classes, units), (classes, units, 2), (classes, 2))
+    return Network(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
+
+
+def constant_network(classes: int, coordinate: float = 0.0) -> Network:
+    """A network that sends every row to the point with both coordinates equal to this."""
+    shapes = ((classes + 1, 1), (classes, 1), (classes, 1, 2))
+    zeros = (np.zeros(shape, dtype=np.float32) for shape in shapes)
+    return Network(*zeros, np.full((classes, 2), coordinate, dtype=np.float32))
 
 
 def random_embedder(
@@ -21,7 +44,6 @@ def random_embedder(
     seed: int = 0,
     dof: float = 2.0,
     anchors: int = 200,
-    features: str = "probs",
     refine_steps: int = 5,
     temperature: float = 1.0,
     columns: tuple[int, ...] | None = None,
@@ -31,15 +53,9 @@ def random_embedder(
     rng = np.random.default_rng(seed)
     bound = 8.0 * np.sqrt(classes)
     means = rng.uniform(-0.5 * bound, 0.5 * bound, size=(classes, 2))
-    inputs = classes * (2 if features == "both" else 1)
-    shapes = ((inputs, 16), (16, 16), (16, 2))
     return Embedder(
         student=Student(means, rng.uniform(0.8, 1.6, size=classes), rng.normal(scale=0.3, size=classes), dof),
-        network=Network(
-            weights=tuple(rng.normal(size=shape) / np.sqrt(shape[0]) for shape in shapes),
-            biases=tuple(rng.normal(size=shape[1]) for shape in shapes),
-            features=features,
-        ),
+        network=random_network(classes, rng),
         anchors=np.concatenate([means[:anchors], rng.uniform(-0.7 * bound, 0.7 * bound, size=(anchors, 2))]),
         bound=bound,
         n_inputs=classes if n_inputs is None else n_inputs,

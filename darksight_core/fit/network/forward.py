@@ -1,21 +1,37 @@
-"""f_p in torch, for rows that need its gradient or check the numpy one."""
+"""f_p in torch, for its training, its gradient, and to check the numpy one; see `darksight_core.map.network`."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from darksight_core.map.placement import Network
+from darksight_core.map.network import LARGEST_LOG_ODDS, LEAST_ROOT, Network
 
-__all__ = ["forward"]
+__all__ = ["Weights", "forward"]
 
 
-def forward(network: Network, log_pi: Tensor) -> Tensor:
-    """f_p of log-probabilities (n, K) in float64, as points (n, 2)."""
-    pi = log_pi.exp()
-    logs = pi.clamp_min(1e-8).log() / 8.0
-    values = torch.cat({"probs": [pi], "log_probs": [logs], "both": [pi, logs]}[network.features], dim=1)
-    *hidden, last = ((torch.tensor(weight), torch.tensor(bias)) for weight, bias in network.layers)
-    for weight, bias in hidden:
-        values = torch.relu(values @ weight + bias)
-    return values @ last[0] + last[1]
+class Weights(NamedTuple):
+    """The arrays of a `Network`."""
+
+    inputs: Tensor
+    second: Tensor
+    heads: Tensor
+    centres: Tensor
+
+    @classmethod
+    def of(cls, network: Network) -> Weights:
+        """In float64."""
+        return cls(**{name: torch.tensor(array, dtype=torch.float64) for name, array in network.tensors().items()})
+
+
+def forward(weights: Weights, log_pi: Tensor) -> Tensor:
+    """f_p of log-probabilities (n, K), as points (n, 2)."""
+    first = log_pi.argmax(dim=1, keepdim=True)
+    second = log_pi.scatter(1, first, -torch.inf).argmax(dim=1, keepdim=True)
+    log_odds = log_pi.gather(1, first) - log_pi.gather(1, second)
+    roots = ((log_pi / 4.0).exp() - LEAST_ROOT).clamp_min(0.0)
+    values = torch.cat((roots, (log_odds / LARGEST_LOG_ODDS).clamp_max(1.0)), dim=1)
+    hidden = (values @ weights.inputs + weights.second[second[:, 0]]).relu()
+    return torch.bmm(hidden[:, None], weights.heads[first[:, 0]])[:, 0] + weights.centres[first[:, 0]]

@@ -55,11 +55,11 @@ def _score_rows(
     size = max(min(_BLOCK, count), 1) if classes < _MANY and plane.power == 2.0 else 1
     pi, log_pi, row = np.empty((size, inputs)), np.empty((size, inputs)), np.empty(inputs)
     shown, log_shown = np.empty((size, classes)), np.empty((size, classes))
-    costs, labels = np.empty(start.weights.shape[2]), np.empty(size, dtype=np.int64)
-    widest = 4
-    for j in range(len(start.sizes)):
-        widest = max(widest, start.sizes[j] + 3)
-    before, after, active = np.empty(widest), np.empty(widest), np.empty(widest, dtype=np.int64)
+    costs, hidden, labels = (
+        np.empty(start.weights.shape[2]),
+        np.empty(start.second.shape[1]),
+        np.empty(size, dtype=np.int64),
+    )
     inside, last, known = np.empty((2, 1)), np.empty((2, 1)), np.empty((14, 1))
     for first in range(0, count, size):
         n = min(size, count - first)
@@ -83,7 +83,7 @@ def _score_rows(
                     best, least = anchor, loss
                     starts[0, i], starts[1, i] = start.points[label, best, 0], start.points[label, best, 1]
             if least > start.network_above:
-                others[0, i], others[1, i] = guess(shown[i], start, plane.bound, before, after, active)
+                others[0, i], others[1, i] = guess(shown[i], labels[i], second, start, plane.bound, hidden)
                 if least == np.inf:
                     starts[0, i], starts[1, i] = others[0, i], others[1, i]
             else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from darksight_core.map.anchors import LEAST_REST
+from darksight_core.map.network import LARGEST_LOG_ODDS, LEAST_ROOT
 from darksight_core.runtime.arrays import Start
-from darksight_core.runtime.compiled.numerics import Ints, compiled
-from darksight_core.simplex import Floats
+from darksight_core.runtime.compiled.numerics import compiled
+from darksight_core.simplex import FLOOR, Floats
 
 __all__ = ["best_anchor", "guess"]
 
@@ -39,37 +40,19 @@ def best_anchor(pi: Floats, log_pi: Floats, label: int, start: Start, costs: Flo
 
 
 @compiled
-def guess(pi: Floats, start: Start, bound: float, before: Floats, after: Floats, active: Ints) -> tuple[float, float]:
-    """f_p of a row, kept within the bound; see `Network`. The arrays are room for the widest layer."""
-    sizes, classes, first = start.sizes, len(pi), 0
-    if start.features != 1:
-        for k in range(classes):
-            before[k] = pi[k]
-    if start.features != 0:
-        for k in range(classes):
-            before[sizes[0] - classes + k] = math.log(max(pi[k], 1e-8)) / 8.0
-    for layer in range(len(sizes) - 1):
-        width, outputs, count = sizes[layer], sizes[layer + 1], 0
-        end = first + width * outputs
-        for j in range(outputs):
-            after[j] = start.network[end + j]
-        # Half of the hidden units rest.
-        for i in range(width):
-            active[count] = first + i * outputs
-            before[count] = before[i]
-            count += 1 if before[i] != 0.0 else 0
-        while count % 4:
-            active[count], before[count] = first, 0.0
-            count += 1
-        for i in range(0, count, 4):
-            x_0, x_1, x_2, x_3 = before[i], before[i + 1], before[i + 2], before[i + 3]
-            w_0, w_1 = start.network[active[i] :], start.network[active[i + 1] :]
-            w_2, w_3 = start.network[active[i + 2] :], start.network[active[i + 3] :]
-            for j in range(outputs):
-                after[j] += x_0 * w_0[j] + x_1 * w_1[j] + x_2 * w_2[j] + x_3 * w_3[j]
-        if layer + 2 < len(sizes):
-            for j in range(outputs):
-                after[j] = max(after[j], 0.0)
-        first = end + outputs
-        before, after = after, before
-    return min(max(before[0], -bound), bound), min(max(before[1], -bound), bound)
+def guess(pi: Floats, label: int, second: int, start: Start, bound: float, hidden: Floats) -> tuple[float, float]:
+    """f_p of a row, kept within the bound; see `Network`. `hidden` is room for the hidden units."""
+    classes, units, heads = len(pi), len(hidden), start.heads[label]
+    log_odds = min(math.log(pi[label] / max(pi[second], FLOOR)) / LARGEST_LOG_ODDS, 1.0)
+    for j in range(units):
+        hidden[j] = start.second[second, j] + log_odds * start.inputs[classes, j]
+    for k in range(classes):
+        if pi[k] > LEAST_ROOT**4:
+            root = math.sqrt(math.sqrt(pi[k])) - LEAST_ROOT
+            for j in range(units):
+                hidden[j] += root * start.inputs[k, j]
+    x, y = float(start.centres[label, 0]), float(start.centres[label, 1])
+    for j in range(units):
+        x += max(hidden[j], 0.0) * heads[j, 0]
+        y += max(hidden[j], 0.0) * heads[j, 1]
+    return min(max(x, -bound), bound), min(max(y, -bound), bound)

@@ -101,10 +101,9 @@ def test_the_refined_point_and_that_of_the_network_have_different_gradients(bund
     assert np.abs(one - other).max() > 0.1 * np.abs(one).max()
 
 
-@pytest.mark.parametrize("features", ["probs", "log_probs", "both"])
-def test_points_are_those_that_serve(features: str) -> None:
+def test_points_are_those_that_serve() -> None:
     """f_p is the embedder's own; the refined point is that of a search that has converged."""
-    embedder = random_embedder(4, features=features, temperature=1.5, columns=(0, 2, 3, 5), n_inputs=6, refine_steps=80)
+    embedder = random_embedder(4, temperature=1.5, columns=(0, 2, 3, 5), n_inputs=6, refine_steps=80)
     classifier, inputs = make_classifier(6), torch.tensor(make_inputs(20))
     refined, network = (Chain(classifier, embedder, point=point) for point in POINTS)
     log_pi = refined.log_probs(inputs).detach().numpy()

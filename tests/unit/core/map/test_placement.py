@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from darksight_core.errors import ConfigError
-from darksight_core.map.placement import FEATURES, Embedder, Network, _look, _Theta
+from darksight_core.map.placement import Embedder, _look, _Theta
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax
-from tests.support.maps import extreme_probs, map_probs, random_embedder
+from tests.support.maps import constant_network, extreme_probs, map_probs, random_embedder
 
 CLASSES = [2, 3, 10, 100, 1000]
 
@@ -25,29 +25,6 @@ def theta_of(embedder: Embedder) -> _Theta:
     """The student as the placement reads it."""
     x, y, offset, spread = embedder.theta()[:, :, None]
     return _Theta(x, y, offset, spread, 0.5 * (embedder.student.dof + 2.0))
-
-
-@pytest.mark.parametrize("features", FEATURES)
-def test_network_is_layer_by_layer_arithmetic(features: str) -> None:
-    """The network equals a loop over its units."""
-    embedder = random_embedder(4, features=features)
-    network = embedder.network
-    probs = map_probs(embedder, 3).astype(np.float64)
-    logs = np.log(np.maximum(probs, 1e-8)) / 8.0
-    inputs = {"probs": probs, "log_probs": logs, "both": np.hstack([probs, logs])}[features]
-
-    expected = []
-    for row in inputs:
-        values = list(row)
-        for number, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-            values = [
-                float(b) + sum(v * float(w) for v, w in zip(values, weight[:, j], strict=True))
-                for j, b in enumerate(bias)
-            ]
-            values = values if number == len(network.weights) - 1 else [max(value, 0.0) for value in values]
-        expected.append(values)
-
-    np.testing.assert_allclose(network(probs), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dof", [1.0, 2.0, 5.5])
@@ -74,7 +51,7 @@ def test_gradient_and_hessian_are_derivatives(dof: float) -> None:
 def test_tied_anchors_go_to_the_first() -> None:
     """Anchors that are mirror images give the same point for a batch as for its rows."""
     student = Student(np.array([[-3.0, 0.0], [3.0, 0.0]]), np.ones(2), np.zeros(2))
-    network = Network((np.zeros((2, 2)),), (np.full(2, 9.0),))
+    network = constant_network(2, 9.0)
     anchors = np.array([[x, y] for y in (5.0, -5.0, 2.0, -2.0) for x in np.linspace(-4.0, 4.0, 9)])
     embedder = Embedder(student, network, anchors, bound=10.0, n_inputs=2)
     probs = np.random.default_rng(0).uniform(0.02, 0.98, size=(200, 1))
@@ -133,7 +110,7 @@ def test_student_predicts_the_rows_class(classes: int) -> None:
 def test_class_that_wins_nowhere_keeps_the_unconstrained_point() -> None:
     """A row whose class the student predicts at no anchor is placed by KL_sym alone."""
     student = Student(np.array([[0.0, 0.0], [0.0, 0.0], [6.0, 0.0]]), np.ones(3), np.array([0.0, -2.0, 0.0]))
-    network = Network((np.zeros((3, 2)),), (np.zeros(2),))
+    network = constant_network(3)
     embedder = Embedder(student, network, student.means, bound=20.0, n_inputs=3, refine_steps=30)
     log_pi = log_probs(np.array([[0.4, 0.5, 0.1]]))
 
@@ -188,7 +165,7 @@ def test_empty_batch_and_unchanged_input() -> None:
 
 def test_tensors_and_settings_bring_it_back() -> None:
     """An embedder made from its own arrays and settings gives the same points."""
-    embedder = random_embedder(3, features="both", temperature=1.5, columns=(4, 0, 2), n_inputs=5, refine_steps=3)
+    embedder = random_embedder(3, temperature=1.5, columns=(4, 0, 2), n_inputs=5, refine_steps=3)
     log_pi = log_probs(map_probs(random_embedder(5), 20))
 
     copy = Embedder.from_tensors(embedder.tensors(), embedder.settings())
@@ -197,7 +174,7 @@ def test_tensors_and_settings_bring_it_back() -> None:
     np.testing.assert_allclose(copy.embed(log_pi)[0], embedder.embed(log_pi)[0], atol=1e-9)
 
 
-@pytest.mark.parametrize("missing", ["means", "anchors", "bias_1", "bound", "features"])
+@pytest.mark.parametrize("missing", ["means", "anchors", "network_second", "bound"])
 def test_missing_part_is_named(missing: str) -> None:
     """An array or setting that is not there is named in the error."""
     embedder = random_embedder(3)
@@ -234,20 +211,3 @@ def test_parts_that_cannot_work_are_refused(change: dict[str, Any]) -> None:
 
     with pytest.raises(ConfigError):
         Embedder(**{**parts, "n_inputs": 3, **change})
-
-
-@pytest.mark.parametrize(
-    ("weights", "features"),
-    [
-        ([], "probs"),
-        ([np.zeros((3, 4))], "probs"),
-        ([np.zeros((3, 4)), np.zeros((5, 2))], "probs"),
-        ([np.full((3, 2), np.inf)], "probs"),
-        ([np.zeros((3, 2))], "logits"),
-    ],
-    ids=["no layer", "four outputs", "gap", "infinite", "features"],
-)
-def test_network_that_cannot_work_is_refused(weights: list[Floats], features: str) -> None:
-    """Layers must follow on each other, end in two outputs and be finite."""
-    with pytest.raises(ConfigError):
-        Network(tuple(weights), tuple(np.zeros(weight.shape[1]) for weight in weights), features)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
-from darksight_core.map.placement import FEATURES, Embedder
+from darksight_core.map.placement import Embedder
 from darksight_core.runtime import scorer as scorer_module
 from darksight_core.runtime.arrays import model_of
 from darksight_core.runtime.compilation import KERNEL, Kernel
@@ -99,13 +99,10 @@ def test_batch_equals_its_rows_and_follows_a_permutation(classes: int, compiled:
 
 
 @needs_numba
-@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("dof", [1.0, 2.0])
-def test_compiled_equals_numpy_with_every_option(features: str, dof: float) -> None:
-    """Chosen columns, temperature, features and degrees of freedom mean the same to the compiled kernel."""
-    embedder = random_embedder(
-        4, dof=dof, features=features, temperature=1.7, columns=(5, 0, 3, 1), n_inputs=6, refine_steps=4
-    )
+def test_compiled_equals_numpy_with_every_option(dof: float) -> None:
+    """Chosen columns, temperature and degrees of freedom mean the same to the compiled kernel."""
+    embedder = random_embedder(4, dof=dof, temperature=1.7, columns=(5, 0, 3, 1), n_inputs=6, refine_steps=4)
     probs = map_probs(random_embedder(6), 40)
     compiled, plain = (make_scorer(embedder=embedder, compiled=c) for c in (True, False))
 
