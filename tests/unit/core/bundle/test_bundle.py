@@ -519,7 +519,9 @@ def test_a_manifest_entry_is_missing(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["embed.means", "embed.weight_0", "kde.terms", "probe.points", "reference.points"])
+@pytest.mark.parametrize(
+    "name", ["embed.means", "embed.network_inputs", "kde.terms", "probe.points", "reference.points"]
+)
 def test_values_that_are_not_finite(name: str, value: float) -> None:
     """NaN and infinity are refused in every float tensor."""
 
@@ -551,9 +553,9 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("embed.means", lambda a: None), "bundle_parts"),
         (tensor("embed.means", lambda a: a.astype(np.float32)), "bundle_tensor_spec"),
         (tensor("embed.scales", lambda a: -a), "bundle_parts"),
-        (tensor("embed.weight_0", lambda a: a.T), "bundle_parts"),
-        (tensor("embed.weight_0", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
-        (tensor("embed.bias_1", lambda a: None), "bundle_parts"),
+        (tensor("embed.network_inputs", lambda a: a.T), "bundle_parts"),
+        (tensor("embed.network_inputs", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
+        (tensor("embed.network_second", lambda a: None), "bundle_parts"),
         (tensor("embed.anchors", lambda a: a[:0]), "bundle_parts"),
         (tensor("kde.terms", lambda a: a[:1]), "bundle_parts"),
         (tensor("kde.starts", lambda a: a - 1), "bundle_parts"),
@@ -608,7 +610,6 @@ def test_parts_that_cannot_work(change: Callable[[Json], None], code: str) -> No
         (("embed", "n_inputs"), "x"),
         (("embed", "dof"), 0.0),
         (("embed", "dof"), None),
-        (("embed", "features"), "other"),
         (("embed", "bound"), -1.0),
         (("embed", "columns"), [0, 0, 1]),
         (("embed", "columns"), 5),
@@ -943,7 +944,7 @@ def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
         "rank of outlier_score among 120",
         "p <= 0.01",
         "alpha",
-        "3 -> 8 -> 2",
+        "8 hidden units",
     ):
         assert words in text
 
