@@ -39,7 +39,8 @@ class FitConfig:
     device
         `cpu`, `cuda`, or `auto` for a GPU if there is one.
     spread_penalty
-        Ridge penalty on the class centres. Larger values give a more compact map with a higher KL_sym.
+        Ridge penalty on the class centres, averaged over the classes. Larger values give a more compact map with a
+        higher KL_sym.
     starts
         Random starts of `fast`, of which the best is kept. The default depends on the number of classes.
     theta_rows
