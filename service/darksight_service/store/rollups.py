@@ -19,8 +19,7 @@ from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.points import PointTable
-from darksight_service.store.tables import BINS, OTHER_CLASSES, rollup, rollup_bin
-from darksight_service.store.write.names import insert_into
+from darksight_service.store.tables import BINS, OTHER_CLASSES, insert_into, rollup, rollup_bin
 
 __all__ = ["ClassRate", "Rates", "add_counts", "class_rates", "rates", "within"]
 

@@ -27,6 +27,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Dialect,
     Float,
     ForeignKey,
@@ -52,6 +53,7 @@ __all__ = [
     "Moment",
     "PointId",
     "bundle",
+    "insert_into",
     "metadata",
     "model",
     "outcome",
@@ -242,3 +244,8 @@ policy_change = Table(
     Column("hash", LargeBinary, nullable=False),
     Index(None, "model", "id"),
 )
+
+
+def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that supports ON CONFLICT."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)

@@ -6,18 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, select
 
 from darksight_service.store.engine import reading, writing
-from darksight_service.store.tables import bundle, model
+from darksight_service.store.tables import bundle, insert_into, model
 
-__all__ = ["Names", "insert_into"]
-
-
-def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that supports ON CONFLICT."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+__all__ = ["Names"]
 
 
 class Names:

@@ -24,8 +24,8 @@ from sqlalchemy import Connection, Engine, bindparam, case, exists, func, select
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import point_id
 from darksight_service.store.points import OutcomeBatch, PointTable
-from darksight_service.store.tables import NAME_HASH, PointId, outcome, outcome_point
-from darksight_service.store.write.names import Names, insert_into
+from darksight_service.store.tables import NAME_HASH, PointId, insert_into, outcome, outcome_point
+from darksight_service.store.write.names import Names
 
 __all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points"]
 
