@@ -145,7 +145,7 @@ def test_a_region_ends_by_itself(client: Client):
     assert time.time() >= ends
     assert [region.name for region in client.regions("digits") if not region.is_from_bundle] == []
     assert [change.action for change in client.region_history("digits")[:2]] == ["enforce", "save"]
-    with pytest.raises(InvalidRequest, match="past"):
+    with pytest.raises(InvalidRequest, match="in the future"):
         client.save_region("digits", "late", polygon, expires_at=time.time() - 1.0)
 
 
@@ -210,7 +210,7 @@ def test_names_and_versions_that_are_not_there_are_named(client: Client):
         client.save_region("digits", "", around(np.ones(2)))
     with pytest.raises(UnknownModel, match="no region 'lost'"):
         client.enforce_region("digits", "lost")
-    with pytest.raises(UnknownModel, match="no model"):
+    with pytest.raises(UnknownModel, match="does not exist"):
         client.regions("letters")
     with pytest.raises(UnknownModel, match="no version"):
         client.save_region("digits", "gap", around(np.ones(2)), version="f" * 64)

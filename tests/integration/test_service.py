@@ -171,13 +171,13 @@ BAD = {
     "infinite": (row_bytes([np.inf, 0, 0, 0, 0]), "INVALID_ARGUMENT", "row 0 has inf"),
     "negative": (row_bytes([1.2, -0.2, 0, 0, 0]), "INVALID_ARGUMENT", "negative"),
     "not normalised": (row_bytes([0.5, 0.2, 0, 0, 0]), "INVALID_ARGUMENT", "sum of 0.7"),
-    "unknown model": (row_bytes().replace(b"digits", b"nobody"), "NOT_FOUND", "there is no model 'nobody'"),
+    "unknown model": (row_bytes().replace(b"digits", b"nobody"), "NOT_FOUND", "model 'nobody' does not exist"),
     "unknown version": (row_bytes(version="f" * 64), "NOT_FOUND", "no version"),
     "short version": (row_bytes(version="f"), "INVALID_ARGUMENT", "12 digits"),
     "ids twice": (
         row_bytes(EVEN, EVEN, EVEN, prediction_ids=["a", "b", "a"]),
         "INVALID_ARGUMENT",
-        r"prediction_ids\[2\]: 'a' is there twice",
+        r"prediction_ids\[2\]: 'a' is not unique",
     ),
     "too few ids": (row_bytes(EVEN, EVEN, prediction_ids=["a"]), "INVALID_ARGUMENT", "1 for 2 rows"),
     "empty id": (row_bytes(prediction_ids=[""]), "INVALID_ARGUMENT", r"prediction_ids\[0\]"),
@@ -324,7 +324,7 @@ def test_versions_are_deployed_activated_shadowed_and_rolled_back(client: Client
     model = client.deploy("digits", "second.safetensors", author="me")
     assert (model.active_version, {each.version for each in model.versions}) == (first, {first, second})
     assert client.score("digits", probs, version=second[:12]).version == second
-    with pytest.raises(Conflict, match="other classes"):
+    with pytest.raises(Conflict, match="classes of the bundle"):
         client.deploy("digits", "other.safetensors")
 
     assert client.shadow("digits", second).shadow_version == second
@@ -337,7 +337,7 @@ def test_versions_are_deployed_activated_shadowed_and_rolled_back(client: Client
     assert (model.active_version, model.previous_version) == (first, "")
     wait_until(lambda: all(client.score("digits", probs).version == first for _ in range(8)))
     np.testing.assert_array_equal(client.score("digits", probs).decision, before.decision)
-    with pytest.raises(Conflict, match="no other active version"):
+    with pytest.raises(Conflict, match="no previous version"):
         client.roll_back("digits")
 
 

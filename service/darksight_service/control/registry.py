@@ -156,6 +156,15 @@ class Registry:
 
     def get(self, model: str, version: str = "") -> ActiveModel:
         """The active version of a model; with a version, that version under its own policy."""
+        try:
+            return self._find(model, version)
+        except NotFoundError:
+            # Another process may have changed the state file since it was last read.
+            if not self.refresh():
+                raise
+            return self._find(model, version)
+
+    def _find(self, model: str, version: str) -> ActiveModel:
         active = self._active.get(model)
         if active is None:
             names = ", ".join(sorted(self._active)) or "none"
