@@ -6,9 +6,11 @@ Each process measures its own rows; means are over the rows of all processes.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Reference
@@ -18,6 +20,7 @@ from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.map.fitting import MapFit, place_rows
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import SoftmaxStudent, Student
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import Floats, kl, kl_sym, log_probs, temper
 
 __all__ = ["FitReport", "Measurements", "StageFigures"]
@@ -90,12 +93,15 @@ class Measurements:
         The map.
     config
         How it was fitted.
+    report
+        Called with a `Progress` for each part.
     """
 
     probs: NDArray[np.float32]
     mapped: NDArray[np.float32]
     fitted: MapFit
     config: FitConfig
+    report: Report = silent
 
     def fidelity(self, rows: RowSet, points: Floats, labels: NDArray[np.int64] | None) -> Fidelity:
         """Fidelity of the map at the points (n, 2) of this process's rows of a set.
@@ -138,17 +144,20 @@ class Measurements:
         """
         exact = np.empty((0, 2))
         if len(held.own):
-            exact = place_rows(self.mapped[held.own], self.fitted, self.config, blocks=held.blocks)
-        guesses = [part.by_block(lambda rows: embedder.network(np.exp(self._log_pi(rows))), 2) for part in (fit, held)]
-        refined = [
-            held.by_block(
-                lambda rows, steps=steps: np.column_stack(  # type: ignore[misc] # a default binds the loop variable
-                    replace(embedder, refine_steps=steps).embed(log_probs(self.probs[rows]))
-                ),
-                3,
+            exact = place_rows(
+                self.mapped[held.own],
+                self.fitted,
+                self.config,
+                precision=torch.float32,
+                blocks=held.blocks,
+                report=self.report,
             )
-            for steps in range(embedder.refine_steps + 1)
-        ]
+        guesses = [part.by_block(lambda rows: embedder.network(np.exp(self._log_pi(rows))), 2) for part in (fit, held)]
+        refined = []
+        for steps in range(embedder.refine_steps + 1):
+            fewer = replace(embedder, refine_steps=steps)
+            refined.append(held.by_block(partial(self._embed, fewer), 3))
+            self.report(Progress("measure", steps + 1, embedder.refine_steps + 1, float("nan")))
 
         def stage(name: str, student: Student | SoftmaxStudent, on_fit: Floats, on_held: Floats) -> StageFigures:
             a, b = self._agreement(fit, student, on_fit), self._agreement(held, student, on_held)
@@ -172,6 +181,10 @@ class Measurements:
             found[block, 0], found[block, 1] = kl_sym(log_pi, log_q), log_pi.argmax(axis=1) == log_q.argmax(axis=1)
         found = rows.gather(found)
         return (float(found[:, 0].mean()), float(found[:, 1].mean())) if len(found) else (None, None)
+
+    def _embed(self, embedder: Embedder, rows: NDArray[np.int64]) -> Floats:
+        """Points of rows of this process as served, and their KL_sym, (n, 3)."""
+        return np.column_stack(embedder.embed(log_probs(self.probs[rows])))
 
     def _log_pi(self, rows: NDArray[np.int64]) -> Floats:
         """log π of rows of this process over the student's classes at the map's temperature."""

@@ -57,6 +57,8 @@ __all__ = ["fit_bundle"]
 
 # Rows on which the stages are measured, and from which anchors are chosen.
 _MEASURED_ROWS = 20_000
+# Probabilities in the rows on which the stages are measured: fewer rows where there are many classes.
+_MEASURED_NUMBERS = 1 << 22
 
 
 def fit_bundle(
@@ -268,12 +270,13 @@ class _Fit:
     ) -> tuple[Fidelity, tuple[StageFigures, ...], tuple[float, ...]]:
         """Fidelity of the map, figures of each stage, and KL_sym after each Newton step."""
         shard, rng = self.context.shard, np.random.default_rng(self.config.seed)
-        measure = Measurements(self.predictions.probs, self.mapped, fitted, self.config)
+        measure = Measurements(self.predictions.probs, self.mapped, fitted, self.config, self.context.report)
         labels = labels_among(self.predictions.labels, self.columns)
         if not self.context.group.gather(np.array([labels is not None])).all():
             labels = None
-        fit = shard.select(self.uniform.numbers[_draw(np.arange(self.uniform.total), rng)])
-        held = shard.select(_draw(np.sort(np.concatenate([self.split.calibrate, self.split.test])), rng))
+        most = min(_MEASURED_ROWS, _MEASURED_NUMBERS // self.mapped.shape[1])
+        fit = shard.select(self.uniform.numbers[_draw(np.arange(self.uniform.total), most, rng)])
+        held = shard.select(_draw(np.sort(np.concatenate([self.split.calibrate, self.split.test])), most, rng))
         where = self.uniform.where(fit)
         stages, refinement = measure.stages(fit, held, embedder, on_map[where], served[where])
         return measure.fidelity(self.uniform, on_map, labels), stages, refinement
@@ -333,5 +336,5 @@ class _Fit:
         return probs if temperature == 1.0 else np.exp(temper(log_probs(probs), temperature)).astype(np.float32)
 
 
-def _draw(rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    return rows if len(rows) <= _MEASURED_ROWS else np.sort(rng.choice(rows, _MEASURED_ROWS, replace=False))
+def _draw(rows: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))

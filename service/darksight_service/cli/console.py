@@ -26,6 +26,7 @@ _STAGES: Mapping[str, str] = {
     "fine-tune": "f_p: fine-tune",
     "calibrate": "calibrating",
     "score": "scoring",
+    "measure": "measuring",
     "read": "reading",
     "explain": "explaining",
     "attack": "attacking",
