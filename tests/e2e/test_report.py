@@ -121,7 +121,7 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
     ("arguments", "words"),
     [
         (("--out", "page.html"), "--overwrite"),
-        (("--out", "nowhere/page.html"), "is no folder"),
+        (("--out", "nowhere/page.html"), "directory does not exist"),
         (("--out", "x.html", "--images", "foreign.npz"), "50 images, but the predictions have 240 rows"),
         (("--out", "x.html", "--features", "none.npz"), "none.npz does not exist"),
         (("--out", "x.html", "--path", "class 0", "zebra"), "the map has no class 'zebra'"),

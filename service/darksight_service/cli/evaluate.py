@@ -21,7 +21,7 @@ from darksight_core.simplex import Floats, log_probs
 from darksight_service.cli.console import as_json, print_json, print_table, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
-from darksight_service.scoring.files.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_output
 
 __all__ = ["evaluate"]
 
@@ -68,7 +68,7 @@ def evaluate(
         Write the result to this JSON file too.
     """
     if out is not None:
-        check_place(out, overwrite=True)
+        check_output(out, overwrite=True)
     loaded = read_bundle(bundle, verify=False)
     predictions = read_rows(file, loaded, logits=logits)
     foreign = {str(path): read_rows(path, loaded, logits=logits) for path in ood}

@@ -18,7 +18,7 @@ from darksight_core.scored import Decision, ScoredBatch
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Overwrite, Pair, Quiet
 from darksight_service.scoring.files.arrays import read_array
-from darksight_service.scoring.files.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_output
 
 if TYPE_CHECKING:
     from darksight_core.explain import Attack, Attribution, Chain, Objective
@@ -178,7 +178,7 @@ def _output_files(out: Path, *, overwrite: bool) -> dict[str, Path]:
         files = {"arrays": out / "explain.npz", "sheet": out / "explain.png"}
     for path in files.values():
         if out.suffix or path.exists():
-            check_place(path, overwrite=overwrite)
+            check_output(path, overwrite=overwrite)
     return files
 
 

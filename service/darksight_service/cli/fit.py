@@ -19,7 +19,7 @@ from darksight_core.predictions import find_files, read_predictions
 from darksight_core.simplex import log_probs, temper
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Quiet
-from darksight_service.scoring.files.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_output
 
 if TYPE_CHECKING:
     from darksight_core.fit.figures import FitReport
@@ -68,7 +68,7 @@ def fit(
         _check_svd(options, found, nproc, out)
     refuse_existing(out, overwrite=bundle.overwrite)
     if plot is not None:
-        check_place(plot, overwrite=True)
+        check_output(plot, overwrite=True)
         require("matplotlib", "report")
     require("torch", "fit")
     effect = f"{out} was not " + ("changed" if out.exists() else "written")

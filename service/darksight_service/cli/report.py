@@ -20,7 +20,7 @@ from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
 from darksight_service.report import all_figures, build_page, find, write_pictures
 from darksight_service.report.export import find_browser
 from darksight_service.report.images import read_features, read_images
-from darksight_service.scoring.files.tables import atomic, check_place
+from darksight_service.scoring.files.tables import atomic, check_output
 
 __all__ = ["report"]
 
@@ -88,7 +88,7 @@ def report(
         Directory to write each figure to as .png and .svg.
     """
     started = time.perf_counter()
-    check_place(out, overwrite=overwrite)
+    check_output(out, overwrite=overwrite)
     if figures is not None:
         if figures.exists() and not figures.is_dir():
             raise ConfigError(f"--figures {figures} is not a directory")

@@ -1,24 +1,24 @@
-"""The spool: records are on disk before the reply leaves, whatever the database does.
+"""The spool: records are on disk before the reply is sent, whatever the state of the database.
 
-A folder of append-only segments with one writer. Every record is one frame, written by one system call:
+A directory of append-only segments with one writer. Every record is one frame, written by one system call:
 
     magic (8 bytes) | length u32 | crc32 u32 | payload
 
-Whatever was written so survives the death of the process (durability "process"), or also of the machine ("fsync";
-threads that append at the same time share one fsync). There is no index and no header whose loss would hide the rest:
-a reader that meets damage goes on at the next magic, so every intact record is found (`frames`).
+A frame survives the death of the process (durability "process"), or of the machine as well ("fsync"; threads that
+append at the same time share one fsync). There is no index and no header whose loss would hide other frames: after
+damage a reader continues at the next magic, so every intact record is found (`frames`).
 
     <number>.open           the segment that is being written
     <number>.log            a closed one, which the drain removes when it is stored
-    <number>.log.corrupt-*  a damaged one, kept aside; its intact records were stored
+    <number>.log.corrupt-*  a damaged one; its intact records were stored
     <number>.log.refused-*  records that the store refused
-    drain.lease             locked by the process that drains, and how far it came (see `drain`)
+    drain.lease             locked by the process that drains, with its position (see `drain`)
 
-The writer holds a lock on the folder itself, which dies with its process: there is no lock file to go stale or be
-deleted. Numbers are the unix time in nanoseconds, so that one is never used again, and grow within a folder.
+The writer locks the directory itself. The lock ends with its process, so there is no lock file that could become stale.
+Numbers are the Unix time in nanoseconds, so that none is used twice, and grow within a directory.
 
-`Spool.append` never raises. It answers whether the record is on disk; if the quota is reached, the disk full or the
-folder broken, the newest records are the ones that are dropped, and counted. It tries again by itself.
+`Spool.append` never raises. It returns whether the record is on disk. If the quota is reached, the disk is full or the
+directory is broken, the newest records are dropped and counted, and later appends try again.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ __all__ = [
 ]
 
 MAGIC = b"\xd5\xf1\xc9\xfe\xda\xf7\xcd\xfb"
-"""Starts a frame. No text has these bytes, as they are not UTF-8, and no float32 in [0, 1] ends in one of them."""
+"""Starts a frame. These bytes are in no text, as they are not UTF-8, and no float32 in [0, 1] ends in one of them."""
 
 _HEADER = struct.Struct("<8sII")
 
-# The checksum starts from the length, so that it covers it, and not from 0: zeroes behind a magic are no empty record.
+# The checksum starts from the length, so that it covers it, and not from 0: zeroes after a magic are not a record.
 _SEED = 0x5EED_F00D
 _NAME = re.compile(r"(\d{20})\.(open|log)")
 
 
-# write(2) that keeps the interpreter: os.write lets go of it, and to get it back in a busy server takes 20 us, where
-# the write itself takes one. A large record is written the other way, so that the others can go on meanwhile.
+# write(2) that keeps the interpreter lock: os.write releases it, and to acquire it again takes 20 us in a busy server,
+# where the write itself takes one. A large record is written by os.writev, so that other threads run meanwhile.
 _write = ctypes.PyDLL(None, use_errno=True).write
 _write.argtypes, _write.restype = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t), ctypes.c_ssize_t
-# And whether there is a file of a name, for the same reason.
+# access(2), for the same reason.
 _access = ctypes.PyDLL(None).access
 _access.argtypes = ctypes.c_char_p, ctypes.c_int
 _SMALL = 1 << 16
@@ -77,24 +77,20 @@ _SMALL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SpoolStats:
-    """What the writer knows of its folder, and what became of appends since it started.
+    """Backlog of a spool, and counts since it was opened.
 
     Parameters
     ----------
     bytes, segments
-        Waiting for the drain.
+        Not drained yet.
     oldest_seconds
         Age of the oldest segment; 0 if there is none.
-    appended
-        Records that are on disk.
-    dropped
-        Records that are not: quota, disk full or folder broken.
-    errors
-        Failed system calls.
-    last_error
-        The latest of them, or nothing.
+    appended, dropped
+        Records that are on disk, and those that are not: quota, full disk or broken directory.
+    errors, last_error
+        Number of failed system calls, and the last error.
     quarantined
-        Files in the folder that hold damaged segments or records that the store refused.
+        Files of damaged segments and of records that the store refused.
     """
 
     bytes: int
@@ -109,7 +105,7 @@ class SpoolStats:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A segment as it lies in the folder."""
+    """A segment in the directory."""
 
     number: int
     path: Path
@@ -133,24 +129,24 @@ class _Segment:
 
 
 class Spool:
-    """Writer of a folder.
+    """Writer of a spool directory.
 
     Parameters
     ----------
     folder
-        Made if missing. SpoolError if another living process writes to it; any other defect is met by `append`.
+        Created if it does not exist. SpoolError if another process writes to it; other defects are handled by `append`.
     max_bytes
         Quota of all segments; a record that would exceed it is dropped.
     durability
-        "process": what was appended survives the process. "fsync": it survives the machine.
+        "process": a record survives the process. "fsync": it survives the machine.
     segment_bytes, segment_seconds
         A segment is closed at this size or, by the next append or `tick`, at this age.
     retry_seconds
-        After a failure appends are dropped this long before the disk is tried again.
+        After a failure records are dropped for this long before the disk is tried again.
     lock_seconds
-        How long to wait for the writer before to go.
+        How long to wait for the previous writer to exit.
     clock
-        Seconds that only grow.
+        Monotonic seconds.
     """
 
     def __init__(
@@ -210,14 +206,14 @@ class Spool:
                 self._dropped += not is_durable
             return is_durable
         except Exception as error:
-            # Scoring goes on whatever happens here; what it was is counted and named.
+            # Scoring must continue; the error is counted and kept.
             with self._lock:
                 self._failed(error)
                 self._dropped += 1
             return False
 
     def tick(self) -> None:
-        """Close the segment if it is old enough, so that the drain can remove it; for times without appends."""
+        """Close the segment if it is old enough, so that the drain can remove it; for times without traffic."""
         with self._lock:
             segment = self._segment
             if segment is not None and self._clock() - segment.born >= self._segment_seconds:
@@ -225,7 +221,7 @@ class Spool:
             self._forget_drained()
 
     def stats(self) -> SpoolStats:
-        """What is waiting and what happened; also does what `tick` does."""
+        """Backlog and counts; also does what `tick` does."""
         self.tick()
         quarantined = _count_quarantined(self._folder)
         with self._lock:
@@ -243,7 +239,7 @@ class Spool:
             )
 
     def close(self) -> None:
-        """Close the segment and give up the folder; later appends are dropped."""
+        """Close the segment and release the directory; later records are dropped."""
         with self._lock:
             self._is_shut = True
             self._close_segment()
@@ -258,7 +254,7 @@ class Spool:
         self.close()
 
     def _write(self, header: bytes, payload: bytes, size: int, now: float) -> _Segment | None:
-        """The segment that has the frame now, or None."""
+        """The segment to which the frame was written, or None."""
         if now < self._retry_at or self._is_shut:
             return None
         segment = self._segment
@@ -267,7 +263,7 @@ class Spool:
                 segment.size + size > self._segment_bytes
                 or now - segment.born >= self._segment_seconds
                 or segment.is_broken
-                # Writing to a file that was deleted succeeds, and is lost.
+                # Writing to a deleted file succeeds, and is lost.
                 or _access(segment.name, os.F_OK) != 0
             ):
                 self._close_segment()
@@ -296,7 +292,7 @@ class Spool:
         return segment
 
     def _sync(self, segment: _Segment, end: int) -> bool:
-        """Bring the segment to the disk up to `end`; one thread does it for all that wrote before it began."""
+        """Flush the segment up to `end`; one thread does it for all frames written before it started."""
         with segment.sync_lock:
             if segment.synced < end and not segment.is_broken:
                 size = segment.size
@@ -304,21 +300,21 @@ class Spool:
                     os.fsync(segment.fd)
                     segment.synced = size
                 except OSError as error:
-                    # After a failed fsync nobody knows what is on disk: the segment is not used any more. It is not
-                    # cut either, as the drain may have read it; a record may be stored though it was not promised.
+                    # After a failed fsync the content of the disk is not known: the segment is not used any more. It
+                    # is not truncated, as the drain may have read it; a record may be stored that was not promised.
                     segment.is_broken = True
                     self._failed(error)
             return segment.synced >= end
 
     def _enter(self, lock_seconds: float = 0.0) -> None:
-        """Make the folder if it is missing, lock it, and close what an earlier process left open."""
+        """Create the directory if it does not exist, lock it, and close segments that an earlier process left open."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._lock_fd >= 0:
             if is_same(self._folder, self._lock_fd):
                 return
             os.close(self._lock_fd)
             self._lock_fd = -1
-        # A drain that looks for stale segments holds the lock for a moment.
+        # A drain that closes stale segments holds the lock for a moment.
         give_up = time.monotonic() + lock_seconds
         while (fd := try_lock(self._folder)) is None:
             if time.monotonic() >= give_up:
@@ -344,7 +340,7 @@ class Spool:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._segment = _Segment(path, fd, now)
         if self._is_synced:
-            # The name of the file must be on disk too.
+            # The directory entry must be on disk too.
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(folder)
@@ -353,7 +349,7 @@ class Spool:
         return self._segment
 
     def _close_segment(self) -> None:
-        """Cut what was written in part and hand the segment to the drain; errors are counted only."""
+        """Truncate a partial frame and close the segment for the drain; errors are only counted."""
         segment, self._segment = self._segment, None
         if segment is None:
             return
@@ -377,7 +373,7 @@ class Spool:
             else:
                 os.unlink(segment.path)
         except OSError as error:
-            # The drain takes an open segment for closed once there is a later one.
+            # The drain treats an open segment as closed once there is a later one.
             self._failed(error)
             path = segment.path
         if segment.size:
@@ -385,7 +381,7 @@ class Spool:
         self._forget_drained()
 
     def _forget_drained(self) -> None:
-        """Segments go in order, so it is enough to look at the oldest."""
+        """Segments are drained in order, so only the oldest is checked."""
         while self._closed and not os.path.lexists(self._closed[0][0]):
             self._bytes -= self._closed.popleft()[1]
 
@@ -407,7 +403,7 @@ def _header(payload: bytes) -> bytes:
 def frames(data: bytes, start: int = 0, *, is_closed: bool = True) -> Iterator[tuple[int, int, memoryview | None]]:
     """Begin, end and payload of each frame from `start` on; a stretch without an intact frame has no payload.
 
-    If the segment is still open, what follows the last good frame may be unfinished, so it ends there.
+    In an open segment the bytes after the last intact frame may be a partial one and are skipped.
     """
     view = memoryview(data)
     damaged = -1
@@ -431,7 +427,7 @@ def frames(data: bytes, start: int = 0, *, is_closed: bool = True) -> Iterator[t
 
 
 def _end_of_frame(view: memoryview, start: int) -> int:
-    """Where the frame at `start` ends, or 0 if there is no intact one."""
+    """End of the frame at `start`, or 0 if it is not intact."""
     body = start + _HEADER.size
     if body > len(view):
         return 0
@@ -443,32 +439,32 @@ def _end_of_frame(view: memoryview, start: int) -> int:
 
 
 def segment_files(folder: Path) -> list[SegmentFile]:
-    """The segments of a folder in order; FileNotFoundError if it is not there.
+    """The segments of a directory in order; FileNotFoundError if it does not exist.
 
-    A writer has one segment open at a time, so an open one with a later one behind it is closed in truth.
+    A writer has one segment open at a time, so an open one that is followed by another is in fact closed.
     """
     found = sorted((int(name[1]), name[2], name[0]) for name in map(_NAME.fullmatch, os.listdir(folder)) if name)
     last = len(found) - 1
     return [
-        SegmentFile(number, folder / name, is_closed=kind == "log" or place < last)
-        for place, (number, kind, name) in enumerate(found)
+        SegmentFile(number, folder / name, is_closed=kind == "log" or position < last)
+        for position, (number, kind, name) in enumerate(found)
     ]
 
 
 def close_stale(folder: Path) -> None:
-    """Close the segments that a dead writer left open; only for who holds the writer's lock."""
+    """Close the segments that a dead writer left open; the caller holds the writer's lock."""
     for segment in segment_files(folder):
         if segment.path.suffix == ".open":
             os.rename(segment.path, segment.path.with_suffix(".log"))
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a folder, or a file that is made if missing, until the descriptor is closed; None if another has it."""
+    """Lock a directory, or a file that is created if needed, until the descriptor is closed; None if it is locked."""
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever locked what was deleted meanwhile has locked nothing.
+        # A lock on a file that was deleted meanwhile is worth nothing.
         if is_same(path, fd):
             return fd
     except BlockingIOError:
@@ -481,7 +477,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_same(path: Path, fd: int) -> bool:
-    """Whether what is open is still what has this name."""
+    """Whether a path still names the open file."""
     try:
         named, opened = os.stat(path), os.fstat(fd)
     except OSError:

@@ -1,4 +1,4 @@
-"""One array from an .npy or .npz file, as `report` and `explain` are given them; nothing is ever unpickled."""
+"""Arrays of .npy and .npz files for `report` and `explain`; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["read_array"]
 
 
 def read_array(path: Path, *names: str) -> NDArray[Any]:
-    """The array of an .npy, or the first of `names` in an .npz, where a single array may have any name."""
+    """The array of an .npy file, or the first of `names` in an .npz file; a single array may have any name."""
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -23,7 +23,7 @@ def read_array(path: Path, *names: str) -> NDArray[Any]:
         with loaded:
             known = [name for name in names if name in loaded.files]
             if not known and len(loaded.files) != 1:
-                raise ConfigError(f"{path} has no array {names[0]!r}, but {', '.join(loaded.files) or 'nothing'}")
+                raise ConfigError(f"{path} has no array {names[0]!r}; it has {', '.join(loaded.files) or 'none'}")
             array: NDArray[Any] = loaded[known[0] if known else loaded.files[0]]
             return array
     except FileNotFoundError:
@@ -31,4 +31,4 @@ def read_array(path: Path, *names: str) -> NDArray[Any]:
     except ConfigError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} is no .npy or .npz file of plain arrays ({error})") from None
+        raise ConfigError(f"{path} is not an .npy or .npz file of plain arrays ({error})") from None

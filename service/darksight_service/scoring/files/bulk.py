@@ -1,10 +1,10 @@
-"""Scoring a dataset of parquet files into a folder of parquet files, by processes of this machine or on Ray.
+"""Scoring a dataset of parquet files into a directory of parquet files, by processes of this machine or on Ray.
 
-The dataset is cut into parts of consecutive rows of one file. A part is scored by one worker, which reads its rows
-where they lie, and becomes one file, whole or not at all. So what is there is finished: a run that was ended goes on
-where it was, and workers share nothing but the two folders, which on a cluster must be the same for every machine.
-`_manifest.json` says which bundle and which files the scores are of; readers of a folder of parquet files pass over a
-name that begins like this. Every engine calls `Worker`, so scores do not depend on it.
+The dataset is cut into parts of consecutive rows of one file. One worker scores a part, reading only its rows, and
+writes one file, complete or not at all. So files that exist are finished: the same command resumes a run that was
+stopped. Workers share only the two directories, which on a cluster must be the same for every machine. `_manifest.json`
+names the bundle and the files of the scores; readers of a directory of parquet files skip a name that starts with an
+underscore. Every engine calls `Worker`, so scores do not depend on it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from darksight_service.scoring.files.tables import atomic, open_scores, read_col
 __all__ = ["Part", "Tally", "Worker", "plan", "score_local", "score_ray"]
 
 PART_ROWS = 1 << 18
-"""Rows of a part: enough that starting one costs nothing, few enough that an ended run loses little."""
+"""Rows of a part: enough that the cost of starting one is small, few enough that a stopped run loses little."""
 
 Report: TypeAlias = Callable[["Tally"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows `first` to `last` of a file, and the file that their scores become."""
+    """Rows `first` to `last` of a file, and the file of their scores."""
 
     source: str
     first: int
@@ -73,41 +73,41 @@ class Tally:
 
 
 def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: float) -> tuple[list[Part], Tally]:
-    """The parts that are not finished yet, and the counts of those that are.
+    """The parts that are not finished, and the counts of those that are.
 
     Parameters
     ----------
     dataset
         Rows to score.
     bundle
-        What scores them.
+        The bundle file.
     out
-        Folder to write to: new, empty, or begun with the same bundle and the same files, to which others may be added.
+        Directory to write to: new, empty, or started with the same bundle and files, to which others may be added.
     overwrite
-        Empty a folder of scores that was begun otherwise. A folder of anything else is never touched.
+        Whether to empty a directory of other scores. A directory of anything else is never changed.
     alpha
         p-values up to this are counted as outliers.
     """
-    note = out / "_manifest.json"
+    manifest = out / "_manifest.json"
     files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in dataset.files}
-    told = {"bundle": read_bundle(bundle).version, "logits": dataset.kind == "logits", "part_rows": PART_ROWS}
+    settings = {"bundle": read_bundle(bundle).version, "logits": dataset.kind == "logits", "part_rows": PART_ROWS}
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file; the scores of several files, or of several workers, need a folder")
+        raise ConfigError(f"{out} is a file; the scores of several files, or of several workers, need a directory")
     if not out.parent.is_dir():
-        raise ConfigError(f"{out.parent} is no folder; make it first")
-    if out.exists() and any(out.iterdir()) and not _goes_on(note, told, files):
-        if not note.exists():
-            raise ConfigError(f"{out} has files in it that are no scores; name a new or an empty folder")
+        raise ConfigError(f"{out.parent}: directory does not exist")
+    if out.exists() and any(out.iterdir()) and not _can_resume(manifest, settings, files):
+        if not manifest.exists():
+            raise ConfigError(f"{out} has files that are not scores; name a new or an empty directory")
         if not overwrite:
             raise ConfigError(f"{out} has scores of another bundle or of other files; use --overwrite or another name")
         shutil.rmtree(out)
     out.mkdir(exist_ok=True)
-    with atomic(note) as partial:
-        partial.write_text(json.dumps({**told, "files": files}, indent=2), encoding="utf-8")
+    with atomic(manifest) as partial:
+        partial.write_text(json.dumps({**settings, "files": files}, indent=2), encoding="utf-8")
     left, done = [], Tally()
     for file in dataset.files:
         source = str(file.path.resolve())
-        # Files of one name in several folders may have one content, too.
+        # Files of one name in several directories may have the same content.
         name = f"{file.path.stem}-{hashlib.sha256(f'{source}:{file.fingerprint}'.encode()).hexdigest()[:8]}"
         for first in range(0, file.n_rows, PART_ROWS):
             path = out / f"{name}-{first:010d}.parquet"
@@ -118,14 +118,14 @@ def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: f
     return left, done
 
 
-def _goes_on(note: Path, told: Mapping[str, Any], files: Mapping[str, Any]) -> bool:
-    """Whether a folder was begun with this bundle, and with files that are as they were."""
+def _can_resume(manifest: Path, settings: Mapping[str, Any], files: Mapping[str, Any]) -> bool:
+    """Whether a directory was started with this bundle and with files that have not changed."""
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))
+        found = json.loads(manifest.read_text(encoding="utf-8"))
         before = found.pop("files")
     except (OSError, ValueError, KeyError):
         return False
-    return bool(found == told and all(files.get(name) == facts for name, facts in before.items()))
+    return bool(found == settings and all(files.get(name) == facts for name, facts in before.items()))
 
 
 class Worker:
@@ -133,7 +133,7 @@ class Worker:
 
     def __init__(self, bundle: str, now_ms: int, kind: Kind | None, alpha: float, chunk_rows: int) -> None:
         found = read_bundle(bundle)
-        # Regions may end: every worker decides by the same time.
+        # Regions may expire: every worker decides by the same time.
         self._gate = None if found.gate is None else found.gate.at(now_ms)
         self._policy = ScoringPolicy(Scorer.of(found), self._gate)
         self._kind, self._alpha, self._chunk_rows = kind, alpha, chunk_rows
@@ -158,7 +158,7 @@ class Worker:
         )
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The same for Ray: parts as columns in, counts as columns out; an error is a text, for the caller to raise."""
+        """The same for Ray: parts and counts as columns; errors are texts, for the caller to raise."""
         found: dict[str, list[Any]] = {"rows": [], "outliers": [], "accepted": [], "error": []}
         for source, first, last, out in zip(*(batch[name] for name in ("source", "first", "last", "out")), strict=True):
             error = ""
@@ -177,7 +177,7 @@ _worker: Worker | None = None
 
 
 def _start(*options: Any) -> None:
-    """Load the bundle into a process of the pool."""
+    """Load the bundle in a process of the pool."""
     global _worker
     _worker = Worker(*options)
 
@@ -202,7 +202,7 @@ def score_local(parts: Sequence[Part], options: tuple[Any, ...], workers: int, r
             for done in as_completed([pool.submit(_score, part) for part in parts]):
                 report(done.result())
         except BrokenProcessPool as error:
-            raise BulkError("a worker was ended from outside; run the same command again, it goes on") from error
+            raise BulkError("a worker was killed; rerun the same command to resume") from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -212,7 +212,7 @@ def score_ray(
     parts: Sequence[Part], options: tuple[Any, ...], workers: int, report: Report, *, address: str | None = None
 ) -> None:
     """Score parts by a pool of Ray Data's actors, on a cluster at `address` or on this machine alone."""
-    # Before the import: Ray reads it there. Nothing is told to anyone.
+    # Before the import, where Ray reads it: no usage statistics are sent.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
@@ -233,7 +233,7 @@ def score_ray(
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        # What Ray logs is said by our own bar and errors; its loggers are made when it starts.
+        # Progress and errors are reported here, and Ray creates its loggers when it starts.
         logging.disable(logging.WARNING)
         rows = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
         found = rows.map_batches(
@@ -245,7 +245,7 @@ def score_ray(
             accepted = int(row["accepted"])
             report(Tally(int(row["rows"]), int(row["outliers"]), None if accepted < 0 else accepted))
     except ray.exceptions.RayError as error:
-        raise BulkError(f"Ray gave up ({type(error).__name__}); run the same command again, it goes on") from error
+        raise BulkError(f"Ray failed ({type(error).__name__}); rerun the same command to resume") from error
     finally:
         logging.disable(logging.NOTSET)
         ray.shutdown()

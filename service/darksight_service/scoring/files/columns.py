@@ -1,4 +1,4 @@
-"""Scored rows as the columns that people get."""
+"""Columns of score files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions)
 
 
 def score_columns(scored: ScoredBatch) -> Columns:
-    """The columns of the schema that go to files."""
+    """The columns of the schema that are in score files."""
     found: Columns = {}
     for column in SCHEMA:
         if column.file:

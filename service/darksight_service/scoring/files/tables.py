@@ -1,7 +1,7 @@
-"""Score columns to files, a chunk at a time: .npz, .csv, .parquet.
+"""Score files, written a chunk at a time: .npz, .csv, .parquet.
 
-A file appears under its name when it is complete. Until then its content is in a temporary file beside it, which is
-gone if anything fails.
+A file gets its name when it is complete. Until then its content is in a temporary file beside it, which is deleted if
+anything fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 
-__all__ = ["ScoreSink", "atomic", "check_place", "open_scores", "read_columns"]
+__all__ = ["ScoreSink", "atomic", "check_output", "open_scores", "read_columns"]
 
 
 class ScoreSink(Protocol):
@@ -32,30 +32,30 @@ class ScoreSink(Protocol):
 
 @contextmanager
 def open_scores(path: Path, *, overwrite: bool = False, first_row: int = 0) -> Iterator[ScoreSink]:
-    """A sink for scores in the format that `path` ends in; complete at the end of the block, or not there at all.
+    """A sink for scores in the format of the suffix of `path`. The file is complete after the block, or does not exist.
 
     Rows without ids are numbered from `first_row`.
     """
     sinks = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in sinks:
-        raise ConfigError(f"{path}: scores can be written to .npz, .csv or .parquet, not {path.suffix or 'no ending'}")
-    check_place(path, overwrite=overwrite)
+        raise ConfigError(f"{path}: scores can be written to .npz, .csv or .parquet, not {path.suffix or 'no suffix'}")
+    check_output(path, overwrite=overwrite)
     with atomic(path) as partial, sinks[path.suffix](partial, partial.parent, first_row) as sink:
         yield sink
 
 
-def check_place(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse a file that cannot be written, before the work and not after it."""
+def check_output(path: Path, *, overwrite: bool = False) -> None:
+    """ConfigError if a file cannot be written, before the work is done."""
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the file to write")
+        raise ConfigError(f"{path} is a directory; name a file")
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already; use --overwrite or another name")
+        raise ConfigError(f"{path} already exists; use --overwrite or another name")
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent} is no folder; make it first")
+        raise ConfigError(f"{path.parent}: directory does not exist")
 
 
 def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Those of the named columns that a parquet file of scores has."""
+    """The columns of a parquet file among these names."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -66,7 +66,7 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A place to write to, in a folder of its own; what is there at the end of the block becomes `path`."""
+    """A path to write to, in a directory of its own; after the block the file is renamed to `path`."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder, path.name)
         yield partial
@@ -98,7 +98,7 @@ def _csv(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
 
 
 class _NpzSink:
-    """Each column goes to a file of its own; the number of rows and the longest text are known at the end."""
+    """Writes each column to a file of its own, since the number of rows and the longest text are known at the end."""
 
     def __init__(self, folder: Path, stack: ExitStack, first: int) -> None:
         self._first = first
@@ -182,7 +182,7 @@ class _ParquetSink:
 @contextmanager
 def _parquet(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
     try:
-        import pyarrow  # noqa: F401 - whether it is there
+        import pyarrow  # noqa: F401 - whether it is installed
     except ImportError as error:
         raise ConfigError(
             f"{path.name}: writing parquet needs pyarrow, which is not installed; run: pip install 'darksight[parquet]'"

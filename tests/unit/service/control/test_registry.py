@@ -192,3 +192,37 @@ def test_an_outlier_of_a_shadow_is_not_shown(tmp_path: Path, registry: Registry)
     seen = counted(tmp_path, version)
     assert seen.sections["shadow"].reshape(-1, len(Reason) + 1)[:, Reason.OUTLIER].sum() > 0
     assert seen.number("exemplar_time") == 0.0
+
+
+def test_a_pinned_version_is_made_once(tmp_path: Path, registry: Registry) -> None:
+    """A version that is not active is the same object for every call, and another one after a change of its policy."""
+    version = deploy(tmp_path, registry, seed=7)
+
+    pinned = registry.get("m", version)
+
+    assert pinned.version == version != registry.get("m").version
+    assert registry.get("m", version[:12]) is pinned
+    make_change(tmp_path, registry, "policy", version=version, alpha=0.2, threshold=None, fail_open=None)
+    assert registry.get("m", version) is not pinned
+    assert registry.get("m", version).policy.scorer is pinned.policy.scorer
+
+
+def test_a_region_of_a_pinned_version_expires(tmp_path: Path, registry: Registry) -> None:
+    """Though the state file does not change."""
+    now = [1_000.0]
+    version = deploy(tmp_path, registry, seed=8)
+    polygon = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
+    make_change(
+        tmp_path, registry, "region", version=version, region="r", action="save", polygon=polygon, expires_ms=1_500_000
+    )
+    make_change(tmp_path, registry, "region", version=version, region="r", action="enforce")
+    timed = Registry(
+        StateFile(tmp_path / "registry.json"), tmp_path / "bundles", Counts(tmp_path / "counts", 1), lambda: now[0]
+    )
+    timed.refresh()
+
+    before = timed.get("m", version).gate.regions
+    now[0] = 2_000.0
+
+    assert len(before) == 1
+    assert timed.get("m", version).gate.regions == ()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from darksight_client.columns import COLUMNS, ScoreColumns
-from darksight_service.grpc_api.scoring import write_response
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_service.errors import RequestError
+from darksight_service.grpc_api.scoring import ScoreCall, write_response
 from darksight_service.scoring.service import ScoreReply
 from darksight_service.store.ids import make_batch_id
 
@@ -37,3 +39,13 @@ def test_a_response_is_what_protobuf_would_write(policy: ScoringPolicy, rows: in
 
     message = ScoreColumns(model="m", version=VERSION, batch_id=batch_id, **columns, recorded=recorded)
     assert found == message.SerializeToString()
+
+
+def test_the_message_of_a_call_is_parsed_once() -> None:
+    """Whoever asks for it first; bytes that are not a request are an error each time."""
+    call, other = ScoreCall(monitor_pb2.ScoreRequest(model="m").SerializeToString()), ScoreCall(b"\xff")
+
+    assert call.request() is call.request()
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            other.request()
