@@ -278,7 +278,7 @@ def _parse_json(text: str) -> Any:
 def _parse_header(data: bytes, source: str) -> tuple[dict[str, Any], int]:
     """The header as a dictionary, and where it ends."""
     if len(data) < 10:
-        raise BundleTruncatedError(f"{source}: {len(data)} bytes are no bundle. {_AGAIN}", source=source)
+        raise BundleTruncatedError(f"{source}: {len(data)} bytes are too few for a bundle. {_AGAIN}", source=source)
     length = int.from_bytes(data[:8], "little")
     end = 8 + length
     if data[8:9] != b"{" or length > MAX_HEADER:
@@ -320,7 +320,9 @@ def _parse_manifest(text: str, source: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{source}: the manifest is not JSON ({error}). {_AGAIN}", source=source) from error
     if not is_canonical:
-        raise ManifestError(f"{source}: the manifest is not spelled as this program does. {_AGAIN}", source=source)
+        raise ManifestError(
+            f"{source}: the manifest is not canonical JSON; it may have been edited. {_AGAIN}", source=source
+        )
     schema = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if type(schema) is not int or schema < 1:
         raise ManifestError(f"{source}: the manifest has no schema version. {_AGAIN}", source=source)

@@ -77,13 +77,13 @@ def write_bundle(path: str | Path, bundle: Bundle, *, overwrite: bool = False) -
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Say before long work, not after it, that its bundle would have no place."""
+    """Refuse an output path before the long work, not after it."""
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the file to write")
+        raise ConfigError(f"{path} is a directory; name a file to write")
     if path.exists() and not overwrite:
-        raise BundleExistsError(f"{path} is there already; use --overwrite or another name", source=str(path))
+        raise BundleExistsError(f"{path} already exists; use --overwrite or another name", source=str(path))
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent} is no folder; make it first")
+        raise ConfigError(f"{path.parent} does not exist; create the directory first")
 
 
 def read_bundle(path: str | Path, verify: bool = True) -> Bundle:
@@ -159,9 +159,11 @@ def _build(container: Container, source: str) -> Bundle:
             version=container.version,
         )
     except Exception as error:
-        # A right hash does not say who wrote the file, and values made up at will fail in ways that no list holds.
+        # A valid hash does not say who wrote the file, and invented values fail in ways that no list covers.
         reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        raise BundlePartsError(f"{source}: a part cannot work: {reason}. {_AGAIN}", source=source) from error
+        raise BundlePartsError(
+            f"{source}: the bundle has an invalid part: {reason}. {_AGAIN}", source=source
+        ) from error
 
 
 def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
@@ -183,7 +185,7 @@ def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
             raise ManifestError(f"{source}: the manifest has no usable {name}. {_AGAIN}", source=source)
     names = manifest["class_names"]
     if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-        raise ManifestError(f"{source}: class names must be different texts. {_AGAIN}", source=source)
+        raise ManifestError(f"{source}: class names must be unique, non-empty strings. {_AGAIN}", source=source)
 
 
 def _check_tensors(found: Tensors, needed: Tensors, source: str) -> None:

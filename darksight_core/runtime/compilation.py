@@ -35,6 +35,7 @@ class Kernel:
         self._thread: threading.Thread | None = None
         self._compiler: subprocess.Popen[bytes] | None = None
         self._stops = False
+        self._stopping = threading.Lock()
 
     @property
     def is_available(self) -> bool:
@@ -67,8 +68,10 @@ class Kernel:
         cache = KernelCache(blank_arguments())
         if not cache.is_filled:
             self.on_event("compiling")
-            with suppress(OSError):
-                self._compiler = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.DEVNULL)
+            with suppress(OSError), self._stopping:
+                if not self._stops:
+                    self._compiler = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.DEVNULL)
+            if self._compiler is not None:
                 self._compiler.wait()
         if not self._stops:
             self.score_rows = cache.load()
@@ -76,9 +79,10 @@ class Kernel:
 
     def _stop(self) -> None:
         """End before the interpreter does: it must not take LLVM away from a thread that runs in it."""
-        self._stops = True
-        if self._compiler is not None:
-            self._compiler.kill()
+        with self._stopping:
+            self._stops = True
+            if self._compiler is not None:
+                self._compiler.kill()
         if self._thread is not None:
             self._thread.join()
 

@@ -82,7 +82,9 @@ class Scorer:
         if len(self.class_names) != embedder.n_inputs:
             raise ConfigError(f"{len(self.class_names)} class names for rows of {embedder.n_inputs} probabilities")
         if outlier_score.n_classes != embedder.n_inputs:
-            raise ConfigError(f"known rows of {outlier_score.n_classes} probabilities for rows of {embedder.n_inputs}")
+            raise ConfigError(
+                f"the outlier score has {outlier_score.n_classes} classes, but rows have {embedder.n_inputs}"
+            )
         self._numpy_seconds = 0.0
         self._may_compile = compiled is not False
         self._model: Model | None = None

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from darksight_client.errors import DarkSightClientError
+
 __all__ = ["WORKER_HEADER", "Connection", "Connections", "worker_header"]
 
 WORKER_HEADER = "darksight-worker"
@@ -109,6 +111,8 @@ class Connections:
     def acquire(self) -> Connection:
         """The connection for the next call, which must be released."""
         with self._lock:
+            if not self._open:
+                raise DarkSightClientError("the client is closed")
             connection = min(self._open, key=lambda each: (each.in_flight, each.last_use))
             self._uses += 1
             connection.last_use = self._uses

@@ -110,6 +110,13 @@ class Settings(BaseSettings):
         """The constructor takes its arguments alone; `read_settings` merges the other sources."""
         return (init_settings,)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """An empty text means that the setting is not set; spaces around a text are not part of it."""
+        stripped = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
+        return {name: value for name, value in stripped.items() if value != ""}
+
     @model_validator(mode="after")
     def _check_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -160,8 +160,7 @@ class Registry:
             return self._find(model, version)
         except NotFoundError:
             # Another process may have changed the state file since it was last read.
-            if not self.refresh():
-                raise
+            self.refresh()
             return self._find(model, version)
 
     def _find(self, model: str, version: str) -> ActiveModel:
@@ -254,7 +253,7 @@ class Registry:
         # The certificate does not cover what is accepted outside of regions.
         is_certified &= not gate.regions
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
-            return replace(current, shadow=None), ends_ms
+            return replace(current, shadow=None, is_certified=is_certified), ends_ms
         rule = (0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)
         counts = self._counts.model(
             name,
@@ -271,7 +270,9 @@ class Registry:
 
     def _pin(self, model: str, active: ActiveModel, version: str) -> ActiveModel:
         """A version that was asked for by name, made once."""
-        state, pinned = self._state.models[model], self._pinned
+        # In this order: an entry of an older state must not enter the cache of a newer one.
+        pinned = self._pinned
+        state = self._state.models[model]
         found = find_version(model, state, version)
         if found == active.version:
             return active

@@ -103,11 +103,14 @@ def _watch(
     stop: threading.Event, registry: Registry, spool: Spool, counts: Counts, server: RpcServer, settings: Settings
 ) -> None:
     """Reload the state file when it changes, and close spool segments in time."""
-    elapsed = _SPOOL_SECONDS
+    elapsed, served = _SPOOL_SECONDS, registry.models()
     while not stop.wait(_WATCH_SECONDS):
         try:
-            if registry.refresh():
-                server.set_serving(list(registry.models()))
+            registry.refresh()
+            # A call may have refreshed the registry before this thread.
+            if registry.models() is not served:
+                served = registry.models()
+                server.set_serving(list(served))
                 _log.info("state_reloaded", extra={"change": registry.state.last_change})
             elapsed += _WATCH_SECONDS
             if elapsed >= _SPOOL_SECONDS:

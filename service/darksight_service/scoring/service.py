@@ -205,7 +205,7 @@ class ScoringService:
 
     def _check_ids(self, ids: Sequence[str], rows: int) -> None:
         if len(ids) != rows:
-            raise RequestError(f"prediction_ids: {len(ids)} for {rows} rows", field="prediction_ids")
+            raise RequestError(f"prediction_ids: got {len(ids)} ids for {rows} rows", field="prediction_ids")
         for row, name in enumerate(ids):
             _check_id(name, row, "prediction_ids")
         if len(set(ids)) != rows:
