@@ -15,15 +15,15 @@ from darksight_core.simplex import Floats, log_probs
 
 __all__ = ["choose_anchors", "network_threshold"]
 
-_TOTAL, _LEAST = 640, 16
+_TOTAL, _LEAST = 400, 16
 # Candidates and rows of a class that are looked at.
 _CANDIDATES, _ROWS = 6, 500
 # Share of rows for which f_p is not asked, because an anchor is as close as it gets.
-_CLOSE = 0.75
+_CLOSE = 0.9
 
 
 def choose_anchors(student: Student, candidates: Floats, probs: NDArray[np.floating], seed: int = 0) -> Floats:
-    """Anchors (m, 2) among candidates, class after class: 640 in all, and at least 16 a class.
+    """Anchors (m, 2) among candidates, class after class: 400 in all, and at least 16 a class.
 
     A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it.
 
@@ -54,7 +54,7 @@ def choose_anchors(student: Student, candidates: Floats, probs: NDArray[np.float
 
 
 def network_threshold(student: Student, anchors: Floats, probs: NDArray[np.floating]) -> float:
-    """KL_sym at the best anchor above which f_p makes a second guess: three quarters of rows (n, K) are below."""
+    """KL_sym at the best anchor above which f_p makes a second guess: nine in ten rows (n, K) are below."""
     log_pi = log_probs(probs)
     _, losses = Anchors.of(student, anchors).best_of_two(np.exp(log_pi), log_pi)
     finite = losses[np.isfinite(losses)]

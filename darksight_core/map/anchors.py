@@ -36,6 +36,8 @@ LEAST_REST = 1e-9
 # Exact ties between anchors, as on symmetric maps, go to the first; rounding is far below this, differences above it.
 _TIE = 1e-11
 _CHUNK = 256
+# Anchors of a class are filled up to a multiple of this, so that the compiled code works on as many at a time.
+_FILLED = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +67,8 @@ class Anchors:
             raise ConfigError(f"anchors must be finite points of shape (m, 2) with m >= 1, not {anchors.shape}")
         owner = anchor_classes(student, anchors)
         classes = student.n_classes
-        listed, most = min(NEIGHBOURS, classes), max(int(np.bincount(owner[owner >= 0], minlength=1).max()), 1)
+        listed, most = min(NEIGHBOURS, classes), int(np.bincount(owner[owner >= 0], minlength=1).max())
+        most = max(-(-most // _FILLED), 1) * _FILLED
         points = np.zeros((classes, most, 2))
         neighbours = np.tile(np.arange(listed), (classes, 1))
         weights = np.zeros((classes, 2 * listed + 3, most))

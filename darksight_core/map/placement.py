@@ -130,6 +130,11 @@ class Embedder:
         """Newton steps for a row that is led back to the region of its class."""
         return max(self.refine_steps, 8)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether rows are placed as they come in: with all of their classes, at temperature 1."""
+        return self.columns is None and self.temperature == 1.0
+
     def embed(self, log_pi: Floats) -> tuple[Floats, Floats]:
         """Points (n, 2) of rows and how far the student's classes there are from theirs, KL_sym (n,).
 

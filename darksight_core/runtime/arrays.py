@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Gate
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
-from darksight_core.scored import Reason, ScoredBatch
-from darksight_core.scores.learned import FEATURES as LEARNED_FEATURES
-from darksight_core.scores.outlier import OutlierScore
+from darksight_core.scored import Reason
+from darksight_core.scores.outlier import AXES, OutlierScore
 from darksight_core.simplex import Floats
 
 __all__ = [
@@ -25,29 +23,23 @@ __all__ = [
     "Rule",
     "Start",
     "blank_arguments",
+    "blank_results",
     "model_of",
     "rule_of",
-    "run",
 ]
 
+# Float64 results of a row but for its point, in the order of the fields of `ScoredBatch`.
 _COLUMNS = 7
-LOG_DENSITY, LOG_KDE, FIDELITY, OUTLIER_SCORE, P_VALUE, CONFIDENCE, TOP = range(_COLUMNS)
-"""Rows of the float64 results, (7, n), in the order of the fields of `ScoredBatch`."""
 
 _REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
 ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))
 """Columns of `Rule.table`."""
 
-COMPUTED = ("msp", "entropy", "margin", "doctor", "gen", "learned")
-"""Reject scores that are computed here, and may differ from numpy's by rounding."""
+REJECT_SCORES = (None, "msp", "gen", "log_density", "log_kde", "outlier_score")
+"""Reject scores that a rule can have; the gate itself decides by the others."""
 
-CONFIDENCES = ("none", *COMPUTED, "log_density", "log_kde", "outlier_score")
-"""Reject scores that a rule can name."""
-
-# By this much of itself, or of one, a computed score may differ; measured are 1e-12.
-_CLOSE = 1e-9
-# Sums of terms of one sign, which keep their digits when they are small; the others are logarithms.
-_RELATIVE = ("entropy", "doctor", "gen")
+# Those that are computed here may differ from numpy's by this much of themselves, or of one; measured are 1e-12.
+_COMPUTED, _CLOSE = ("msp", "gen"), 1e-9
 
 
 class Plane(NamedTuple):
@@ -61,18 +53,16 @@ class Plane(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where searches start: the arrays of `Anchors` and of a `Network`; `columns` are the classes that are shown."""
+    """Where searches start: the arrays of `Anchors` and of a `Network`."""
 
     points: Floats
     neighbours: NDArray[np.int64]
     weights: Floats
-    columns: NDArray[np.int64]
     inputs: NDArray[np.float32]
     second: NDArray[np.float32]
     heads: NDArray[np.float32]
     centres: NDArray[np.float32]
     network_above: float
-    temperature: float
 
 
 class Density(NamedTuple):
@@ -103,17 +93,12 @@ class Outlier(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A gate: the number of its reject score in `CONFIDENCES`, its thresholds, and what a learned score needs.
+    """A gate: decision and reason of each outcome, (2, 5), the number of its reject score, and its thresholds.
 
-    `closeness` says how close to the threshold rounding may decide, -1 where it never does. `table` has decision and
-    reason of each outcome, (2, 5). `learned` has a, b, c and m, `features` weight, mean, spread, least and largest of
-    every feature, (5, 4), and `offsets` those of the classes, or nothing.
+    `closeness` says how close to the threshold rounding may decide, -1 where it never does.
     """
 
     table: NDArray[np.int8]
-    learned: Floats
-    features: Floats
-    offsets: Floats
     score: int
     threshold: float
     closeness: float
@@ -144,10 +129,8 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         points=embedder.starts.points,
         neighbours=embedder.starts.neighbours,
         weights=embedder.starts.weights,
-        columns=np.array(range(embedder.n_inputs) if embedder.columns is None else embedder.columns, dtype=np.int64),
         **embedder.network.tensors(),
         network_above=float(embedder.network_above),
-        temperature=float(embedder.temperature),
     )
     density = Density(
         frame=kde.frame,
@@ -163,8 +146,8 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
     gen_rank, log_ratio_rank, direction_rank = outlier_score.ranks().values()
     outlier = Outlier(
         means=np.stack([gaussians.means for gaussians in pair]),
-        axes=np.stack([gaussians.axes for gaussians in pair]),
-        precisions=np.stack([gaussians.precisions for gaussians in pair]),
+        axes=np.stack([_filled(gaussians.axes, AXES) for gaussians in pair]),
+        precisions=np.stack([_filled(gaussians.precisions, AXES + 1, before=1) for gaussians in pair]),
         gen_rank=np.stack([gen_rank.scores, gen_rank.log_ranks]),
         log_ratio_rank=np.stack([log_ratio_rank.scores, log_ratio_rank.log_ranks]),
         direction_rank=np.stack([direction_rank.scores, direction_rank.log_ranks]),
@@ -175,28 +158,21 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
     return _fixed(Model(plane, start, density, outlier, calibration))
 
 
+def _filled(values: Floats, length: int, before: int = 0) -> Floats:
+    """An array (m, ...) filled up with zeros to a length, in front of its last entries."""
+    return np.insert(values, len(values) - before, np.zeros((length - len(values), *values.shape[1:])), axis=0)
+
+
 def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
     """A gate but for its regions, of which the compiled code knows nothing; without a decision all outcomes are 0."""
     reasons = np.array(_REASONS, dtype=np.int8)
     table = np.stack([gate.decisions(reasons), reasons])
-    learned, features, offsets = np.empty(0), np.empty((5, 0)), np.empty(0)
-    if gate.learned is not None:
-        learned, offsets = gate.learned.calibration, gate.learned.offsets
-        features = np.zeros((5, len(LEARNED_FEATURES)))
-        features[2] = 1.0
-        used = [LEARNED_FEATURES.index(name) for name in gate.learned.features]
-        features[:, used] = np.concatenate([gate.learned.weights[None], gate.learned.ranges])
-    closeness = -1.0
-    if gate.reject_score in COMPUTED and not math.isinf(gate.threshold):
-        closeness = _CLOSE * max(0.0 if gate.reject_score in _RELATIVE else 1.0, abs(gate.threshold))
+    is_computed = gate.reject_score in _COMPUTED and not math.isinf(gate.threshold)
     rule = Rule(
         table=table if is_decided else np.zeros_like(table),
-        learned=learned,
-        features=features,
-        offsets=offsets,
-        score=CONFIDENCES.index(gate.reject_score or "none"),
+        score=REJECT_SCORES.index(gate.reject_score),
         threshold=float(gate.threshold),
-        closeness=closeness,
+        closeness=_CLOSE * max(1.0, abs(gate.threshold)) if is_computed else -1.0,
         p_value=-math.inf if gate.outlier is None else float(gate.outlier.p_value),
     )
     return _fixed(rule)
@@ -209,24 +185,15 @@ def blank_arguments() -> tuple[Any, ...]:
     single = cube.astype(np.float32)
     plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
     flat = table.astype(np.float32)
-    start = Start(cube, longs, cube, longs.ravel(), flat, flat, single, flat, network_above=0.0, temperature=0.0)
+    start = Start(cube, longs, cube, flat, flat, single, flat, network_above=0.0)
     density = Density(line, longs, longs, table, single, table, bandwidth=0.0, log_norm=0.0)
     outlier = Outlier(single, cube, table, table, table, table, 0.0, 0.0, 0.0)
-    rule = Rule(table.astype(np.int8), line, table, line, 0, threshold=0.0, closeness=0.0, p_value=0.0)
+    rule = Rule(table.astype(np.int8), score=0, threshold=0.0, closeness=0.0, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
-    return (table, *_blank_results(0), *model, _fixed(rule))
+    return (table, table, *blank_results(0), model, _fixed(rule))
 
 
-def run(kernel: Callable[..., int], rows: Floats, model: Model, rule: Rule) -> tuple[ScoredBatch, int]:
-    """Rows (n, n_inputs) scored and decided by the compiled kernel, and how many are close to the threshold."""
-    results = _blank_results(len(rows))
-    close = kernel(rows, *results, *model, rule)
-    points, columns, predicted, outcomes = results
-    columns_of: Any = ScoredBatch  # mypy does not count the rows of an array
-    return columns_of(points, *columns, predicted, *outcomes, predicted >= 0), close
-
-
-def _blank_results(n: int) -> tuple[Floats, Floats, NDArray[np.int32], NDArray[np.int8]]:
+def blank_results(n: int) -> tuple[Floats, Floats, NDArray[np.int32], NDArray[np.int8]]:
     """Room for what the kernel says about n rows."""
     return np.empty((n, 2)), np.empty((_COLUMNS, n)), np.empty(n, dtype=np.int32), np.empty((2, n), dtype=np.int8)
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, Gate
-from darksight_core.runtime.arrays import rule_of, run
+from darksight_core.runtime.arrays import REJECT_SCORES, rule_of
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
 from darksight_core.scored import Reason, ScoredBatch
@@ -42,8 +42,7 @@ class ScoringPolicy:
         if learned is not None and len(learned.offsets) != scorer.n_inputs:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
-        # The compiled code knows of no logits.
-        self._rule = None if self._needs_logits else rule_of(self.gate)
+        self._rule = rule_of(self.gate) if self.gate.reject_score in REJECT_SCORES else None
 
     @classmethod
     def of(cls, bundle: Bundle, *, compiled: bool | None = None) -> ScoringPolicy:
@@ -63,7 +62,7 @@ class ScoringPolicy:
         rows, kernel = self.scorer.read(probs), self.scorer.kernel
         if kernel is None or self._rule is None:
             return self._score_by_parts(rows, logits)
-        batch, close = run(kernel, rows, self.scorer.model, self._rule)
+        batch, close = self.scorer.run(kernel, rows, self._rule)
         if close:
             self._decide_close(rows, batch, self._rule.closeness)
         self.gate.reject_inside(batch)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +27,7 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
-from darksight_core.runtime.arrays import Model, model_of, rule_of, run
+from darksight_core.runtime.arrays import Model, Rule, blank_results, model_of, rule_of
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
@@ -38,6 +39,7 @@ _RESULTS = ("log_density", "log_kde", "fidelity", "outlier_score", "p_value")
 # CPU seconds of numpy after which the kernel is loaded: it takes 12 of them to compile and half of one to load.
 _PATIENCE_SECONDS = 3.0
 _UNDECIDED = rule_of(Gate(), is_decided=False)
+_WHOLE = np.empty((0, 0))
 
 
 class ShapeError(PredictionsError):
@@ -151,7 +153,7 @@ class Scorer:
         """
         rows, kernel = self.read(probs), self.kernel
         if kernel is not None:
-            return run(kernel, rows, self.model, _UNDECIDED)[0]
+            return self.run(kernel, rows, _UNDECIDED)[0]
         started = time.thread_time()
         batch = ScoredBatch.unscored(len(rows))
         for start in range(0, len(rows), CHUNK):
@@ -161,6 +163,18 @@ class Scorer:
         if self._numpy_seconds > _PATIENCE_SECONDS:
             self.start_compiling()
         return batch
+
+    def run(self, kernel: Callable[..., int], rows: Floats, rule: Rule) -> tuple[ScoredBatch, int]:
+        """Rows scored and decided by the compiled kernel, and how many are close to the threshold."""
+        mapped = _WHOLE
+        if not self.embedder.is_whole:
+            # Of rows that are not on the simplex the kernel makes nothing.
+            with np.errstate(all="ignore"):
+                mapped = self.embedder.shown(log_probs(rows))
+        points, columns, predicted, outcomes = results = blank_results(len(rows))
+        close = kernel(rows, np.ascontiguousarray(mapped), *results, self.model, rule)
+        batch: Any = ScoredBatch  # mypy does not count the rows of an array
+        return batch(points, *columns, predicted, *outcomes, predicted >= 0), close
 
     def read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order; ShapeError if they are none."""

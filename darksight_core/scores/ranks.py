@@ -19,10 +19,11 @@ _TIE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RankTransform:
-    """log of the rank of a score among known scores, strictly increasing everywhere.
+    """log of the rank of a score among known scores.
 
     log r(s) = log #{known <= s} / (n + 1) at the knots, linear between them. A rank among n ends at 1 / (n + 1); below
     the lowest known score the line goes on with the slope of the lower tail, so that far outliers keep their order.
+    Above the highest one it is level: no row is unusual for that.
 
     Parameters
     ----------
@@ -75,12 +76,9 @@ class RankTransform:
 
     def __call__(self, scores: Floats) -> Floats:
         """log r of scores (n,), as (n,); negative."""
-        first, last = self.scores[0], self.scores[-1]
-        log_ranks = np.interp(scores, self.scores, self.log_ranks)
-        log_ranks += self.slope * np.minimum(scores - first, 0.0)
-        # Above the highest known score log r falls off towards 0, on the scale of the scores themselves.
-        beyond = np.maximum(scores - last, 0.0) / ((last - first) or 1.0)
-        return np.where(beyond > 0.0, self.log_ranks[-1] / (1.0 + beyond), log_ranks)
+        log_ranks: Floats = np.interp(scores, self.scores, self.log_ranks)
+        log_ranks += self.slope * np.minimum(scores - self.scores[0], 0.0)
+        return log_ranks
 
 
 def _apart(ascending: Floats) -> Floats:

@@ -10,8 +10,6 @@ from darksight_core.map.density import CONES, LEVELS, SQUARES
 from darksight_core.runtime.arrays import Density
 from darksight_core.runtime.compiled.numerics import compiled, count_not_above
 
-__all__ = ["log_kde"]
-
 
 @compiled
 def log_kde(x: float, y: float, density: Density) -> float:
@@ -22,7 +20,10 @@ def log_kde(x: float, y: float, density: Density) -> float:
         scale = float(1 << LEVELS)
         fine_x, fine_y = min(across_x * scale, scale - 1.0), min(across_y * scale, scale - 1.0)
         cell_x, cell_y = int(fine_x), int(fine_y)
-        leaf = count_not_above(keys, _spread_bits(cell_x) | (_spread_bits(cell_y) << 1)) - 1
+        key = 0
+        for bit in range(LEVELS):
+            key |= (cell_x >> bit & 1) << 2 * bit | (cell_y >> bit & 1) << 2 * bit + 1
+        leaf = count_not_above(keys, key) - 1
         place_x = (fine_x - float(cell_x & -widths[leaf])) / float(widths[leaf]) - 0.5
         place_y = (fine_y - float(cell_y & -widths[leaf])) / float(widths[leaf]) - 0.5
     else:
@@ -34,49 +35,27 @@ def log_kde(x: float, y: float, density: Density) -> float:
     gap_x, gap_y = x - density.anchors[leaf, 0], y - density.anchors[leaf, 1]
     square = (gap_x * gap_x + gap_y * gap_y) / (2.0 * density.bandwidth * density.bandwidth)
     first, count = density.leaves[0, leaf], density.leaves[1, leaf]
-    if count == 0:
-        return float(_read_tile(place_x, place_y, density, first) - square)
-    top, total = -np.inf, 0.0
-    for j in range(first, first + count):
-        top = max(top, density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y)
-    for j in range(first, first + count):
-        total += math.exp(density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y - top)
-    return float(math.log(total) + top - square)
-
-
-@compiled
-def _spread_bits(value: int) -> int:
-    """The low 32 bits of a number, moved to the even places."""
-    value = (value | (value << 16)) & 0x0000FFFF0000FFFF
-    value = (value | (value << 8)) & 0x00FF00FF00FF00FF
-    value = (value | (value << 4)) & 0x0F0F0F0F0F0F0F0F
-    value = (value | (value << 2)) & 0x3333333333333333
-    return (value | (value << 1)) & 0x5555555555555555
-
-
-@compiled
-def _read_tile(x: float, y: float, density: Density, tile: int) -> float:
-    """A bicubic B-spline at a place of its cell."""
-    knot_x, knot_y = (x + 0.5) * float(SQUARES), (y + 0.5) * float(SQUARES)
+    if count > 0:
+        top, total = -np.inf, 0.0
+        for j in range(first, first + count):
+            top = max(top, density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y)
+        for j in range(first, first + count):
+            total += math.exp(density.terms[j, 0] + density.terms[j, 1] * place_x + density.terms[j, 2] * place_y - top)
+        return float(math.log(total) + top - square)
+    knot_x, knot_y, value = (place_x + 0.5) * float(SQUARES), (place_y + 0.5) * float(SQUARES), 0.0
     square_x, square_y = min(int(knot_x), SQUARES - 1), min(int(knot_y), SQUARES - 1)
-    weights_x, weights_y = _b_spline(knot_x - float(square_x)), _b_spline(knot_y - float(square_y))
-    value = 0.0
     for i in range(4):
-        line = 0.0
         for j in range(4):
-            line += weights_y[j] * density.tiles[tile, square_x + i, square_y + j]
-        value += weights_x[i] * line
-    return value
+            weight = _b_spline(i, knot_x - float(square_x)) * _b_spline(j, knot_y - float(square_y))
+            value += weight * density.tiles[first, square_x + i, square_y + j]
+    return float(value - square)
 
 
 @compiled
-def _b_spline(offset: float) -> tuple[float, float, float, float]:
-    """Weights of the four cubic B-splines over a unit interval."""
-    rest = 1.0 - offset
-    square, rest_square = offset * offset, rest * rest
-    return (
-        rest_square * rest / 6.0,
-        (4.0 - (6.0 - 3.0 * offset) * square) / 6.0,
-        (4.0 - (6.0 - 3.0 * rest) * rest_square) / 6.0,
-        square * offset / 6.0,
-    )
+def _b_spline(number: int, t: float) -> float:
+    """Weight of one of the four cubic B-splines over a unit interval."""
+    if number == 0 or number == 3:
+        edge = t if number == 3 else 1.0 - t
+        return edge * edge * edge / 6.0
+    near = t if number == 1 else 1.0 - t
+    return (4.0 - (6.0 - 3.0 * near) * near * near) / 6.0

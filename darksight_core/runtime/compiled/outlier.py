@@ -7,28 +7,34 @@ import math
 import numpy as np
 
 from darksight_core.runtime.arrays import Outlier
-from darksight_core.runtime.compiled.numerics import compiled, count_not_above, exponentials, largest, log_and_inverse
-from darksight_core.scores.outlier import FLOOR, GAMMA, GEN_WEIGHT, SHORTEST, TOP_CLASSES
+from darksight_core.runtime.compiled.numerics import compiled, count_not_above, exponentials, log_and_inverse
+from darksight_core.scores.outlier import AXES, FLOOR, GAMMA, GEN_WEIGHT, SHORTEST
 from darksight_core.simplex import Floats
-
-__all__ = ["gen", "outlier_score"]
 
 
 @compiled
-def gen(pi: Floats, label: int) -> float:
-    """The generalised entropy of the most probable classes, negated; see `confidence.gen`."""
-    kept, others, total = np.empty(min(len(pi), TOP_CLASSES)), 0.0, 0.0
+def gen(pi: Floats, label: int, kept: Floats) -> float:
+    """The generalised entropy of the most probable classes, negated; `kept` is room for them. See `confidence.gen`."""
+    # Numbers from 0 to 1 are in the order of their bits, which are halved until as many are above as there is room for.
+    bits, low, high, count, found = pi.view(np.int64), np.int64(0), np.float64(1.5).view(np.int64), len(pi), 0
+    while count > len(kept) and high - low > 1:
+        middle, above = (low + high) >> 1, 0
+        for k in range(len(bits)):
+            above += 1 if bits[k] >= middle else 0
+        if above >= len(kept):
+            low, count = middle, above
+        else:
+            high = middle
+    others, total = 0.0, 0.0
     for k in range(len(pi)):
         others += pi[k] if k != label else 0.0
-    if len(kept) < len(pi):
-        largest(pi, kept)
-    else:
-        for k in range(len(pi)):
-            kept[k] = pi[k]
+        if bits[k] > low:
+            kept[found] = pi[k]
+            found += 1
     for k in range(len(kept)):
-        # The sum of the others keeps the digits that 1 - p₁ has not.
-        rest = 1.0 - kept[k] if kept[k] < 0.5 else others
-        kept[k] = GAMMA * log_and_inverse(kept[k] * rest)[0]
+        # What was not found equals the limit. The sum of the others keeps the digits that 1 - p₁ has not.
+        p = kept[k] if k < found else np.int64(low).view(np.float64)
+        kept[k] = GAMMA * log_and_inverse(p * (1.0 - p if p < 0.5 else others))[0]
     exponentials(kept, kept)
     for k in range(len(kept)):
         total += kept[k]
@@ -36,8 +42,10 @@ def gen(pi: Floats, label: int) -> float:
 
 
 @compiled
-def outlier_score(log_pi: Floats, label: int, gen_score: float, outlier: Outlier, row: Floats) -> float:
-    """Sum of the log ranks of GEN and of the distances of log-ratios and of directions; `row` is room for them."""
+def outlier_score(
+    log_pi: Floats, label: int, gen_score: float, outlier: Outlier, row: Floats, residual: Floats
+) -> float:
+    """Sum of the log ranks of GEN and of both distances; `row` and `residual` are room for a row."""
     mean, square = 0.0, 0.0
     for k in range(len(row)):
         row[k] = max(log_pi[k], FLOOR)
@@ -47,38 +55,38 @@ def outlier_score(log_pi: Floats, label: int, gen_score: float, outlier: Outlier
         row[k] -= mean
         square += row[k] * row[k]
     total = GEN_WEIGHT * _log_rank(gen_score, outlier.gen_rank, outlier.gen_slope)
-    total += _log_rank(-_distance(row, label, 0, outlier), outlier.log_ratio_rank, outlier.log_ratio_slope)
-    scale = 1.0 / max(math.sqrt(square), SHORTEST)
-    for k in range(len(row)):
-        row[k] *= scale
-    return float(total + _log_rank(-_distance(row, label, 1, outlier), outlier.direction_rank, outlier.direction_slope))
+    distance = _distance(row, 1.0, label, 0, outlier, residual)
+    total += _log_rank(-distance, outlier.log_ratio_rank, outlier.log_ratio_slope)
+    distance = _distance(row, 1.0 / max(math.sqrt(square), SHORTEST), label, 1, outlier, residual)
+    return float(total + _log_rank(-distance, outlier.direction_rank, outlier.direction_slope))
 
 
 @compiled
-def _distance(row: Floats, label: int, kind: int, outlier: Outlier) -> float:
-    """Distance of log-ratios (0) or of a direction (1) from the mean of a class; see `ClassGaussians`."""
-    mean, axes, precisions = outlier.means[kind, label], outlier.axes[kind], outlier.precisions[kind]
-    rest, total = 0.0, 0.0
+def _distance(row: Floats, scale: float, label: int, kind: int, outlier: Outlier, residual: Floats) -> float:
+    """Distance of scaled log-ratios, kind 0, or of a direction, kind 1, from the mean of a class."""
+    axes, precisions, rest, total = outlier.axes, outlier.precisions, 0.0, 0.0
     for k in range(len(row)):
-        residual = row[k] - mean[k]
-        rest += residual * residual
-    for j in range(len(axes)):
-        axis, along = axes[j], 0.0
+        residual[k] = scale * row[k] - outlier.means[kind, label, k]
+        rest += residual[k] * residual[k]
+    # Several axes in one loop, which works on several classes at once for each of them.
+    for j in range(0, AXES, 4):
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
         for k in range(len(row)):
-            along += (row[k] - mean[k]) * axis[k]
-        rest -= along * along
-        total += precisions[j] * along * along
-    return float(total + precisions[len(axes)] * max(rest, 0.0))
+            a += residual[k] * axes[kind, j, k]
+            b += residual[k] * axes[kind, j + 1, k]
+            c += residual[k] * axes[kind, j + 2, k]
+            d += residual[k] * axes[kind, j + 3, k]
+        rest -= a * a + b * b + c * c + d * d
+        total += precisions[kind, j] * a * a + precisions[kind, j + 1] * b * b
+        total += precisions[kind, j + 2] * c * c + precisions[kind, j + 3] * d * d
+    return float(total + precisions[kind, AXES] * max(rest, 0.0))
 
 
 @compiled
 def _log_rank(score: float, rank: Floats, slope: float) -> float:
     """log r of a score among known ones, scores over log ranks (2, m); see `RankTransform`."""
     known, log_ranks, last = rank[0], rank[1], rank.shape[1] - 1
-    if score <= known[0]:
-        return float(log_ranks[0] + slope * (score - known[0]))
-    if score >= known[last]:
-        width = known[last] - known[0]
-        return float(log_ranks[last] / (1.0 + (score - known[last]) / (width if width > 0.0 else 1.0)))
+    if score <= known[0] or score >= known[last]:
+        return float(log_ranks[0] + slope * (score - known[0]) if score <= known[0] else log_ranks[last])
     j = count_not_above(known, score) - 1
     return float(log_ranks[j] + (score - known[j]) / (known[j + 1] - known[j]) * (log_ranks[j + 1] - log_ranks[j]))

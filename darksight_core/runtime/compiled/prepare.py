@@ -1,15 +1,9 @@
-"""Rows as they come in, checked, normalised and reduced to the classes that the map shows."""
+"""Rows as they come in, checked and normalised."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from darksight_core.runtime.compiled.numerics import Ints, compiled, exponentials, log_and_inverse
+from darksight_core.runtime.compiled.numerics import compiled, log_and_inverse
 from darksight_core.simplex import FLOOR, Floats
-
-__all__ = ["prepare", "show"]
 
 
 @compiled
@@ -32,21 +26,3 @@ def prepare(probs: Floats, pi: Floats, log_pi: Floats) -> bool:
         pi[k] *= scale
         log_pi[k] = log_and_inverse(pi[k])[0]
     return valid
-
-
-@compiled
-def show(log_pi: Floats, columns: Ints, temperature: float, shown: Floats, log_shown: Floats) -> None:
-    """Write softmax(log π / T) over some classes, and its logarithm."""
-    top, total = -np.inf, 0.0
-    for k in range(len(columns)):
-        log_shown[k] = log_pi[columns[k]] / temperature
-        top = max(top, log_shown[k])
-    for k in range(len(columns)):
-        log_shown[k] -= top
-    exponentials(log_shown, shown)
-    for k in range(len(columns)):
-        total += shown[k]
-    log_total, scale = math.log(total), 1.0 / total
-    for k in range(len(columns)):
-        log_shown[k] -= log_total
-        shown[k] *= scale

@@ -22,7 +22,7 @@ def test_every_class_gets_its_share_of_anchors() -> None:
     random = np.random.default_rng(0).permutation(embedder.anchors)[: len(anchors)]
     chosen, drawn = (Anchors.of(student, some).best_of_two(np.exp(log_pi), log_pi)[1] for some in (anchors, random))
     assert (np.diff(classes) >= 0).all()
-    assert np.bincount(classes, minlength=5).max() <= 128
+    assert np.bincount(classes, minlength=5).max() <= 80
     assert len(np.unique(anchors, axis=0)) == len(anchors)
     assert chosen.mean() < 0.7 * drawn[np.isfinite(drawn)].mean()
     np.testing.assert_array_equal(choose_anchors(student, embedder.anchors, probs), anchors)
@@ -38,8 +38,8 @@ def test_class_without_rows_keeps_one_anchor() -> None:
     assert (anchor_classes(embedder.student, anchors) == 1).sum() == 1
 
 
-def test_a_quarter_of_rows_asks_the_network() -> None:
-    """The threshold is the upper quartile of KL_sym at the best anchor."""
+def test_a_tenth_of_rows_asks_the_network() -> None:
+    """The threshold is the highest decile of KL_sym at the best anchor."""
     embedder = random_embedder(10)
     probs = map_probs(embedder, 400)
     log_pi = log_probs(probs)
@@ -47,4 +47,4 @@ def test_a_quarter_of_rows_asks_the_network() -> None:
     threshold = network_threshold(embedder.student, embedder.anchors, probs)
 
     losses = embedder.starts.best_of_two(np.exp(log_pi), log_pi)[1]
-    assert (losses > threshold).mean() == 0.25
+    assert (losses > threshold).mean() == 0.1

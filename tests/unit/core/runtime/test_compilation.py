@@ -23,7 +23,7 @@ import json, sys
 from darksight_core.runtime import arrays, compilation
 from darksight_core.runtime.compiled import kernel
 
-def small(probs, points, columns, predicted, outcomes, plane, start, density, outlier, calibration, rule):
+def small(probs, mapped, points, columns, predicted, outcomes, model, rule):
     return len(probs)
 
 kernel.score_rows = kernel.numba.njit(small)

@@ -117,6 +117,8 @@ def test_compiled_equals_numpy_with_every_option(dof: float) -> None:
 @needs_numba
 def test_compiled_density_equals_numpy_everywhere() -> None:
     """The kernel reads lists, tiles and cones of the density as `Kde` does."""
+    import numba
+
     from darksight_core.runtime.compiled.densities import log_kde
 
     rng = np.random.default_rng(4)
@@ -124,7 +126,8 @@ def test_compiled_density_equals_numpy_everywhere() -> None:
     points = np.concatenate([rng.normal(size=(300, 2)) * scale for scale in (1.0, 5.0, 40.0, 1e4)])
     density = model_of(random_embedder(3), kde, random_outlier_score(3), np.empty(0)).density
 
-    found = [log_kde(x, y, density) for x, y in points]
+    call = numba.njit(lambda x, y, density: log_kde(x, y, density))
+    found = [call(x, y, density) for x, y in points]
 
     assert (kde.counts[:-64] == 0).any()
     np.testing.assert_allclose(found, kde.log_density(points), rtol=1e-9, atol=1e-6)
