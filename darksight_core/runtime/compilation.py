@@ -93,6 +93,8 @@ KERNEL = Kernel()
 
 def main() -> None:
     """Compile into the cache, or wait for the process that does."""
+    # The code is as fast as with level 3, and takes less time and memory to make.
+    os.environ.setdefault("NUMBA_OPT", "1")
     from darksight_core.runtime.kernel_cache import KernelCache, cache_folder
 
     with suppress(OSError):

@@ -44,18 +44,15 @@ def log_kde(x: float, y: float, density: Density) -> float:
         return float(math.log(total) + top - square)
     knot_x, knot_y, value = (place_x + 0.5) * float(SQUARES), (place_y + 0.5) * float(SQUARES), 0.0
     square_x, square_y = min(int(knot_x), SQUARES - 1), min(int(knot_y), SQUARES - 1)
+    weights_x, weights_y = _b_spline(knot_x - float(square_x)), _b_spline(knot_y - float(square_y))
     for i in range(4):
         for j in range(4):
-            weight = _b_spline(i, knot_x - float(square_x)) * _b_spline(j, knot_y - float(square_y))
-            value += weight * density.tiles[first, square_x + i, square_y + j]
+            value += weights_x[i] * weights_y[j] * density.tiles[first, square_x + i, square_y + j]
     return float(value - square)
 
 
 @compiled
-def _b_spline(number: int, t: float) -> float:
-    """Weight of one of the four cubic B-splines over a unit interval."""
-    if number == 0 or number == 3:
-        edge = t if number == 3 else 1.0 - t
-        return edge * edge * edge / 6.0
-    near = t if number == 1 else 1.0 - t
-    return (4.0 - (6.0 - 3.0 * near) * near * near) / 6.0
+def _b_spline(t: float) -> tuple[float, float, float, float]:
+    """Weights of the four cubic B-splines over a unit interval."""
+    near, far = (4.0 - (6.0 - 3.0 * t) * t * t) / 6.0, 1.0 - t
+    return far * far * far / 6.0, near, (4.0 - (6.0 - 3.0 * far) * far * far) / 6.0, t * t * t / 6.0
