@@ -83,7 +83,7 @@ odd = new[[scored.p_value.argmin()]]
 np.savez(args.out / "odd.npz", inputs=images[odd])
 program = torch.export.export(classifier, (torch.tensor(images[:2]),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
 torch.export.save(program, args.out / "classifier.pt2")
-heat = ("--method", "integrated", "--place", "network", "--steps", 512)
+heat = ("--method", "integrated", "--point", "network", "--steps", 512)
 attack = ("--attack", "in", "--budget", 0.1)
 answer = darksight("explain", "digits.safetensors", "classifier.pt2", "odd.npz", *heat, *attack, "--out", "why.png",
                    "--overwrite", "--json")  # fmt: skip

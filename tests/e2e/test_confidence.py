@@ -295,7 +295,7 @@ def test_evaluate_tells_people_what_figures_do_not_say(folder: Path) -> None:
     assert "foreign.npz? 300 foreign" in done.stdout
     assert " *" in done.stdout
     assert "No figure here is a threshold" in done.stdout
-    assert "left out, as asked" in done.stdout
+    assert "omitted as requested" in done.stdout
     assert "--held-out" in done.stderr
 
 

@@ -64,7 +64,7 @@ def test_heat_and_attack_go_to_a_folder(folder: Path) -> None:
     [
         (("model.safetensors", "classifier4.pt2", "pictures.npz", "--out", "x.npz"), "not shape (5, 4)"),
         (("model.safetensors", "classifier3.pt2", "bytes.npy", "--out", "x.npz"), "scale integers"),
-        (("model.safetensors", "pictures.npz", "pictures.npz", "--out", "x.npz"), "holds no program"),
+        (("model.safetensors", "pictures.npz", "pictures.npz", "--out", "x.npz"), "has no program"),
         (("model.safetensors", "classifier3.pt2", "pictures.npz", "--out", "x.npz", "--attack", "in"), "--budget"),
         (("model.safetensors", "classifier3.pt2", "none.npy", "--out", "x.npz"), "none.npy does not exist"),
     ],

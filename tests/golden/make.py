@@ -22,7 +22,7 @@ def main(folder: Path = FOLDER) -> int:
     path = folder / f"bundle_v{SCHEMA_VERSION}.safetensors"
     scores_path = folder / f"bundle_v{SCHEMA_VERSION}.scores.npz"
     if path.exists() or scores_path.exists():
-        sys.stderr.write(f"{path.name} or {scores_path.name} is there already; a golden file is never written again\n")
+        sys.stderr.write(f"{path.name} or {scores_path.name} already exists; golden files are never overwritten\n")
         return 2
     bundle = make_bundle(rows=400, classes=4, log_prior=np.log([0.4, 0.3, 0.2, 0.1]))
     probs = np.random.default_rng(2018).dirichlet(np.full(4, 0.4), 200).astype(np.float32)

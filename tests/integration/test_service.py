@@ -179,7 +179,7 @@ BAD = {
         "INVALID_ARGUMENT",
         r"prediction_ids\[2\]: 'a' is not unique",
     ),
-    "too few ids": (row_bytes(EVEN, EVEN, prediction_ids=["a"]), "INVALID_ARGUMENT", "1 for 2 rows"),
+    "too few ids": (row_bytes(EVEN, EVEN, prediction_ids=["a"]), "INVALID_ARGUMENT", "1 ids for 2 rows"),
     "empty id": (row_bytes(prediction_ids=[""]), "INVALID_ARGUMENT", r"prediction_ids\[0\]"),
     "bad batch id": (row_bytes(batch_id=b"x" * 16), "INVALID_ARGUMENT", "UUIDv7"),
     "old batch id": (row_bytes(batch_id=LONG_AGO), "INVALID_ARGUMENT", "seven days"),

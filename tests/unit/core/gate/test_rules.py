@@ -35,14 +35,17 @@ def test_the_gate_follows_the_list() -> None:
 
 
 def test_the_compiled_gate_follows_the_list() -> None:
-    """Without regions, compiled code gives valid rows the reason and decision of the list."""
-    outcome_of = pytest.importorskip("darksight_core.runtime.compiled.gate").outcome_of
+    """Without regions, the source of the compiled code gives valid rows the reason and decision of the list."""
+    decide = pytest.importorskip("darksight_core.runtime.compiled.gate").decide.py_func
+    even = np.full(2, 0.5)
     for case in gate_cases():
         if not case.gate.regions:
             rule = rule_of(case.gate)
             rows = np.flatnonzero(case.valid)
 
-            found = [rule.table[:, outcome_of(case.p_value[row], case.log_kde[row], rule)] for row in rows]
+            scores = [(np.nan, np.nan, float(log_kde), np.nan) for log_kde in case.log_kde]
+            outcomes = [decide(even, np.log(even), 0, scores[row], case.p_value[row], rule)[1] for row in rows]
+            found = [rule.table[:, outcome] for outcome in outcomes]
 
             assert [Reason(reason) for _, reason in found] == [case.reasons[row] for row in rows]
             assert [decision == Decision.ACCEPT for decision, _ in found] == [case.accepted[row] for row in rows]

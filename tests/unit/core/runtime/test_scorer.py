@@ -363,5 +363,5 @@ def test_scorer_refuses_known_rows_of_other_classes() -> None:
     """The outlier score must be of as many classes as the rows that come in."""
     embedder = random_embedder(3)
 
-    with pytest.raises(ConfigError, match="known rows of 4"):
+    with pytest.raises(ConfigError, match="outlier score has 4 classes"):
         Scorer(embedder, random_kde(embedder), random_outlier_score(4), random_calibration(), compiled=False)
