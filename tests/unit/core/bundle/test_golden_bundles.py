@@ -44,6 +44,6 @@ def test_golden_script_writes_once(tmp_path: Path, capsys: pytest.CaptureFixture
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     assert main(tmp_path) == 2
-    assert "never written again" in capsys.readouterr().err
+    assert "never overwritten" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     check_golden(tmp_path, SCHEMA_VERSION)
