@@ -224,6 +224,7 @@ def test_two_services_do_not_share_a_port(plain: Server, bundles: list[Path], tm
 def test_nothing_of_the_service_outlives_its_supervisor(bundles: list[Path], tmp_path: Path):
     """kill -9 of the parent: the children end by themselves."""
     server = start_server(tmp_path, {"digits": bundles[0]}, "--workers", "2")
+    wait_until(lambda: len(server.children()) == 3, what="all children to start")
     children = server.children()
 
     server.process.kill()
