@@ -39,7 +39,7 @@ __all__ = [
     "yield_to_operators",
 ]
 
-BUSY_SECONDS = 10.0
+BUSY_SECONDS = 30.0
 """How long a writer waits for another one on SQLite."""
 
 _YIELD_SECONDS = 1.0
