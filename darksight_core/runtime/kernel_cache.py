@@ -81,10 +81,12 @@ class KernelCache(caching.FunctionCache):
         return key in cache._cache_file._load_index()
 
     def load(self) -> Any:
-        """The compiled function, from the cache or compiled now; it takes arguments of this kind and no other."""
+        """The compiled function, from the cache or compiled now.
+
+        It must be called with arguments of this kind, which nothing checks: that would take numba as long as a row.
+        """
         if self._types not in score_rows.overloads:
             # OSError: the cache cannot be written to, but the code is there.
             with suppress(OSError):
                 score_rows.compile(self._types)
-            score_rows.disable_compile()
-        return score_rows
+        return score_rows.overloads[self._types].entry_point
