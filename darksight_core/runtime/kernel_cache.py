@@ -14,6 +14,7 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.runtime.nrt import rtsys
 
 from darksight_core.runtime.compiled.kernel import score_rows
 
@@ -79,6 +80,15 @@ class KernelCache(caching.FunctionCache):
         cache: Any = self
         key = cache._index_key(self._types, score_rows.targetctx.codegen())
         return key in cache._cache_file._load_index()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for these arguments, or nothing.
+
+        numba would set up all that it needs to compile, which takes 60 MB; the code needs its allocator alone.
+        """
+        cache: Any = self
+        rtsys.initialize(target_context)
+        return cache._load_overload(sig, target_context)
 
     def load(self) -> Any:
         """The compiled function, from the cache or compiled now.
