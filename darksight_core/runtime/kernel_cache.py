@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import add_symbol
 from numba.core import caching
-from numba.core.runtime.nrt import rtsys
+from numba.core.runtime._nrt_python import c_helpers
 
 from darksight_core.runtime.compiled.kernel import score_rows
 
@@ -84,10 +85,11 @@ class KernelCache(caching.FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The machine code for these arguments, or nothing.
 
-        numba would set up all that it needs to compile, which takes 60 MB; the code needs its allocator alone.
+        numba would set up all that it needs to compile, which takes 80 MB; the code needs its allocator alone.
         """
+        for name, address in c_helpers.items():
+            add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
         cache: Any = self
-        rtsys.initialize(target_context)
         return cache._load_overload(sig, target_context)
 
     def load(self) -> Any:
