@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite.binding import add_symbol
+from llvmlite.binding import add_symbol  # type: ignore[import-untyped]
 from numba.core import caching
-from numba.core.runtime._nrt_python import c_helpers
+from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-not-found]  # a C module
 
 from darksight_core.runtime.compiled.kernel import score_rows
 

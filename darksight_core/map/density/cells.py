@@ -313,4 +313,5 @@ def _design() -> tuple[Floats, Floats]:
     design = np.zeros((_SAMPLES, TILE))
     for shift, weight in enumerate(b_spline(knots - square)):
         design[np.arange(_SAMPLES), square + shift] = weight
-    return design, np.linalg.pinv(design)
+    inverse = np.asarray(np.linalg.pinv(design), dtype=np.float64)
+    return design, inverse
