@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from darksight_core.gate.gate import Gate
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.scored import Reason
-from darksight_core.scores.outlier import AXES, OutlierScore
+from darksight_core.scores.outlier import AXES, ClassGaussians, OutlierScore
+from darksight_core.scores.ranks import RankTransform
 from darksight_core.simplex import Floats
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Model",
     "Outlier",
     "Plane",
+    "Results",
     "Rule",
     "Start",
     "blank_arguments",
@@ -28,8 +30,8 @@ __all__ = [
     "rule_of",
 ]
 
-# Float64 results of a row but for its point, in the order of the fields of `ScoredBatch`.
-_COLUMNS = 7
+# Float64 results of a row, its point first, in the order of the fields of `ScoredBatch`.
+_RESULTS = 9
 
 _REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
 ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))
@@ -40,6 +42,9 @@ REJECT_SCORES = (None, "msp", "gen", "log_density", "log_kde", "outlier_score")
 
 # Those that are computed here may differ from numpy's by this much of themselves, or of one; measured are 1e-12.
 _COMPUTED, _CLOSE = ("msp", "gen"), 1e-9
+
+
+Results: TypeAlias = tuple[Floats, NDArray[np.int32], NDArray[np.int8]]
 
 
 class Plane(NamedTuple):
@@ -53,40 +58,44 @@ class Plane(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where searches start: the arrays of `Anchors` and of a `Network`."""
+    """Where searches start: the arrays of `Anchors` and of a `Network`.
 
-    points: Floats
+    `weights` has the weights of the anchors, then their points, (K, 2L + 5, M). `inputs` has the input weights of f_p,
+    then its biases, (2K + 1, H), and `heads` its output weights, then its output biases, (K, H + 1, 2).
+    """
+
     neighbours: NDArray[np.int64]
     weights: Floats
     inputs: NDArray[np.float32]
-    second: NDArray[np.float32]
     heads: NDArray[np.float32]
-    centres: NDArray[np.float32]
     network_above: float
 
 
 class Density(NamedTuple):
-    """The arrays of a `Kde`; `leaves` has starts and counts, (2, L + 64), and `cells` keys and widths, (2, L)."""
+    """The arrays of a `Kde`: `leaves` has starts and counts, and of the cells keys and widths, (4, L + 64)."""
 
-    frame: Floats
-    cells: NDArray[np.int64]
     leaves: NDArray[np.int64]
     anchors: Floats
-    tiles: NDArray[np.float32]
     terms: Floats
+    tiles: NDArray[np.float32]
+    cells: int
+    x: float
+    y: float
+    side: float
     bandwidth: float
     log_norm: float
 
 
 class Outlier(NamedTuple):
-    """The arrays of an `OutlierScore`: Gaussians of log-ratios, then of directions; a rank is scores over log ranks."""
+    """The arrays of an `OutlierScore`: Gaussians of log-ratios, then of directions, and ranks.
+
+    The last entry of each of the `axes` is the precision along it, and the last of all that of the other axes,
+    (2, r + 1, K + 1). `ranks` are scores over log ranks, of GEN, of log-ratios and of directions, (3, 2, m).
+    """
 
     means: NDArray[np.float32]
     axes: Floats
-    precisions: Floats
-    gen_rank: Floats
-    log_ratio_rank: Floats
-    direction_rank: Floats
+    ranks: Floats
     gen_slope: float
     log_ratio_slope: float
     direction_slope: float
@@ -125,42 +134,58 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         steps=embedder.refine_steps,
         inside_steps=embedder.inside_steps,
     )
+    anchors, network = embedder.starts, embedder.network
     start = Start(
-        points=embedder.starts.points,
-        neighbours=embedder.starts.neighbours,
-        weights=embedder.starts.weights,
-        **embedder.network.tensors(),
+        neighbours=anchors.neighbours,
+        weights=np.concatenate([anchors.weights, anchors.points.transpose(0, 2, 1)], axis=1),
+        inputs=np.concatenate([network.inputs, network.second]),
+        heads=np.concatenate([network.heads, network.centres[:, None]], axis=1),
         network_above=float(embedder.network_above),
     )
+    leaves = np.zeros((4, len(kde.starts)), dtype=np.int64)
+    leaves[:2] = kde.starts, kde.counts
+    leaves[2:, : len(kde.keys)] = kde.keys, kde.widths
+    x, y, side = kde.frame.tolist()
     density = Density(
-        frame=kde.frame,
-        cells=np.stack([kde.keys, kde.widths]),
-        leaves=np.stack([kde.starts, kde.counts]).astype(np.int64),
+        leaves=leaves,
         anchors=kde.anchors,
-        tiles=kde.tiles,
         terms=kde.terms,
+        tiles=kde.tiles,
+        cells=len(kde.keys),
+        x=x,
+        y=y,
+        side=side,
         bandwidth=float(kde.bandwidth),
         log_norm=math.log(embedder.student.dof / (2.0 * math.pi)),
     )
+    ranks = outlier_score.ranks()
+    gen_slope, log_ratio_slope, direction_slope = (float(rank.slope) for rank in ranks.values())
     pair = (outlier_score.log_ratios, outlier_score.directions)
-    gen_rank, log_ratio_rank, direction_rank = outlier_score.ranks().values()
     outlier = Outlier(
         means=np.stack([gaussians.means for gaussians in pair]),
-        axes=np.stack([_filled(gaussians.axes, AXES) for gaussians in pair]),
-        precisions=np.stack([_filled(gaussians.precisions, AXES + 1, before=1) for gaussians in pair]),
-        gen_rank=np.stack([gen_rank.scores, gen_rank.log_ranks]),
-        log_ratio_rank=np.stack([log_ratio_rank.scores, log_ratio_rank.log_ranks]),
-        direction_rank=np.stack([direction_rank.scores, direction_rank.log_ranks]),
-        gen_slope=float(gen_rank.slope),
-        log_ratio_slope=float(log_ratio_rank.slope),
-        direction_slope=float(direction_rank.slope),
+        axes=np.stack([_axes(gaussians) for gaussians in pair]),
+        ranks=_ranks(list(ranks.values())),
+        gen_slope=gen_slope,
+        log_ratio_slope=log_ratio_slope,
+        direction_slope=direction_slope,
     )
     return _fixed(Model(plane, start, density, outlier, calibration))
 
 
-def _filled(values: Floats, length: int, before: int = 0) -> Floats:
-    """An array (m, ...) filled up with zeros to a length, in front of its last entries."""
-    return np.insert(values, len(values) - before, np.zeros((length - len(values), *values.shape[1:])), axis=0)
+def _axes(gaussians: ClassGaussians) -> Floats:
+    """Axes and precisions as in `Outlier`, (r + 1, K + 1), with zeros for axes that are not there."""
+    count, classes = gaussians.axes.shape
+    axes = np.zeros((AXES + 1, classes + 1))
+    axes[:count, :classes], axes[:count, classes] = gaussians.axes, gaussians.precisions[:-1]
+    axes[AXES, classes] = gaussians.precisions[-1]
+    return axes
+
+
+def _ranks(ranks: list[RankTransform]) -> Floats:
+    """Scores and log ranks, (k, 2, m): shorter ones go on with their last."""
+    length = max(len(rank.scores) for rank in ranks)
+    pairs = [np.stack([rank.scores, rank.log_ranks]) for rank in ranks]
+    return np.stack([np.pad(pair, ((0, 0), (0, length - pair.shape[1])), mode="edge") for pair in pairs])
 
 
 def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
@@ -185,17 +210,17 @@ def blank_arguments() -> tuple[Any, ...]:
     single = cube.astype(np.float32)
     plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
     flat = table.astype(np.float32)
-    start = Start(cube, longs, cube, flat, flat, single, flat, network_above=0.0)
-    density = Density(line, longs, longs, table, single, table, bandwidth=0.0, log_norm=0.0)
-    outlier = Outlier(single, cube, table, table, table, table, 0.0, 0.0, 0.0)
+    start = Start(longs, cube, flat, single, network_above=0.0)
+    density = Density(longs, table, table, single, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
+    outlier = Outlier(single, cube, cube, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
     rule = Rule(table.astype(np.int8), score=0, threshold=0.0, closeness=0.0, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
     return (table, table, *blank_results(0), model, _fixed(rule))
 
 
-def blank_results(n: int) -> tuple[Floats, Floats, NDArray[np.int32], NDArray[np.int8]]:
+def blank_results(n: int) -> Results:
     """Room for what the kernel says about n rows."""
-    return np.empty((n, 2)), np.empty((_COLUMNS, n)), np.empty(n, dtype=np.int32), np.empty((2, n), dtype=np.int8)
+    return np.empty((_RESULTS, n)), np.empty(n, dtype=np.int32), np.empty((2, n), dtype=np.int8)
 
 
 _Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])

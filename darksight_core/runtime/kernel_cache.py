@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import add_symbol  # type: ignore[import-untyped]
 from numba.core import caching
+from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-not-found]  # a C module
 
 from darksight_core.runtime.compiled.kernel import score_rows
 
@@ -80,11 +82,23 @@ class KernelCache(caching.FunctionCache):
         key = cache._index_key(self._types, score_rows.targetctx.codegen())
         return key in cache._cache_file._load_index()
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for these arguments, or nothing.
+
+        numba would set up all that it needs to compile, which takes 80 MB; the code needs its allocator alone.
+        """
+        for name, address in c_helpers.items():
+            add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+        cache: Any = self
+        return cache._load_overload(sig, target_context)
+
     def load(self) -> Any:
-        """The compiled function, from the cache or compiled now; it takes arguments of this kind and no other."""
+        """The compiled function, from the cache or compiled now.
+
+        It must be called with arguments of this kind, which nothing checks: that would take numba as long as a row.
+        """
         if self._types not in score_rows.overloads:
             # OSError: the cache cannot be written to, but the code is there.
             with suppress(OSError):
                 score_rows.compile(self._types)
-            score_rows.disable_compile()
-        return score_rows
+        return score_rows.overloads[self._types].entry_point

@@ -27,7 +27,7 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
-from darksight_core.runtime.arrays import Model, Rule, blank_results, model_of, rule_of
+from darksight_core.runtime.arrays import Model, Results, Rule, blank_results, model_of, rule_of
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
@@ -166,15 +166,19 @@ class Scorer:
 
     def run(self, kernel: Callable[..., int], rows: Floats, rule: Rule) -> tuple[ScoredBatch, int]:
         """Rows scored and decided by the compiled kernel, and how many are close to the threshold."""
+        (results, predicted, outcomes), close = self.run_raw(kernel, rows, rule)
+        batch: Any = ScoredBatch  # mypy does not count the rows of an array
+        return batch(results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0), close
+
+    def run_raw(self, kernel: Callable[..., int], rows: Floats, rule: Rule) -> tuple[Results, int]:
+        """The same as arrays: float64 results (9, n), classes (n,), and decisions over reasons (2, n)."""
         mapped = _WHOLE
         if not self.embedder.is_whole:
             # Of rows that are not on the simplex the kernel makes nothing.
             with np.errstate(all="ignore"):
-                mapped = self.embedder.shown(log_probs(rows))
-        points, columns, predicted, outcomes = results = blank_results(len(rows))
-        close = kernel(rows, np.ascontiguousarray(mapped), *results, self.model, rule)
-        batch: Any = ScoredBatch  # mypy does not count the rows of an array
-        return batch(points, *columns, predicted, *outcomes, predicted >= 0), close
+                mapped = np.ascontiguousarray(self.embedder.shown(log_probs(rows)))
+        results = blank_results(len(rows))
+        return results, kernel(rows, mapped, *results, self.model, rule)
 
     def read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order; ShapeError if they are none."""

@@ -61,7 +61,10 @@ def data_sets() -> dict[str, Predictions]:
 
     found = {name: results.DATA / name / "test.npz" for name in _FILES}
     read = {name: read_predictions(path) for name, path in found.items() if path.exists()}
-    return read or {"digits": from_arrays(*results.digits_probs())}
+    if read:
+        return read
+    probs, labels = results.digits_probs()
+    return {"digits": from_arrays(probs, labels=labels)}
 
 
 class Bundles:

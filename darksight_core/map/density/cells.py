@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -231,8 +232,9 @@ def _try_tile(terms: _Terms, side: float, h: float, core: float) -> tuple[Floats
     exact = np.log(along @ up.T)
     squares = np.add.outer((side * ticks - mean[0]) ** 2, (side * ticks - mean[1]) ** 2)
     is_core = bool((exact - squares / (2.0 * h**2)).max() + offset > core)
-    coefficients = _FIT @ exact @ _FIT.T
-    error = np.abs(_DESIGN @ coefficients @ _DESIGN.T - exact).max()
+    design, inverse = _design()
+    coefficients = inverse @ exact @ inverse.T
+    error = np.abs(design @ coefficients @ design.T - exact).max()
     is_accurate = error < _SAFETY * (CORE_ERROR if is_core else TAIL_ERROR)
     return coefficients + offset if is_accurate else None, is_core
 
@@ -300,15 +302,16 @@ def squared_norms(vectors: Floats) -> Floats:
     return square
 
 
-def _design() -> Floats:
-    """Value of each B-spline at each sample along one side of a tile, (33, 11)."""
+@cache
+def _design() -> tuple[Floats, Floats]:
+    """Value of each B-spline at each sample along one side of a tile, (33, 11), and the pseudo-inverse.
+
+    Computed when it is first needed: a process that only scores does without LAPACK, which takes 2 MB.
+    """
     knots = np.linspace(0.0, SQUARES, _SAMPLES)
     square = np.minimum(knots.astype(np.int64), SQUARES - 1)
     design = np.zeros((_SAMPLES, TILE))
     for shift, weight in enumerate(b_spline(knots - square)):
         design[np.arange(_SAMPLES), square + shift] = weight
-    return design
-
-
-_DESIGN = _design()
-_FIT = np.linalg.pinv(_DESIGN)
+    inverse = np.asarray(np.linalg.pinv(design), dtype=np.float64)
+    return design, inverse

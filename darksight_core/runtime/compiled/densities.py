@@ -14,8 +14,8 @@ from darksight_core.runtime.compiled.numerics import compiled, count_not_above
 @compiled
 def log_kde(x: float, y: float, density: Density) -> float:
     """log p(y) of the kernel density."""
-    across_x, across_y = (x - density.frame[0]) / density.frame[2], (y - density.frame[1]) / density.frame[2]
-    keys, widths = density.cells[0], density.cells[1]
+    across_x, across_y = (x - density.x) / density.side, (y - density.y) / density.side
+    starts, counts, keys, widths = density.leaves[0], density.leaves[1], density.leaves[2], density.leaves[3]
     if 0.0 <= across_x < 1.0 and 0.0 <= across_y < 1.0:
         scale = float(1 << LEVELS)
         fine_x, fine_y = min(across_x * scale, scale - 1.0), min(across_y * scale, scale - 1.0)
@@ -23,7 +23,7 @@ def log_kde(x: float, y: float, density: Density) -> float:
         key = 0
         for bit in range(LEVELS):
             key |= (cell_x >> bit & 1) << 2 * bit | (cell_y >> bit & 1) << 2 * bit + 1
-        leaf = count_not_above(keys, key) - 1
+        leaf = count_not_above(keys[: density.cells], key) - 1
         place_x = (fine_x - float(cell_x & -widths[leaf])) / float(widths[leaf]) - 0.5
         place_y = (fine_y - float(cell_y & -widths[leaf])) / float(widths[leaf]) - 0.5
     else:
@@ -31,10 +31,10 @@ def log_kde(x: float, y: float, density: Density) -> float:
         flat = abs(place_x) >= abs(place_y)
         along, towards = (place_y, place_x) if flat else (place_x, place_y)
         segment = min(int((along / abs(towards) + 1.0) * 0.5 * float(CONES)), CONES - 1)
-        leaf = len(keys) + ((0 if flat else 2) + (1 if towards < 0.0 else 0)) * CONES + segment
+        leaf = density.cells + ((0 if flat else 2) + (1 if towards < 0.0 else 0)) * CONES + segment
     gap_x, gap_y = x - density.anchors[leaf, 0], y - density.anchors[leaf, 1]
     square = (gap_x * gap_x + gap_y * gap_y) / (2.0 * density.bandwidth * density.bandwidth)
-    first, count = density.leaves[0, leaf], density.leaves[1, leaf]
+    first, count = starts[leaf], counts[leaf]
     if count > 0:
         top, total = -np.inf, 0.0
         for j in range(first, first + count):

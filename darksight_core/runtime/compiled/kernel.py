@@ -26,8 +26,7 @@ _BLOCK, _NUMBERS = 64, 4096
 def _score_rows(
     probs: Floats,
     mapped: Floats,
-    points: Floats,
-    columns: Floats,
+    results: Floats,
     predicted: NDArray[np.int32],
     outcomes: NDArray[np.int8],
     model: Model,
@@ -35,9 +34,9 @@ def _score_rows(
 ) -> int:
     """Score rows (n, n_inputs) and decide on them; the number of rows that are close to the threshold.
 
-    `mapped` has their log-probabilities as the map shows them, (n, K), or nothing if it shows them as they are. Results
-    go to `points` (n, 2), `columns` (7, n), `predicted` (n,), and `outcomes` (2, n), decisions over reasons. Of a row
-    that is not on the simplex they are NaN, and its class is -1.
+    `mapped` has their log-probabilities as the map shows them, (n, K), or nothing if it shows them as they are. What is
+    found goes to `results` (9, n), `predicted` (n,), and `outcomes` (2, n), decisions over reasons. Of a row that is
+    not on the simplex all results are NaN, and its class is -1.
     """
     plane, start, density, outlier, calibration = model
     (count, inputs), classes, is_whole, close = probs.shape, plane.theta.shape[1], len(mapped) == 0, 0
@@ -83,20 +82,18 @@ def _score_rows(
                 here[LOSS, i], here[LOG_TOTAL, i] = there[LOSS, 0], there[LOG_TOTAL, 0]
         for i in range(n):
             number, label, outcome = first + i, predicted[first + i], INVALID
-            results = (np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan)
-            points[number, 0] = points[number, 1] = np.nan
+            found = (np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan)
             if label >= 0:
-                points[number, 0], points[number, 1] = at[0, i], at[1, i]
-                log_density, gen_score = here[LOG_TOTAL, i] + density.log_norm, gen(pi[i], label, kept)
-                on_map = log_kde(at[0, i], at[1, i], density)
+                x, y, gen_score = at[0, i], at[1, i], gen(pi[i], label, kept)
+                log_density, on_map = here[LOG_TOTAL, i] + density.log_norm, log_kde(x, y, density)
                 score = outlier_score(log_pi[i], label, gen_score, outlier, row, residual)
                 p_value = (1.0 + count_not_above(calibration, score)) / (1.0 + len(calibration))
                 scores = (gen_score, log_density, on_map, score)
                 confidence, outcome = decide(pi[i], log_pi[i], label, scores, p_value, rule)
-                results = (log_density, on_map, here[LOSS, i], score, p_value, confidence, pi[i, label])
+                found = (x, y, log_density, on_map, here[LOSS, i], score, p_value, confidence, pi[i, label])
                 close += 1 if abs(confidence - rule.threshold) <= rule.closeness else 0
-            for j in range(len(results)):
-                columns[j, number] = results[j]
+            for j in range(len(found)):
+                results[j, number] = found[j]
             outcomes[0, number], outcomes[1, number] = rule.table[0, outcome], rule.table[1, outcome]
     return close
 

@@ -54,17 +54,17 @@ def outlier_score(
     for k in range(len(row)):
         row[k] -= mean
         square += row[k] * row[k]
-    total = GEN_WEIGHT * _log_rank(gen_score, outlier.gen_rank, outlier.gen_slope)
+    total = GEN_WEIGHT * _log_rank(gen_score, outlier.ranks[0], outlier.gen_slope)
     distance = _distance(row, 1.0, label, 0, outlier, residual)
-    total += _log_rank(-distance, outlier.log_ratio_rank, outlier.log_ratio_slope)
+    total += _log_rank(-distance, outlier.ranks[1], outlier.log_ratio_slope)
     distance = _distance(row, 1.0 / max(math.sqrt(square), SHORTEST), label, 1, outlier, residual)
-    return float(total + _log_rank(-distance, outlier.direction_rank, outlier.direction_slope))
+    return float(total + _log_rank(-distance, outlier.ranks[2], outlier.direction_slope))
 
 
 @compiled
 def _distance(row: Floats, scale: float, label: int, kind: int, outlier: Outlier, residual: Floats) -> float:
     """Distance of scaled log-ratios, kind 0, or of a direction, kind 1, from the mean of a class."""
-    axes, precisions, rest, total = outlier.axes, outlier.precisions, 0.0, 0.0
+    axes, last, rest, total = outlier.axes, len(row), 0.0, 0.0
     for k in range(len(row)):
         residual[k] = scale * row[k] - outlier.means[kind, label, k]
         rest += residual[k] * residual[k]
@@ -77,9 +77,9 @@ def _distance(row: Floats, scale: float, label: int, kind: int, outlier: Outlier
             c += residual[k] * axes[kind, j + 2, k]
             d += residual[k] * axes[kind, j + 3, k]
         rest -= a * a + b * b + c * c + d * d
-        total += precisions[kind, j] * a * a + precisions[kind, j + 1] * b * b
-        total += precisions[kind, j + 2] * c * c + precisions[kind, j + 3] * d * d
-    return float(total + precisions[kind, AXES] * max(rest, 0.0))
+        total += axes[kind, j, last] * a * a + axes[kind, j + 1, last] * b * b
+        total += axes[kind, j + 2, last] * c * c + axes[kind, j + 3, last] * d * d
+    return float(total + axes[kind, AXES, last] * max(rest, 0.0))
 
 
 @compiled

