@@ -246,7 +246,7 @@ def test_images_are_bytes_and_bad_ones_refused(tmp_path: Path) -> None:
     assert (images == 255).all()
     with pytest.raises(ConfigError, match="2 images, but the predictions have 3 rows"):
         read_images(tmp_path / "images.npy", 3)
-    with pytest.raises(ConfigError, match=r"is no \.npy or \.npz"):
+    with pytest.raises(ConfigError, match=r"is not an \.npy or \.npz"):
         read_images(tmp_path / "text.npz", 2)
     with pytest.raises(ConfigError, match="does not exist"):
         read_images(tmp_path / "none.npz", 2)
