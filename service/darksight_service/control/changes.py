@@ -62,14 +62,16 @@ class Control:
         self.regions = Regions(registry, store, self._record, self._sync)
 
     def model(self, name: str) -> ModelState:
-        """The state of a model."""
+        """The state of a model, with the changes that other workers have made."""
+        self._registry.refresh()
         found = self._registry.state.models.get(name)
         if found is None:
             raise NotFoundError(f"model {name[:_MAX_NAME]!r} does not exist", field="model")
         return found
 
     def models(self) -> dict[str, ModelState]:
-        """The state of all models."""
+        """The state of all models, with the changes that other workers have made."""
+        self._registry.refresh()
         return dict(self._registry.state.models)
 
     def facts(self, model: str, version: str) -> Facts:
@@ -79,6 +81,7 @@ class Control:
     def deploy(self, model: str, path: str, *, activate: bool, author: str) -> str:
         """Add a file of the bundle directory to a model; returns its version."""
         check_name(model)
+        self._sync()
         # Read and verified before it is recorded.
         bundle = self._registry.load(path)
         if activate:
@@ -96,12 +99,14 @@ class Control:
 
     def activate(self, model: str, version: str, *, author: str) -> None:
         """Make a version the active one."""
+        self._sync()
         version = find_version(model, self.model(model), version)
         self._registry.version(model, version).get_ready()
         self._record("activate", model, {"version": version}, author)
 
     def roll_back(self, model: str, *, author: str) -> None:
         """Activate the previous version again."""
+        self._sync()
         state = self.model(model)
         if not state.previous:
             raise RefusedError(f"model {model!r} has no previous version to roll back to")
@@ -110,9 +115,10 @@ class Control:
 
     def shadow(self, model: str, version: str, *, author: str) -> None:
         """Set the shadow version; an empty one for none."""
+        self._sync()
         state = self.model(model)
         if version:
-            version = find_version(model, self.model(model), version)
+            version = find_version(model, state, version)
             if version == state.active:
                 raise RefusedError("the active version cannot be its own shadow")
             self._registry.version(model, version).get_ready()
@@ -120,6 +126,7 @@ class Control:
 
     def set_policy(self, model: str, policy: PolicyOverride, *, author: str, comment: str) -> ActiveModel:
         """Override the gate of the active version; returns the active model under it."""
+        self._sync()
         active = self._registry.get(model).bundle
         check_policy(active, policy)
         payload = {"version": active.version, **policy.as_dict()}
@@ -134,6 +141,7 @@ class Control:
         self, model: str, policy: PolicyOverride, since_ms: int, until_ms: int
     ) -> tuple[DecisionCounts, DecisionCounts]:
         """Decisions on stored points of the active version, as they were and as a policy would have made them."""
+        self._registry.refresh()
         active = self._registry.get(model)
         check_policy(active.bundle, policy)
         gate, _ = effective_gate(active.bundle, policy)

@@ -17,6 +17,7 @@ from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.scoring.service import ScoringService
 from darksight_service.store.ids import prediction_id
+from darksight_service.store.store import Store
 
 from darksight_core.bundle import write_bundle
 from darksight_core.runtime.scorer import Scorer
@@ -226,3 +227,28 @@ def test_a_region_of_a_pinned_version_expires(tmp_path: Path, registry: Registry
 
     assert len(before) == 1
     assert timed.get("m", version).gate.regions == ()
+
+
+def test_a_worker_sees_what_another_one_changed(tmp_path: Path) -> None:
+    """A version that one worker deployed is activated and listed by another that has not looked at the state file."""
+    (tmp_path / "bundles").mkdir()
+    write_bundle(tmp_path / "bundles" / "old.safetensors", make_bundle(rows=400, seed=1))
+    new = write_bundle(tmp_path / "bundles" / "new.safetensors", make_bundle(rows=400, seed=2))
+    state_file = StateFile(tmp_path / "registry.json")
+    with Store.open(f"sqlite:///{tmp_path / 'points.db'}", auto_upgrade=True) as store:
+        first, second = (
+            Control(
+                Registry(state_file, tmp_path / "bundles", Counts(tmp_path / "counts", worker)),
+                state_file,
+                lambda: store,
+            )
+            for worker in range(2)
+        )
+
+        old = first.deploy("m", "old.safetensors", activate=True, author="a")
+        assert set(second.models()["m"].versions) == {old}
+        first.deploy("m", "new.safetensors", activate=False, author="a")
+        second.activate("m", new, author="b")
+        first.roll_back("m", author="a")
+
+        assert second.model("m").active == old
