@@ -5,7 +5,11 @@ itself: it starts another one that fills the cache, and loads from there. Of pro
 workers of a service, one compiles and the others wait for it. Where no cache can be written, as in a read-only
 container without one, each process compiles for itself, in the background.
 
-    python -m darksight_core.runtime.compilation        compiles into the cache, as the build of an image does
+    python -m darksight_core.runtime.compilation                        compiles for this CPU
+    python -m darksight_core.runtime.compilation x86-64-v3 generic      for CPUs by name, as the build of an image does
+
+The image is built on one machine and runs on others, so its code is for CPUs that the build names. A process uses the
+code for the first of them that its own CPU can run.
 """
 
 from __future__ import annotations
@@ -13,15 +17,21 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from darksight_core.runtime.arrays import blank_arguments
 
-__all__ = ["KERNEL", "Kernel", "main"]
+__all__ = ["KERNEL", "Kernel", "cache_folder", "main"]
+
+_MODULE = "darksight_core.runtime.compilation"
+# Flags of /proc/cpuinfo that a CPU has which runs code for this one.
+_FLAGS = {"generic": set(), "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}}
 
 
 class Kernel:
@@ -63,6 +73,7 @@ class Kernel:
         return self.score_rows is not None
 
     def _load(self) -> None:
+        _use_named_cpu()
         from darksight_core.runtime.kernel_cache import KernelCache
 
         cache = KernelCache(blank_arguments())
@@ -70,7 +81,7 @@ class Kernel:
             self.on_event("compiling")
             with suppress(OSError), self._stopping:
                 if not self._stops:
-                    self._compiler = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.DEVNULL)
+                    self._compiler = subprocess.Popen([sys.executable, "-m", _MODULE], stdout=subprocess.DEVNULL)
             if self._compiler is not None:
                 self._compiler.wait()
         if not self._stops:
@@ -91,11 +102,63 @@ KERNEL = Kernel()
 """The kernel of this process."""
 
 
-def main() -> None:
-    """Compile into the cache, or wait for the process that does."""
+def cache_folder() -> Path:
+    """NUMBA_CACHE_DIR; else a folder of the package, if it can be written to or is filled; else one of the user."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if named:
+        return Path(named, "darksight")
+    beside = Path(__file__).parent / "compiled" / "__pycache__"
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK) or any(beside.glob("*.nbi")):
+        return beside
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "darksight", "kernel")
+
+
+def _use_named_cpu() -> None:
+    """Have numba use the code for the first CPU that the cache names and this machine can run."""
+    with suppress(OSError):
+        named = (cache_folder() / "cpus").read_text(encoding="utf-8").split()
+        usable = [cpu for cpu in named if _can_run(cpu)]
+        if usable:
+            # numba would otherwise add the features of this machine.
+            os.environ |= {"NUMBA_CPU_NAME": usable[0], "NUMBA_CPU_FEATURES": ""}
+
+
+def _can_run(cpu: str) -> bool:
+    found: set[str] = set()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("flags"):
+                found = set(line.split())
+                break
+    return _FLAGS[cpu] <= found
+
+
+def _compile_for(cpus: list[str]) -> None:
+    """Compile for CPUs by name, each in a process of its own, and write their names down."""
+    unknown = set(cpus) - set(_FLAGS)
+    if unknown:
+        raise SystemExit(f"no CPU {', '.join(sorted(unknown))}; known are {', '.join(_FLAGS)}")
+    # Elsewhere than on x86 there is one choice.
+    named = [cpu for cpu in cpus if cpu == "generic" or platform.machine() in ("x86_64", "AMD64")]
+    for cpu in named:
+        environment = {**os.environ, "NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""}
+        subprocess.run([sys.executable, "-m", _MODULE], env=environment, check=True)
+    (cache_folder() / "cpus").write_text("\n".join(named) + "\n", encoding="utf-8")
+
+
+def main(cpus: list[str] | None = None) -> None:
+    """Compile into the cache, or wait for the process that does.
+
+    Parameters
+    ----------
+    cpus
+        Names of the CPUs, the best one first; by default the one of this machine.
+    """
+    if cpus:
+        return _compile_for(cpus)
     # The code is as fast as with level 3, and takes less time and memory to make.
     os.environ.setdefault("NUMBA_OPT", "1")
-    from darksight_core.runtime.kernel_cache import KernelCache, cache_folder
+    from darksight_core.runtime.kernel_cache import KernelCache
 
     with suppress(OSError):
         # A process that serves meanwhile comes first.
@@ -114,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

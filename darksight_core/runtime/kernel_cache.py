@@ -7,7 +7,6 @@ stage, takes constants from others, and may be compiled into an image that is re
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,13 @@ from llvmlite.binding import add_symbol  # type: ignore[import-untyped]
 from numba.core import caching
 from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-not-found]  # a C module
 
+from darksight_core.runtime.compilation import cache_folder
 from darksight_core.runtime.compiled.kernel import score_rows
 
-__all__ = ["KernelCache", "cache_folder"]
+__all__ = ["KernelCache"]
 
 # All that the kernel is compiled from: a change anywhere here makes machine code stale.
 _SOURCES = ("map", "runtime", "scores", "simplex.py")
-
-
-def cache_folder() -> Path:
-    """NUMBA_CACHE_DIR; else a folder of the package, if it can be written to or is filled; else one of the user."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if named:
-        return Path(named, "darksight")
-    beside = Path(__file__).parent / "compiled" / "__pycache__"
-    if os.access(beside if beside.exists() else beside.parent, os.W_OK) or any(beside.glob("*.nbi")):
-        return beside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "darksight", "kernel")
 
 
 def _digest() -> str:

@@ -153,6 +153,7 @@ def test_container_is_small_and_powerless() -> None:
     assert "ARG EXTRAS=service\n" in text
     assert re.search(r"(?m)^USER 10001", text)
     assert 'ENTRYPOINT ["darksight"]' in text
+    assert "python -m darksight_core.runtime.compilation x86-64-v3 generic" in text
     for source in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", text):
         assert all((ROOT / name).exists() for name in source.split())
 

@@ -126,3 +126,32 @@ def test_long_compilation_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     assert kernel.wait(60.0)
     assert events == ["compiling", "loaded"]
+
+
+def test_code_for_a_named_cpu_is_used_on_another_machine(tmp_path: Path) -> None:
+    """What was compiled for a CPU by name is loaded where the cache names it, though numba would name this CPU."""
+    environment = small_kernel(tmp_path)
+    program = """
+from darksight_core.runtime import compilation
+compilation._use_named_cpu()
+import small
+from darksight_core.runtime.kernel_cache import KernelCache
+cache = KernelCache(small.arrays.blank_arguments())
+print(cache.is_filled, callable(cache.load()))
+"""
+
+    def once(**more: str) -> str:
+        process = run(program, environment | more)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out.strip()
+
+    assert once(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="") == "False True"
+    (tmp_path / "cache" / "darksight" / "cpus").write_text("generic\n")
+    assert once() == "True True"
+
+
+def test_a_cpu_that_is_not_known_is_refused() -> None:
+    """The build of an image fails at once and names the CPUs that it can compile for."""
+    with pytest.raises(SystemExit, match="no CPU z80; known are generic, x86-64-v3"):
+        compilation.main(["z80"])
