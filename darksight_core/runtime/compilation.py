@@ -7,9 +7,6 @@ container without one, each process compiles for itself, in the background.
 
     python -m darksight_core.runtime.compilation                        compiles for this CPU
     python -m darksight_core.runtime.compilation x86-64-v3 generic      for CPUs by name, as the build of an image does
-
-The image is built on one machine and runs on others, so its code is for CPUs that the build names. A process uses the
-code for the first of them that its own CPU can run.
 """
 
 from __future__ import annotations
@@ -23,15 +20,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from darksight_core.runtime.arrays import blank_arguments
+from darksight_core.runtime.cpus import CPUS, cache_folder, use_named_cpu
 
-__all__ = ["KERNEL", "Kernel", "cache_folder", "main"]
+__all__ = ["KERNEL", "Kernel", "main"]
 
 _MODULE = "darksight_core.runtime.compilation"
-# Flags of /proc/cpuinfo that a CPU has which runs code for this one.
-_FLAGS = {"generic": set(), "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}}
 
 
 class Kernel:
@@ -73,7 +68,7 @@ class Kernel:
         return self.score_rows is not None
 
     def _load(self) -> None:
-        _use_named_cpu()
+        use_named_cpu()
         from darksight_core.runtime.kernel_cache import KernelCache
 
         cache = KernelCache(blank_arguments())
@@ -102,42 +97,11 @@ KERNEL = Kernel()
 """The kernel of this process."""
 
 
-def cache_folder() -> Path:
-    """NUMBA_CACHE_DIR; else a folder of the package, if it can be written to or is filled; else one of the user."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if named:
-        return Path(named, "darksight")
-    beside = Path(__file__).parent / "compiled" / "__pycache__"
-    if os.access(beside if beside.exists() else beside.parent, os.W_OK) or any(beside.glob("*.nbi")):
-        return beside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "darksight", "kernel")
-
-
-def _use_named_cpu() -> None:
-    """Have numba use the code for the first CPU that the cache names and this machine can run."""
-    with suppress(OSError):
-        named = (cache_folder() / "cpus").read_text(encoding="utf-8").split()
-        usable = [cpu for cpu in named if _can_run(cpu)]
-        if usable:
-            # numba would otherwise add the features of this machine.
-            os.environ |= {"NUMBA_CPU_NAME": usable[0], "NUMBA_CPU_FEATURES": ""}
-
-
-def _can_run(cpu: str) -> bool:
-    found: set[str] = set()
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
-                found = set(line.split())
-                break
-    return _FLAGS[cpu] <= found
-
-
 def _compile_for(cpus: list[str]) -> None:
     """Compile for CPUs by name, each in a process of its own, and write their names down."""
-    unknown = set(cpus) - set(_FLAGS)
+    unknown = set(cpus) - set(CPUS)
     if unknown:
-        raise SystemExit(f"no CPU {', '.join(sorted(unknown))}; known are {', '.join(_FLAGS)}")
+        raise SystemExit(f"no CPU {', '.join(sorted(unknown))}; known are {', '.join(CPUS)}")
     # Elsewhere than on x86 there is one choice.
     named = [cpu for cpu in cpus if cpu == "generic" or platform.machine() in ("x86_64", "AMD64")]
     for cpu in named:

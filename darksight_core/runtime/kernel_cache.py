@@ -16,8 +16,8 @@ from llvmlite.binding import add_symbol  # type: ignore[import-untyped]
 from numba.core import caching
 from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-not-found]  # a C module
 
-from darksight_core.runtime.compilation import cache_folder
 from darksight_core.runtime.compiled.kernel import score_rows
+from darksight_core.runtime.cpus import cache_folder
 
 __all__ = ["KernelCache"]
 

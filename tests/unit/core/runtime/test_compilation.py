@@ -132,8 +132,8 @@ def test_code_for_a_named_cpu_is_used_on_another_machine(tmp_path: Path) -> None
     """What was compiled for a CPU by name is loaded where the cache names it, though numba would name this CPU."""
     environment = small_kernel(tmp_path)
     program = """
-from darksight_core.runtime import compilation
-compilation._use_named_cpu()
+from darksight_core.runtime.cpus import use_named_cpu
+use_named_cpu()
 import small
 from darksight_core.runtime.kernel_cache import KernelCache
 cache = KernelCache(small.arrays.blank_arguments())
