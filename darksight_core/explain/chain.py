@@ -85,7 +85,7 @@ class Chain:
             raise ConfigError(f"outputs must be logits or probs, not {self.outputs!r}")
         if self.point not in POINTS:
             raise ConfigError(f"point must be one of {', '.join(POINTS)}, not {self.point!r}")
-        object.__setattr__(self, "_search", replace(self.embedder, refine_steps=_STEPS))
+        object.__setattr__(self, "_search", self.embedder.with_steps(_STEPS))
         object.__setattr__(self, "_theta", Theta.of(self.embedder.student, dtype=torch.float64))
 
     def tensor(self, inputs: NDArray[Any]) -> Tensor:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from darksight_core.map.anchors import Anchors, anchor_classes
 from darksight_core.map.student import Student
+from darksight_core.progress import Progress, Report, silent
 from darksight_core.simplex import Floats, log_probs
 
 __all__ = ["choose_anchors", "network_threshold"]
@@ -22,7 +23,9 @@ _CANDIDATES, _ROWS = 6, 500
 _CLOSE = 0.9
 
 
-def choose_anchors(student: Student, candidates: Floats, probs: NDArray[np.floating], seed: int = 0) -> Floats:
+def choose_anchors(
+    student: Student, candidates: Floats, probs: NDArray[np.floating], seed: int = 0, report: Report = silent
+) -> Floats:
     """Anchors (m, 2) among candidates, class after class: 400 in all, and at least 16 a class.
 
     A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it.
@@ -37,6 +40,8 @@ def choose_anchors(student: Student, candidates: Floats, probs: NDArray[np.float
         Rows of the student's classes, (n, K); where there are many, the first of each class are taken.
     seed
         Seed of the draw of candidates where there are many.
+    report
+        Called after each class.
     """
     candidates = candidates.astype(np.float32).astype(np.float64)
     wanted = max(_LEAST, _TOTAL // student.n_classes)
@@ -50,6 +55,7 @@ def choose_anchors(student: Student, candidates: Floats, probs: NDArray[np.float
         if len(own):
             rows = log_probs(probs[np.flatnonzero(predicted == k)[:_ROWS]])
             chosen.append(candidates[own[_choose(student.log_posterior(candidates[own]), rows, k, wanted)]])
+        report(Progress("anchors", k + 1, student.n_classes, float("nan")))
     return np.concatenate(chosen)
 
 

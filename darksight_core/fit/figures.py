@@ -5,7 +5,7 @@ Each process measures its own rows; means are over the rows of all processes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -153,9 +153,9 @@ class Measurements:
                 report=self.report,
             )
         guesses = [part.by_block(lambda rows: embedder.network(np.exp(self._log_pi(rows))), 2) for part in (fit, held)]
-        refined = []
+        refined: list[Floats] = []
         for steps in range(embedder.refine_steps + 1):
-            fewer = replace(embedder, refine_steps=steps)
+            fewer = embedder.with_steps(steps)
             refined.append(held.by_block(partial(self._embed, fewer), 3))
             self.report(Progress("measure", steps + 1, embedder.refine_steps + 1, float("nan")))
 

@@ -225,7 +225,7 @@ class _Fit:
         def make() -> Arrays:
             made = distil(probs, points, student, fitted.bound, self.distil_config, rows=rows.renumbered, report=report)
             candidates = np.clip(np.concatenate([fitted.anchors, points]), -fitted.bound, fitted.bound)
-            anchors = choose_anchors(made.student, candidates, measured, self.config.seed)
+            anchors = choose_anchors(made.student, candidates, measured, self.config.seed, report)
             threshold = network_threshold(made.student, anchors, measured)
             return {**made.tensors(), "anchors": anchors, "network_above": np.array([threshold])}
 

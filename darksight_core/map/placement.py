@@ -17,6 +17,7 @@ differ too little to change a decision. `darksight_core.runtime.compiled` is the
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -124,6 +125,12 @@ class Embedder:
         object.__setattr__(self, "anchors", anchors)
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(int(column) for column in self.columns))
+
+    def with_steps(self, refine_steps: int) -> Embedder:
+        """The same with another number of Newton steps; it shares the arrays."""
+        other = copy.copy(self)
+        object.__setattr__(other, "refine_steps", refine_steps)
+        return other
 
     @property
     def inside_steps(self) -> int:

@@ -36,8 +36,6 @@ M = TypeVar("M", bound=Message)
 
 # Calls that the thread that reads for gRPC may answer by itself.
 _SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
-_MAX_PAGE = 10_000
-_DEFAULT_PAGE = 100
 _MAX_CLASSES = 1 << 20
 _FOREVER = (1 << 48) - 1
 
@@ -142,8 +140,6 @@ class Scoring:
         request = parse(monitor_pb2.ListPointsRequest, data)
         active = self._monitor.model(request.model)
         version = self._monitor.model(request.model, request.version).version if request.version else None
-        if not 0 <= request.page_size <= _MAX_PAGE:
-            raise RequestError(f"page_size: must be between 1 and {_MAX_PAGE:,}", field="page_size")
         wanted = PointFilter(
             active.model,
             version,
@@ -154,9 +150,7 @@ class Scoring:
             predicted=tuple(request.predicted),
             is_shadow=request.is_shadow,
         )
-        page = self._store().list_points(
-            wanted, page_size=request.page_size or _DEFAULT_PAGE, page_token=request.page_token
-        )
+        page = self._store().list_points(wanted, page_size=request.page_size, page_token=request.page_token)
         response = monitor_pb2.ListPointsResponse(
             points=[_point(row) for row in page.points.rows()], next_page_token=page.next_token
         )

@@ -98,7 +98,7 @@ def list_points(
 ) -> Page:
     """One page; RequestError for a page token of another request."""
     if not 0 <= page_size <= MAX_PAGE:
-        raise RequestError(f"page_size: must be from 1 to {MAX_PAGE}, not {page_size}", field="page_size")
+        raise RequestError(f"page_size: must be from 1 to {MAX_PAGE:,}, not {page_size}", field="page_size")
     size = page_size or DEFAULT_PAGE
     before = _read_token(page_token, wanted) if page_token else b""
     found = newest_rows(engine, bundles, wanted, sql_columns(engine, _ALL), limit=size + 1, before=before)
