@@ -26,6 +26,7 @@ from darksight_client.errors import (
     UnknownModel,
     Unsupported,
 )
+from darksight_client.fallback import GateCounts
 from darksight_client.models import (
     DecisionCounts,
     DryRun,
@@ -54,6 +55,7 @@ __all__ = [
     "DecisionCounts",
     "DryRun",
     "EffectivePolicy",
+    "GateCounts",
     "Gated",
     "InvalidRequest",
     "MessageTooLarge",

@@ -75,17 +75,16 @@ class AsyncClient(Transport):
         timeout_seconds: float | None = None,
     ) -> Gated:
         """See `Client.gate`."""
-        scored = await self.score(
+        steps = self._gate_steps(
             model,
             as_one_row(row),
             version=version,
             logits=logits,
             prediction_ids=None if prediction_id is None else [prediction_id],
             event_time=event_time,
-            partial_ok=True,
             timeout_seconds=timeout_seconds,
         )
-        return scored[0]
+        return (await self._run(steps))[0]
 
     async def stream(
         self,

@@ -6,7 +6,7 @@ enough. While calls are in flight the next rows collect, so that batches grow wi
 
 The result of a row does not depend on the other rows. Rows of different lengths, and rows with and without an id, are
 sent in separate calls. An invalid row gets the reason INVALID. If a call is rejected as invalid, its rows are sent one
-by one.
+by one. Timeout, circuit breaker and `on_failure` are those of `Client.gate`.
 """
 
 from __future__ import annotations
@@ -150,13 +150,9 @@ class Batcher:
         """Score rows that can go in one call."""
         names = [waiting.prediction_id for waiting in group if waiting.prediction_id is not None]
         try:
-            scored = self._client.score(
-                self._model,
-                np.stack([waiting.row for waiting in group]),
-                logits=self._logits,
-                prediction_ids=names or None,
-                partial_ok=True,
-            )
+            rows = np.stack([waiting.row for waiting in group])
+            gate = self._client._gate_steps(self._model, rows, logits=self._logits, prediction_ids=names or None)
+            gated = self._client._run(gate)
         except InvalidRequest as error:
             if len(group) == 1:
                 group[0].result.set_exception(error)
@@ -167,8 +163,8 @@ class Batcher:
             for waiting in group:
                 waiting.result.set_exception(copy.copy(error))
         else:
-            for waiting, gated in zip(group, scored, strict=True):
-                waiting.result.set_result(gated)
+            for waiting, each in zip(group, gated, strict=True):
+                waiting.result.set_result(each)
 
 
 def _groups(rows: Iterable[_Waiting]) -> Iterable[list[_Waiting]]:

@@ -51,9 +51,19 @@ class Client(Transport):
         Name in the server's certificate, if it differs from `target`.
     timeout_seconds
         Default timeout of a call, including retries.
+    gate_timeout_seconds
+        Default timeout of `gate`, including retries.
+    on_failure
+        What `gate` does when the service is unavailable, overloaded or slower than the timeout: "raise" the error, or
+        "accept" or "reject" the row. Such a decision has the reason UNSCORED and `Gated.failure`; `gate_counts` counts
+        it. Errors of the request, of the token and of the model name are always raised.
+    breaker_failures
+        Number of failed `gate` calls in a row after which `gate` fails at once instead of calling; 0 for never.
+    breaker_seconds
+        Interval at which `gate` calls again then. The first response ends it.
     retries
-        Maximum number of retries of a call when a server is unavailable. Changes of models, policies and regions are
-        not retried, and no other error is.
+        Maximum number of retries of a call when a server is unavailable, or is overloaded and says when to retry.
+        Changes of models, policies and regions are not retried, and no other error is.
     compression
         Compression of requests: "gzip", "deflate" or None.
     max_message_bytes
@@ -124,25 +134,29 @@ class Client(Transport):
     ) -> Gated:
         """Score one prediction. An invalid row is rejected with the reason INVALID.
 
+        If the service gives no decision in time, `on_failure` of the client decides.
+
         Parameters
         ----------
-        model, version, logits, event_time, timeout_seconds
+        model, version, logits, event_time
             As for `score`.
         row
             Probabilities, (K,).
         prediction_id
             Id of the prediction, for `report`.
+        timeout_seconds
+            Timeout of the call. Default: `gate_timeout_seconds` of the client.
         """
-        return self.score(
+        steps = self._gate_steps(
             model,
             as_one_row(row),
             version=version,
             logits=logits,
             prediction_ids=None if prediction_id is None else [prediction_id],
             event_time=event_time,
-            partial_ok=True,
             timeout_seconds=timeout_seconds,
-        )[0]
+        )
+        return self._run(steps)[0]
 
     def stream(
         self,

@@ -98,6 +98,8 @@ class Gated:
         sha256 of the bundle that scored it.
     recorded
         Whether the point was on the server's disk before the response was sent.
+    failure
+        Code of the error because of which `on_failure` of the client decided; empty if the service decided.
     """
 
     accepted: bool
@@ -110,6 +112,7 @@ class Gated:
     prediction_id: str
     version: str
     recorded: bool
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,10 @@ loops that execute the steps, one for threads and one for asyncio, are short, an
 - Replicas are tried in turn. A replica that failed is tried last for one second.
 - After `Unavailable` the next replica is tried at once. When all replicas have failed, the call waits with exponential
   backoff and jitter.
+- `Overloaded` is retried if the server said when. The next replica is tried at once; when all have failed, the call
+  waits as long as the server said, plus jitter.
 - A call is never retried after its deadline, and at most `retries` times.
-- All other errors are final. `Overloaded` in particular is not retried: it says when to try again.
+- All other errors are final.
 
 A retried Score keeps its batch id, so the server stores it once even if the first response was lost.
 """
@@ -21,7 +23,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from darksight_client.errors import DeadlineExceeded, Unavailable
+from darksight_client.errors import DeadlineExceeded, Overloaded, Unavailable
 
 __all__ = ["Replicas", "Send", "Steps", "Wait"]
 
@@ -109,25 +111,30 @@ class Replicas:
         deadline = self.clock() + timeout_seconds
         retries = self.retries if is_idempotent else 0
         for round_ in itertools.count(1):
+            wait = 0.0
             for replica in self.order():
                 try:
                     response = yield Send(replica, path, data, deadline - self.clock())
-                except Unavailable as error:
-                    self._penalize(replica)
+                except (Unavailable, Overloaded) as error:
+                    delay = error.retry_after_seconds
+                    if isinstance(error, Overloaded) and delay is None:
+                        raise
+                    self._penalize(replica, delay or _PENALTY_SECONDS)
                     if retries <= 0 or self.clock() >= deadline:
                         raise
                     retries, last = retries - 1, error
+                    wait = max(wait, delay or 0.0)
                 except DeadlineExceeded:
                     # The server may hang, so the next calls try the others first.
-                    self._penalize(replica)
+                    self._penalize(replica, _PENALTY_SECONDS)
                     raise
                 else:
                     self._penalty_until[replica] = 0.0
                     return response
-            backoff = self._backoff(round_)
-            if self.clock() + backoff >= deadline:
+            pause = max(self._backoff(round_), wait * self.uniform(1.0, 1.5))
+            if self.clock() + pause >= deadline:
                 raise last
-            yield Wait(backoff)
+            yield Wait(pause)
         raise AssertionError("unreachable")
 
     def order(self) -> list[int]:
@@ -150,11 +157,11 @@ class Replicas:
         """
         if failures > self.retries:
             raise error
-        self._penalize(replica)
+        self._penalize(replica, _PENALTY_SECONDS)
         return self._backoff(failures // self.count) if failures % self.count == 0 else 0.0
 
-    def _penalize(self, replica: int) -> None:
-        self._penalty_until[replica] = self.clock() + _PENALTY_SECONDS
+    def _penalize(self, replica: int, seconds: float) -> None:
+        self._penalty_until[replica] = self.clock() + seconds
 
     def _backoff(self, round_: int) -> float:
         seconds = min(_FIRST_BACKOFF_SECONDS * 2.0 ** (round_ - 1), _MAX_BACKOFF_SECONDS)

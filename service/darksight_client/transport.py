@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from darksight_client.connections import Connections
 from darksight_client.credentials import Token, tls_credentials
 from darksight_client.errors import DarkSightClientError
-from darksight_client.retries import Replicas
+from darksight_client.fallback import Breaker, Fallback, GateCounts, OnFailure
+from darksight_client.requests import Time, score_parts
+from darksight_client.results import Gated
+from darksight_client.retries import Replicas, Steps
+from darksight_client.rpcs import score_steps
 
 __all__ = ["Transport"]
 
@@ -43,6 +49,10 @@ class Transport:
         tls_key: str | Path | None = None,
         server_name: str | None = None,
         timeout_seconds: float = 5.0,
+        gate_timeout_seconds: float = 0.5,
+        on_failure: OnFailure = "raise",
+        breaker_failures: int = 5,
+        breaker_seconds: float = 1.0,
         retries: int = 8,
         compression: str | None = None,
         max_message_bytes: int = 4 << 20,
@@ -63,9 +73,32 @@ class Transport:
             open_channel = partial(self._grpc.secure_channel, credentials=credentials, **arguments)
         self._token = Token(token or "", None if token_file is None else Path(token_file))
         self._timeout_seconds = timeout_seconds
+        self._gate_timeout_seconds = gate_timeout_seconds
+        self._fallback = Fallback(on_failure, Breaker(breaker_failures, breaker_seconds))
         self._max_message_bytes = max_message_bytes
         self._replicas = Replicas(len(targets), retries)
         self._addresses = [Connections(partial(open_channel, each), max_connections) for each in targets]
+
+    def gate_counts(self) -> GateCounts:
+        """How often `gate` got no decision of the service, and what `on_failure` decided."""
+        return self._fallback.counts()
+
+    def _gate_steps(
+        self,
+        model: str,
+        rows: NDArray[np.float32],
+        *,
+        version: str = "",
+        logits: bool = False,
+        prediction_ids: Sequence[str] | None = None,
+        event_time: Time | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Steps[list[Gated]]:
+        """Steps that decide rows, by the service or by `on_failure`."""
+        limit = self._max_message_bytes
+        parts = score_parts(model, rows, limit, version, logits, prediction_ids, event_time, partial_ok=True)
+        seconds = self._gate_timeout_seconds if timeout_seconds is None else timeout_seconds
+        return self._fallback.steps(score_steps(self._replicas, parts, seconds), len(rows), prediction_ids)
 
     def _connections(self, replica: int) -> Connections:
         if not self._addresses:

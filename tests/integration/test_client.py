@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,16 +292,40 @@ def test_statuses_are_typed_and_not_retried(
     assert len(fake.requests) == 1
 
 
-def test_an_overloaded_server_is_not_asked_again(client: Client, fake: Fake) -> None:
-    """The caller learns when to."""
-    delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=50_000_000))
-    fake.before = lambda request, context: refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "full", delay)
+def test_an_overloaded_server_is_asked_again_when_it_says(client: Client, fake: Fake) -> None:
+    """Not before its retry delay has passed, and with the same batch id."""
+    delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=200_000_000))
+    times: list[float] = []
 
-    with pytest.raises(Overloaded) as caught:
-        client.score("digits", [0.5, 0.5])
+    def first_two(request: Any, context: grpc.ServicerContext) -> None:
+        times.append(time.monotonic())
+        if len(times) <= 2:
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "full", delay)
 
-    assert caught.value.retry_after_seconds == 0.05
-    assert len(fake.requests) == 1
+    fake.before = first_two
+
+    client.score("digits", [0.5, 0.5])
+
+    assert [later - earlier >= 0.2 for earlier, later in itertools.pairwise(times)] == [True, True]
+    assert len({request.batch_id for request in fake.requests}) == 1
+
+
+def test_an_overloaded_server_that_says_no_time_is_not_asked_again(client: Client, fake: Fake) -> None:
+    """A delay after the deadline, or none at all, ends the call."""
+    delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=60))
+    for details in [(), (delay,)]:
+        fake.requests.clear()
+        fake.before = partial(_overloaded, details)
+
+        with pytest.raises(Overloaded) as caught:
+            client.score("digits", [0.5, 0.5])
+
+        assert caught.value.retry_after_seconds == (60.0 if details else None)
+        assert len(fake.requests) == 1
+
+
+def _overloaded(details: tuple[Any, ...], request: Any, context: grpc.ServicerContext) -> None:
+    refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "full", *details)
 
 
 def test_a_server_without_the_call(client: Client) -> None:

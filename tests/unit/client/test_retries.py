@@ -131,9 +131,41 @@ def test_attempts_share_one_deadline() -> None:
     assert [step.timeout_seconds for step in world.sent] == pytest.approx([5.0, 2.0])
 
 
+def busy(step: Send) -> bytes:
+    """A server that rejects a call and says when to retry."""
+    raise Overloaded("full", retry_after_seconds=0.3)
+
+
+def test_an_overloaded_replica_is_left_for_the_next_at_once() -> None:
+    """And gets no calls until the time that it named."""
+    world = World([busy, works])
+    replicas = world.replicas()
+
+    for _ in range(3):
+        world.run(replicas.call("/m", b"", 5.0))
+    assert [step.replica for step in world.sent] == [0, 1, 1, 1]
+    assert world.pauses == []
+
+    world.now += 0.31
+    world.servers[0] = works
+    for _ in range(2):
+        world.run(replicas.call("/m", b"", 5.0))
+    assert sorted(step.replica for step in world.sent[-2:]) == [0, 1]
+
+
+def test_overloaded_replicas_are_asked_again_when_they_say() -> None:
+    """After the delay that they named, up to half of it later."""
+    world = World([busy])
+
+    with pytest.raises(Overloaded):
+        world.run(world.replicas(retries=2).call("/m", b"", 5.0))
+
+    assert world.pauses == pytest.approx([0.45, 0.45])
+
+
 @pytest.mark.parametrize("error", [Overloaded("full"), InvalidRequest("bad"), DeadlineExceeded("late")])
 def test_other_errors_are_final(error: DarkSightClientError) -> None:
-    """Only Unavailable is retried; an overloaded server in particular is left alone."""
+    """Unavailable is retried, and Overloaded if the server said when."""
 
     def refuses(step: Send) -> bytes:
         raise error

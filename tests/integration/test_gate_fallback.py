@@ -1,0 +1,127 @@
+"""What callers of gate get from a real service that is stopped, stalled or overloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from darksight_client import AsyncClient, Batcher, Client, DeadlineExceeded, Gated, Reason, Unavailable
+
+from tests.integration.test_service import K, gated_bundle
+from tests.support.builders import make_probs
+from tests.support.servers import Server, running_server, start_server, wait_until
+
+ROW = make_probs(1, K)[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a gate."""
+    return gated_bundle(tmp_path_factory.mktemp("bundles") / "digits.safetensors")
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of one worker that accepts two calls at a time."""
+    limit = {"DARKSIGHT_MAX_CONCURRENT_CALLS": "2"}
+    data_dir = tmp_path_factory.mktemp("data")
+    with running_server({"digits": bundle}, data_dir, "--workers", "1", environment=limit) as running:
+        yield running
+
+
+@contextmanager
+def stalled(server: Server) -> Iterator[None]:
+    """The worker accepts connections and calls, and answers none."""
+    worker = server.children()["worker-0"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+def timed(gate: Callable[[], Gated], calls: int) -> tuple[list[Gated], float]:
+    """Results of calls one after the other, and the seconds that they took."""
+    start = time.monotonic()
+    return [gate() for _ in range(calls)], time.monotonic() - start
+
+
+def test_a_stalled_service_costs_a_bounded_time(server: Server) -> None:
+    """Three timeouts, then the breaker is open; the service decides again when it is back."""
+    with Client(
+        server.grpc_target, on_failure="reject", gate_timeout_seconds=0.2, breaker_failures=3, breaker_seconds=0.3
+    ) as client:
+        client.gate("digits", ROW, timeout_seconds=30.0)
+        with stalled(server):
+            gated, seconds = timed(lambda: client.gate("digits", ROW), 3)
+            assert [each.failure for each in gated] == ["deadline_exceeded"] * 3
+            assert 0.6 <= seconds < 3.0
+
+            gated, seconds = timed(lambda: client.gate("digits", ROW), 100)
+            assert {(each.accepted, each.reason) for each in gated} == {(False, Reason.UNSCORED)}
+            assert client.gate_counts().is_open
+            assert client.gate_counts().not_sent >= 90
+
+        wait_until(lambda: not client.gate("digits", ROW).failure, 30.0)
+
+        assert not client.gate_counts().is_open
+        assert client.gate("digits", ROW).recorded
+
+
+def test_a_stopped_service(bundle: Path, tmp_path: Path) -> None:
+    """Rows are decided as the caller said, and soon without a call."""
+    server = start_server(tmp_path, {"digits": bundle}, "--workers", "1")
+    address = server.grpc_target
+    with Client(address, on_failure="accept") as accepting, Client(address, retries=1) as raising:
+        assert accepting.gate("digits", ROW, timeout_seconds=30.0).failure == ""
+        server.stop()
+
+        gated, seconds = timed(lambda: accepting.gate("digits", ROW, prediction_id="id"), 20)
+        assert {(each.accepted, each.failure, each.prediction_id) for each in gated} == {(True, "unavailable", "id")}
+        assert seconds < 10.0
+        with pytest.raises(Unavailable):
+            raising.gate("digits", ROW)
+        counts = accepting.gate_counts()
+        assert (counts.rows, counts.accepted, counts.failures) == (21, 20, {"unavailable": 20})
+        assert counts.is_open
+
+
+def test_the_asynchronous_client_and_the_batcher_do_the_same(server: Server) -> None:
+    """A stalled service, with each."""
+
+    async def ask() -> list[Gated]:
+        async with AsyncClient(server.grpc_target, on_failure="accept", gate_timeout_seconds=0.2) as client:
+            found = list(await asyncio.gather(*(client.gate("digits", ROW) for _ in range(5))))
+            found.append(await client.gate("digits", ROW))
+            assert client.gate_counts().not_sent == 1
+            return found
+
+    with stalled(server):
+        assert [each.failure for each in asyncio.run(ask())] == ["deadline_exceeded"] * 5 + ["unavailable"]
+        with (
+            Client(server.grpc_target, on_failure="reject", gate_timeout_seconds=0.2) as client,
+            Batcher(client, "digits") as batcher,
+        ):
+            gated = batcher.gate(ROW, prediction_id="id")
+            assert (gated.accepted, gated.failure, gated.prediction_id) == (False, "deadline_exceeded", "id")
+        with Client(server.grpc_target) as client, pytest.raises(DeadlineExceeded):
+            client.gate("digits", ROW)
+
+
+def test_an_overloaded_service_loses_no_call(server: Server) -> None:
+    """More threads than the service accepts calls: the rest are sent again when it says."""
+    with (
+        Client(server.grpc_target, gate_timeout_seconds=30.0, retries=1000) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        gated = list(pool.map(lambda _: client.gate("digits", ROW), range(400)))
+
+        assert {each.failure for each in gated} == {""}
+        wait_until(lambda: server.counted("darksight_overload_total") > 0, 10.0)
