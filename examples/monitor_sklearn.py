@@ -70,7 +70,7 @@ try:
     unseen = new[: args.calls]
     noise = np.random.default_rng(1).normal(scale=0.5, size=(len(unseen), 64))
     traffic = {"digits": images[unseen], "digits-noisy": np.clip(images[unseen] + noise, 0.0, 1.0)}
-    with Client(target, timeout_seconds=60.0) as client:
+    with Client(target, gate_timeout_seconds=60.0) as client:
         for model, inputs in traffic.items():
             answers = [client.gate(model, row) for row in classifier.predict_proba(inputs)]
             right = classifier.predict(inputs) == labels[unseen]

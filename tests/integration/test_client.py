@@ -191,7 +191,7 @@ def address(fake: Fake) -> Iterator[str]:
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
     """A client of it."""
-    with Client(address, timeout_seconds=30.0) as client:
+    with Client(address, timeout_seconds=30.0, gate_timeout_seconds=30.0) as client:
         yield client
 
 
@@ -386,7 +386,7 @@ def test_no_server_at_all() -> None:
 def test_replicas_share_the_calls() -> None:
     """Two servers, half each."""
     first, second = Fake(), Fake()
-    with serving(first) as one, serving(second) as two, Client([one, two]) as client:
+    with serving(first) as one, serving(second) as two, Client([one, two], gate_timeout_seconds=30.0) as client:
         for _ in range(10):
             client.gate("digits", [0.5, 0.5])
 
@@ -395,7 +395,7 @@ def test_replicas_share_the_calls() -> None:
 
 def test_a_dead_replica_costs_no_call(address: str, fake: Fake) -> None:
     """The other one answers."""
-    with dead_address() as target, Client([target, address]) as client:
+    with dead_address() as target, Client([target, address], gate_timeout_seconds=30.0) as client:
         for _ in range(20):
             client.gate("digits", [0.5, 0.5])
 
@@ -409,7 +409,7 @@ def test_restarts_of_a_replica_fail_no_call() -> None:
     is_over = threading.Event()
     failures: list[Exception] = []
     answered = [0] * 3
-    with Client([f"127.0.0.1:{one}", f"127.0.0.1:{two}"], timeout_seconds=60.0) as client:
+    with Client([f"127.0.0.1:{one}", f"127.0.0.1:{two}"], timeout_seconds=60.0, gate_timeout_seconds=60.0) as client:
 
         def call(number: int) -> None:
             while not is_over.is_set():
@@ -440,7 +440,7 @@ def test_restarts_of_a_replica_fail_no_call() -> None:
 
 def test_token_and_compression(address: str, fake: Fake) -> None:
     """Travel with the call."""
-    with Client(address, token="secret", compression="gzip") as client:
+    with Client(address, token="secret", compression="gzip", gate_timeout_seconds=30.0) as client:
         client.gate("digits", [0.5, 0.5])
 
     assert fake.metadata[0]["authorization"] == "Bearer secret"
@@ -474,7 +474,7 @@ def test_mutual_tls(certificates: Path, fake: Fake) -> None:
     own = {"tls_cert": certificates / "client.pem", "tls_key": certificates / "client.key"}
 
     with serving(fake, credentials=credentials) as target:
-        with Client(target, **trusted, **own) as client:  # type: ignore[arg-type]  # two kinds of values
+        with Client(target, gate_timeout_seconds=30.0, **trusted, **own) as client:  # type: ignore[arg-type]  # two kinds of values
             assert client.gate("digits", [0.75, 0.25]).accepted
         for options in (trusted, {**trusted, **own, "server_name": "other"}, {"timeout_seconds": 30.0}):
             with Client(target, retries=0, **options) as client, pytest.raises(Unavailable):  # type: ignore[arg-type]
@@ -546,7 +546,11 @@ def test_a_stream_goes_on_at_the_next_replica() -> None:
     first.before = lambda request, context: (
         context.abort(grpc.StatusCode.UNAVAILABLE, "bye") if next(calls) == 20 else None
     )
-    with serving(first) as one, serving(second) as two, Client([one, two], timeout_seconds=30.0) as client:
+    with (
+        serving(first) as one,
+        serving(second) as two,
+        Client([one, two], timeout_seconds=30.0, gate_timeout_seconds=30.0) as client,
+    ):
         results = [
             float(scored.p_value[0])
             for scored in itertools.chain.from_iterable(
@@ -794,7 +798,7 @@ def test_the_asynchronous_client_does_the_same() -> None:
     admin = Admin()
 
     async def use(targets: list[str]) -> None:
-        async with AsyncClient(targets, timeout_seconds=30.0, token="secret") as client:
+        async with AsyncClient(targets, timeout_seconds=30.0, gate_timeout_seconds=30.0, token="secret") as client:
             results = await asyncio.gather(*(client.gate("digits", [n / 32, 0.0]) for n in range(32)))
             assert [each.p_value for each in results] == [n / 32 for n in range(32)]
             assert (await client.score("digits", [[0.75, 0.25]])).accepted.tolist() == [True]
@@ -831,7 +835,7 @@ def test_asynchronous_streams() -> None:
         raise KeyError("mine")
 
     async def use(targets: list[str]) -> None:
-        async with AsyncClient(targets, timeout_seconds=30.0) as client:
+        async with AsyncClient(targets, timeout_seconds=30.0, gate_timeout_seconds=30.0) as client:
             for _ in range(2):
                 results = [float(scored.p_value[0]) async for scored in client.stream("digits", batches())]
                 assert results == [number / 64 for number in range(64)]

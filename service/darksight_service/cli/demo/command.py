@@ -211,7 +211,7 @@ def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
     rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
     rows.sort(key=lambda entry: entry[0])
     start = time.monotonic()
-    with Client(target, timeout_seconds=_CALL_SECONDS) as client:
+    with Client(target, timeout_seconds=_CALL_SECONDS, gate_timeout_seconds=_CALL_SECONDS) as client:
         for at, caller, row in tqdm(rows, desc=f"{'five callers':<15}", unit=" calls", file=sys.stderr):
             # Shorter waits cost more than they are worth.
             if (early := start + at * seconds - time.monotonic()) > 0.002:
@@ -225,7 +225,7 @@ def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
 
 def _wait_for_points(target: str, callers: list[_Caller]) -> None:
     """Wait until every point is in the database, which is about a second behind."""
-    with Client(target, timeout_seconds=_CALL_SECONDS) as client:
+    with Client(target, timeout_seconds=_CALL_SECONDS, gate_timeout_seconds=_CALL_SECONDS) as client:
         for caller in callers:
             while sum(1 for _ in client.points(caller.model, page_size=1_000)) < len(caller.answers):
                 time.sleep(0.2)
