@@ -1,20 +1,36 @@
-"""The connection of a command to a running service."""
+"""The connection of a command to a running service, and the options of commands that use one."""
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import Group
+from cyclopts import Group, Parameter
 from darksight_client import Client, DarkSightClientError
 
+from darksight_core.errors import ConfigError
+from darksight_service.cli.options import AsJson
 from darksight_service.errors import RemoteError
 
-__all__ = ["CONNECTION", "Credentials", "connect"]
+__all__ = [
+    "CONNECTION",
+    "Change",
+    "CommentedChange",
+    "Credentials",
+    "ModelName",
+    "Query",
+    "QueryOptions",
+    "connect",
+]
 
 CONNECTION = Group("Connection", sort_key=6)
+
+_AUDIT = Group("Audit trail", sort_key=5)
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +39,15 @@ class Credentials:
 
     Parameters
     ----------
+    token
+        Access token for the service. Other users of this machine can see it; prefer --token-file.
     token_file
         File with an access token for the service.
     tls_ca
         PEM file with the certificate authority of the service.
     """
 
+    token: str | None = None
     token_file: Path | None = None
     tls_ca: Path | None = None
 
@@ -36,9 +55,12 @@ class Credentials:
 @contextmanager
 def connect(server: str, credentials: Credentials, timeout_seconds: float) -> Iterator[Client]:
     """A client of the service at `server`; its errors are raised as RemoteError, with the address."""
+    if credentials.token is not None and credentials.token_file is not None:
+        raise ConfigError("give either --token or --token-file")
     try:
         with Client(
             server,
+            token=credentials.token,
             token_file=credentials.token_file,
             tls_ca=credentials.tls_ca,
             timeout_seconds=timeout_seconds,
@@ -46,3 +68,65 @@ def connect(server: str, credentials: Credentials, timeout_seconds: float) -> It
             yield client
     except DarkSightClientError as error:
         raise RemoteError(f"{server}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Credentials):
+    """A question to a service.
+
+    Parameters
+    ----------
+    server
+        Address of the service.
+    """
+
+    server: Annotated[str, Parameter(metavar="HOST:PORT")] = "localhost:8081"
+    json: AsJson = False
+
+    def connect(self) -> AbstractContextManager[Client]:
+        """A client of the service."""
+        return connect(self.server, self, _SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Query):
+    """A change, with its entry in the audit trail.
+
+    Parameters
+    ----------
+    author
+        Author of the change. Default: the user of this machine.
+    """
+
+    author: Annotated[str | None, Parameter(group=_AUDIT)] = None
+
+    def entry(self) -> dict[str, str]:
+        """The entry as the client takes it."""
+        if self.author is not None:
+            return {"author": self.author}
+        try:
+            return {"author": getpass.getuser()}
+        except (OSError, KeyError):
+            # In a container, the user may have no name.
+            return {"author": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class CommentedChange(Change):
+    """A change whose entry in the audit trail has a comment.
+
+    Parameters
+    ----------
+    comment
+        Reason for the change.
+    """
+
+    comment: Annotated[str, Parameter(group=_AUDIT)] = ""
+
+    def entry(self) -> dict[str, str]:
+        """The entry as the client takes it."""
+        return {**Change.entry(self), "comment": self.comment}
+
+
+ModelName = Annotated[str, Parameter(help="Name of the model.")]
+QueryOptions = Annotated[Query, Parameter(name="*", group=CONNECTION)]

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Group, Parameter, Token
-from darksight_client import Client, RegionPreview
+from cyclopts import Parameter, Token
 from darksight_client import Region as ServedRegion
+from darksight_client import RegionPreview
 
 from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.map.regions import Region
-from darksight_service.cli.connection import CONNECTION, Credentials, connect
+from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName, Query, QueryOptions
 from darksight_service.cli.console import print_json, print_table
 from darksight_service.cli.options import (
     OUTPUT,
-    AsJson,
     Overwrite,
     command_group,
 )
 from darksight_service.control.registry import gate_of
 
 __all__ = [
-    "Change",
-    "Query",
     "add",
     "carry_over",
     "enforce",
@@ -42,9 +37,6 @@ __all__ = [
     "remove",
     "shadow",
 ]
-
-_SECONDS = 60.0
-_AUDIT = Group("Audit trail", sort_key=5)
 
 
 def _read_polygon(kind: object, tokens: Sequence[Token]) -> tuple[tuple[float, float], ...]:
@@ -72,60 +64,6 @@ def _read_time(kind: object, tokens: Sequence[Token]) -> datetime:
         raise ValueError(f"{tokens[0].value!r} is not a time with a zone, such as 2027-01-31T12:00Z") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Credentials):
-    """A question to a service.
-
-    Parameters
-    ----------
-    server
-        Address of the service.
-    """
-
-    server: Annotated[str, Parameter(metavar="HOST:PORT")] = "localhost:8081"
-    json: AsJson = False
-
-    def connect(self) -> AbstractContextManager[Client]:
-        """A client of the service."""
-        return connect(self.server, self, _SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Query):
-    """A change of a region, with its entry in the audit trail.
-
-    Parameters
-    ----------
-    author
-        Author of the change. Default: the user of this machine.
-    comment
-        Reason for the change.
-    """
-
-    author: Annotated[str | None, Parameter(group=_AUDIT)] = None
-    comment: Annotated[str, Parameter(group=_AUDIT)] = ""
-
-    def entry(self) -> dict[str, str]:
-        """Author and comment as the client takes them."""
-        author = self.author
-        if author is None:
-            try:
-                author = getpass.getuser()
-            except (OSError, KeyError):
-                # In a container, the user may have no name.
-                author = ""
-        return {"author": author, "comment": self.comment}
-
-    def report(self, changed: ServedRegion) -> None:
-        """Print the region after the change."""
-        if self.json:
-            print_json(asdict(changed))
-        else:
-            expires = _time(changed.expires_at)
-            print(f"region {changed.name} of version {changed.version[:12]}: {_mode(changed)}, expires {expires}")
-
-
-_Model = Annotated[str, Parameter(help="Name of the model.")]
 _Name = Annotated[str, Parameter(help="Name of the region.")]
 _Version = Annotated[
     str, Parameter(help="Version (sha256) of a bundle, or its first 12 digits. Default: the active version.")
@@ -140,8 +78,7 @@ _Polygon = Annotated[
         help="Corners as 'x,y x,y x,y ...', or a JSON file with a list of [x, y].",
     ),
 ]
-_Query = Annotated[Query, Parameter(name="*", group=CONNECTION)]
-_Change = Annotated[Change, Parameter(name="*", group=CONNECTION)]
+_Change = Annotated[CommentedChange, Parameter(name="*", group=CONNECTION)]
 
 region = command_group(
     "region",
@@ -152,7 +89,9 @@ region = command_group(
 
 
 @region.command(name="list")
-def list_regions(model: _Model, /, *, version: _Version = "", history: bool = False, query: _Query = Query()) -> None:
+def list_regions(
+    model: ModelName, /, *, version: _Version = "", history: bool = False, query: QueryOptions = Query()
+) -> None:
     """List the regions of a model.
 
     Parameters
@@ -180,7 +119,7 @@ def list_regions(model: _Model, /, *, version: _Version = "", history: bool = Fa
 
 @region.command
 def preview(
-    model: _Model,
+    model: ModelName,
     /,
     *,
     polygon: _Polygon = (),
@@ -188,7 +127,7 @@ def preview(
     version: _Version = "",
     days: float | None = None,
     examples: int = 5,
-    query: _Query = Query(),
+    query: QueryOptions = Query(),
 ) -> None:
     """Show what a polygon or a saved region would reject.
 
@@ -222,14 +161,14 @@ def preview(
 
 @region.command
 def add(
-    model: _Model,
+    model: ModelName,
     name: _Name,
     /,
     *,
     polygon: _Polygon,
     expires: Annotated[datetime | None, Parameter(converter=_read_time, metavar="TIME")] = None,
     version: _Version = "",
-    change: _Change = Change(),
+    change: _Change = CommentedChange(),
 ) -> None:
     """Save a region in shadow mode.
 
@@ -240,27 +179,27 @@ def add(
     """
     with change.connect() as client:
         saved = client.save_region(model, name, polygon, version=version, expires_at=expires, **change.entry())
-    change.report(saved)
+    _report(saved, change)
 
 
 @region.command
-def enforce(model: _Model, name: _Name, /, *, version: _Version = "", change: _Change = Change()) -> None:
+def enforce(model: ModelName, name: _Name, /, *, version: _Version = "", change: _Change = CommentedChange()) -> None:
     """Let the gate reject accepted rows inside a region."""
     with change.connect() as client:
         enforced = client.enforce_region(model, name, version=version, **change.entry())
-    change.report(enforced)
+    _report(enforced, change)
 
 
 @region.command
-def shadow(model: _Model, name: _Name, /, *, version: _Version = "", change: _Change = Change()) -> None:
+def shadow(model: ModelName, name: _Name, /, *, version: _Version = "", change: _Change = CommentedChange()) -> None:
     """Return a region to shadow mode, so that it changes no decision."""
     with change.connect() as client:
         found = client.shadow_region(model, name, version=version, **change.entry())
-    change.report(found)
+    _report(found, change)
 
 
 @region.command
-def remove(model: _Model, name: _Name, /, *, version: _Version = "", change: _Change = Change()) -> None:
+def remove(model: ModelName, name: _Name, /, *, version: _Version = "", change: _Change = CommentedChange()) -> None:
     """Remove a region. It stays in the audit trail."""
     with change.connect() as client:
         removed = client.remove_region(model, name, version=version, **change.entry())
@@ -272,14 +211,14 @@ def remove(model: _Model, name: _Name, /, *, version: _Version = "", change: _Ch
 
 @region.command
 def carry_over(
-    model: _Model,
+    model: ModelName,
     name: _Name,
     /,
     *,
     version: Annotated[str, Parameter(name="--from", metavar="VERSION")],
     to: Annotated[str, Parameter(metavar="VERSION")] = "",
     save: bool = False,
-    change: _Change = Change(),
+    change: _Change = CommentedChange(),
 ) -> None:
     """Propose a region for the map of another version.
 
@@ -312,12 +251,12 @@ def carry_over(
 
 @region.command
 def export(
-    model: _Model,
+    model: ModelName,
     bundle: Path,
     /,
     *,
     regions: Path | None = None,
-    query: _Query = Query(),
+    query: QueryOptions = Query(),
     out: Annotated[Path, Parameter(group=OUTPUT)],
     overwrite: Overwrite = False,
 ) -> None:
@@ -356,6 +295,15 @@ def export(
         print_json({"bundle": str(out), "version": version, "regions": [each.name for each in everything]})
     else:
         print(f"wrote {out} (version {version[:12]}) with {len(everything)} regions in its gate")
+
+
+def _report(changed: ServedRegion, change: CommentedChange) -> None:
+    """Print a region after a change."""
+    if change.json:
+        print_json(asdict(changed))
+    else:
+        expires = _time(changed.expires_at)
+        print(f"region {changed.name} of version {changed.version[:12]}: {_mode(changed)}, expires {expires}")
 
 
 def _print_preview(found: RegionPreview) -> None:

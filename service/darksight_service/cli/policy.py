@@ -1,0 +1,151 @@
+"""`darksight policy`: the gate policy of the active version of a model."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+from darksight_client import Client, DecisionCounts, Policy
+
+from darksight_core.errors import ConfigError
+from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName, Query, QueryOptions
+from darksight_service.cli.console import print_json, print_table
+from darksight_service.cli.options import command_group
+
+__all__ = ["Override", "dry_run", "get", "policy", "set_policy"]
+
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Values that replace those of the bundle. Values that are not given stay as they are.
+
+    Parameters
+    ----------
+    alpha
+        False-alarm rate of the outlier rule; 0 disables the rule.
+    threshold
+        Rows are accepted if their reject score is above it; -inf accepts all rows.
+    fail_open
+        Whether rows that cannot be scored are accepted.
+    reset
+        Restore the values of the bundle that are not given.
+    """
+
+    alpha: float | None = None
+    threshold: Annotated[float | None, Parameter(allow_leading_hyphen=True)] = None
+    fail_open: Literal["true", "false"] | None = None
+    reset: bool = False
+
+    def policy(self, client: Client, model: str) -> Policy:
+        """The policy of a model with these values."""
+        fail_open = None if self.fail_open is None else self.fail_open == "true"
+        given = Policy(self.alpha, self.threshold, fail_open)
+        if given == Policy() and not self.reset:
+            raise ConfigError("give --alpha, --threshold, --fail-open or --reset")
+        if self.reset:
+            return given
+        current = client.policy(model).policy
+        return Policy(
+            alpha=current.alpha if given.alpha is None else given.alpha,
+            threshold=current.threshold if given.threshold is None else given.threshold,
+            fail_open=current.fail_open if fail_open is None else fail_open,
+        )
+
+
+_Override = Annotated[Override, Parameter(name="*", group=Group("Policy", sort_key=2))]
+
+policy = command_group(
+    "policy",
+    "Show, evaluate and change the gate policy of a model.\n\n"
+    "A policy replaces values of the bundle for the active version. Evaluate it with dry-run before you set it.",
+)
+
+
+@policy.command
+def get(model: ModelName, /, *, query: QueryOptions = Query()) -> None:
+    """Show the policy in force and its changes."""
+    with query.connect() as client:
+        found = client.policy(model)
+    if query.json:
+        print_json(_finite(asdict(found)))
+        return
+    _print_policy(found.effective, found.policy)
+    print(f"\nThe threshold applies to: {found.reject_score or 'no score'}. {_certified(found.is_certified)}")
+    for each in found.history:
+        moment = "-" if each.changed_at is None else each.changed_at.isoformat(timespec="seconds")
+        print(f"  {moment}  {each.author or '-'}: {each.policy}  {each.comment}")
+
+
+@policy.command(name="set")
+def set_policy(
+    model: ModelName,
+    /,
+    *,
+    override: _Override = Override(),
+    change: Annotated[CommentedChange, Parameter(name="*", group=CONNECTION)] = CommentedChange(),
+) -> None:
+    """Change the policy of the active version."""
+    with change.connect() as client:
+        wanted = override.policy(client, model)
+        found = client.set_policy(model, wanted, **change.entry())
+    if change.json:
+        print_json(_finite({"effective": asdict(found.policy), "is_certified": found.is_certified}))
+    else:
+        _print_policy(found.policy, wanted)
+        print(f"\n{_certified(found.is_certified)}")
+
+
+@policy.command
+def dry_run(
+    model: ModelName, /, *, override: _Override = Override(), days: float = 1.0, query: QueryOptions = Query()
+) -> None:
+    """Evaluate a policy on stored points, without changing anything.
+
+    Parameters
+    ----------
+    days
+        Use points received within this many days.
+    """
+    with query.connect() as client:
+        wanted = override.policy(client, model)
+        found = client.dry_run_policy(model, wanted, since=time.time() - days * _DAY_SECONDS)
+    if query.json:
+        print_json(asdict(found))
+        return
+    before, after = found.before, found.after
+    print_table(
+        [(name.replace("_", " "), getattr(before, name), getattr(after, name)) for name in DecisionCounts.__slots__]
+        + [("accuracy of accepted", _accuracy(before), _accuracy(after))],
+        ("points", "as decided", "with the policy"),
+    )
+
+
+def _print_policy(effective: Policy, override: Policy) -> None:
+    rows = [
+        (name, getattr(effective, name), "bundle" if getattr(override, name) is None else "policy")
+        for name in Policy.__slots__
+    ]
+    print_table(rows, ("value", "in force", "from"))
+
+
+def _certified(is_certified: bool) -> str:
+    covers = "covers" if is_certified else "does not cover"
+    return f"The certificate of the bundle {covers} this policy."
+
+
+def _accuracy(counts: DecisionCounts) -> float | None:
+    return counts.accepted_correct / counts.accepted_labelled if counts.accepted_labelled else None
+
+
+def _finite(value: Any) -> Any:
+    """The same with infinite numbers as text, since JSON has none."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
