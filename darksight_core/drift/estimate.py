@@ -27,7 +27,7 @@ from darksight_core.drift.transport import transport_costs
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, entropy, log_probs, temper
 
-__all__ = ["AccuracyModel", "fit_accuracy_model"]
+__all__ = ["AccuracyModel", "fit_accuracy_model", "fit_temperature"]
 
 METHOD = "atc+cott"
 ALPHA = 0.01
@@ -35,7 +35,7 @@ ALPHA = 0.01
 
 _MOST_ROWS = 5_000
 _WINDOW, _LEAST_WINDOW, _WINDOWS = 1_000, 100, 12
-_LEAST_LABELLED = 300
+_LEAST_LABELLED = 200
 # Share of outliers in the back-test windows that have more of them than usual.
 _OUTLIERS = 0.05
 _COVERAGE = 0.9
@@ -109,7 +109,7 @@ class AccuracyModel:
         if outlier_share > most:
             reason = f"{outlier_share:.1%} of the rows are outliers, and the back-test covers {most:.1%} at most"
             return self._withheld(probs, reason)
-        atc, cott = self.parts(thinned(probs))
+        atc, cott = self.parts(_thinned(probs))
         limit = max(self.largest_gap, _LEAST_GAP)
         if abs(atc - cott) > limit:
             reason = (
@@ -150,7 +150,7 @@ class AccuracyModel:
 def fit_accuracy_model(
     probs: Floats, labels: ArrayLike, held: Floats, held_labels: ArrayLike, held_p_values: Floats, *, seed: int = 0
 ) -> AccuracyModel | None:
-    """The estimators, fitted to reference rows and back-tested on others; None with fewer than 300 rows of either.
+    """The estimators, fitted to reference rows and back-tested on others; None with fewer than 200 rows of either.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def fit_temperature(log_pi: Floats, labels: NDArray[Any]) -> float:
     return math.exp(0.5 * (low + high))
 
 
-def thinned(probs: Floats) -> Floats:
+def _thinned(probs: Floats) -> Floats:
     """At most 5,000 rows, spread evenly."""
     return probs[:: max(-(-len(probs) // _MOST_ROWS), 1)]
 

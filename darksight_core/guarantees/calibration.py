@@ -31,8 +31,8 @@ class Calibration:
     scores
         Outlier scores of the n calibration rows, (n,); sorted here.
     predicted
-        Class that the watched classifier predicts for each of them, (n,) int16, sorted with the scores; None in a bundle
-        that was written before they were kept.
+        Predicted class of each of them, (n,) int16, sorted with the scores; None in a bundle that was written before
+        they were kept.
     top
         Largest probability of each of them, (n,) float32, likewise.
 

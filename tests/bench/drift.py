@@ -234,7 +234,7 @@ def measure_quiet(streams: int) -> dict[str, list[bool]] | None:
 
 
 def replicas_alarm(test: DriftTest, rows: Rows, uniforms: Floats, rng: np.random.Generator) -> bool:
-    """Whether the mean evidence of three replicas ever reaches the threshold; each is restarted from its bytes twice."""
+    """Whether the mean evidence of three replicas, restarted from their bytes, ever reaches the threshold."""
     owner = rng.integers(0, 3, len(rows.scores))
     latest = np.ones((len(owner), 3, 3))
     for replica in range(3):
@@ -398,10 +398,10 @@ def save_detection(
     results.save(
         "drift: false alarms",
         (
-            f"Quiet streams of {LONG:,} rows with {CALIBRATION:,} calibration rows, all drawn anew; ours in bold, whose bound "
-            f"is {LEVEL:.0%} for ever (a third of it for each of the three). Replicas share the calibration rows; "
+            f"Quiet streams of {LONG:,} rows with {CALIBRATION:,} calibration rows, all drawn anew; ours in bold, "
+            f"whose bound is {LEVEL:.0%} for ever, all three together. Replicas share the calibration rows; "
             f"their states are written and read back. Restarting evidence at R = {RESTART:,.0f}: {rung} alarms in "
-            f"{len(waits)} quiet streams of 50,000 rows; the bound allows {len(waits) * 50_000 * 3 / RESTART:.0f} for all three.",
+            f"{len(waits)} quiet streams of 50,000 rows; the bound allows {len(waits) * 50_000 * 3 / RESTART:.0f}.",
             results.Table(
                 ("alarm", "quiet streams with a false alarm"),
                 [(name, share_text(sum(found), len(found))) for name, found in quiet.items()],

@@ -70,7 +70,7 @@ def test_no_bet_on_a_score_gains_on_average_without_drift() -> None:
 
 
 def test_no_bet_on_classes_gains_on_average_within_the_bounds_of_the_shares() -> None:
-    """The mean factor of every bet is at most one for the calibrated shares, and its limit for frequent classes is one."""
+    """The mean factor of every bet is at most one for the calibrated shares, and one in the limit of many rows."""
     shares = GAPS / GAPS.sum()
 
     mean = shares @ make_bets("class").factors(np.arange(len(GAPS)))
@@ -82,7 +82,7 @@ def test_no_bet_on_classes_gains_on_average_within_the_bounds_of_the_shares() ->
 
 @pytest.mark.parametrize("kind", ["score", "class"])
 def test_false_alarms_stay_at_their_level(kind: str) -> None:
-    """Of quiet streams at most the level ever alarm, and restarting evidence of 300 rows exceeds 3,000 in at most 10 %."""
+    """At most the level of quiet streams ever alarm, and restarting evidence reaches 3,000 in 10 % of 300 rows."""
     rng, level, runs = np.random.default_rng(4), 0.1, 300 if kind == "score" else 60
     ends, shares = [], GAPS / GAPS.sum()
     for _ in range(runs):

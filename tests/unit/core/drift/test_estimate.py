@@ -80,11 +80,11 @@ def test_an_estimate_is_withheld_where_the_back_test_does_not_reach(model: Accur
 
 
 def test_too_few_labels_give_no_estimate() -> None:
-    """Fewer than 300 labelled rows of either set are not enough."""
+    """Fewer than 200 labelled rows of either set are not enough."""
     rng = np.random.default_rng(34)
-    (probs, labels), (held, truth) = draw(rng, 299), draw(rng, 300)
+    (probs, labels), (held, truth) = draw(rng, 199), draw(rng, 200)
 
-    assert fit_accuracy_model(probs, labels, held, truth, np.ones(300)) is None
+    assert fit_accuracy_model(probs, labels, held, truth, np.ones(200)) is None
 
 
 def test_the_model_travels_as_json_values(model: AccuracyModel) -> None:

@@ -31,7 +31,7 @@ def follow(
     power: float = 1.0,
     half: bool = False,
 ) -> tuple[DriftState, Floats]:
-    """The test after more rows, with another mean of the scores, another confidence or one class as half of the rows."""
+    """The test after more rows, with another mean of scores, other confidence, or one class as half of them."""
     classes = rng.integers(0, CLASSES, rows)
     if half:
         classes[rng.random(rows) < 0.45] = 3
