@@ -147,9 +147,7 @@ class Bets:
         return state, np.concatenate(paths)
 
     def _chunk(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
-        learned, values = state.learned, cells
-        if len(self.gaps):
-            learned, values = self._uniform(state, cells, uniforms)
+        learned, values = self._uniform(state, cells, uniforms) if len(self.gaps) else (state.learned, cells)
         numbers = state.rows + 1 + np.arange(len(cells))
         product = np.cumprod(self.factors(values), axis=0)
         opened = np.stack([_tail(numbers - 1) - _tail(numbers), np.ones(len(cells)), numbers])

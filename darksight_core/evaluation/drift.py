@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.drift.accuracy import Accuracy
@@ -91,7 +92,7 @@ def drift_test(bundle: Bundle, level: float = 0.01) -> DriftTest:
 
 
 def report_drift(
-    bundle: Bundle, probs: Floats, scored: ScoredBatch, *, level: float = 0.01, seed: int = 0
+    bundle: Bundle, probs: NDArray[np.floating], scored: ScoredBatch, *, level: float = 0.01, seed: int = 0
 ) -> DriftReport:
     """Drift of rows in order of arrival.
 
@@ -110,14 +111,16 @@ def report_drift(
     """
     test = drift_test(bundle, level)
     uniforms = np.random.default_rng(seed).random((len(probs), 3))
-    arguments = scored.outlier_score, scored.top, scored.predicted, uniforms
-    state, _ = test.update(test.start(), *arguments)
+    arguments: tuple[NDArray[Any], ...] = scored.outlier_score, scored.top, scored.predicted, uniforms
+    state, _ = test.update(test.start(), scored.outlier_score, scored.top, scored.predicted, uniforms)
     since_row = None
     if state.alarm_row is not None:
         until = state.alarm_row
-        at_alarm, _ = test.update(test.start(), *(each[:until] for each in arguments))
+        first = [each[:until] for each in arguments]
+        at_alarm, _ = test.update(test.start(), first[0], first[1], first[2], first[3])
         since_row = next(each.since_row for each in at_alarm.kinds.values() if each.alarm_row == until)
     rows = slice(0 if since_row is None else since_row - 1, None)
+    since = probs[rows].astype(np.float64)
     window = Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows])
     top = bundle.reference.top_probs
     verdict = classify(
@@ -134,13 +137,13 @@ def report_drift(
         threshold=test.threshold,
         since_row=since_row,
         verdict=verdict,
-        class_shares=_class_shares(bundle, probs[rows], window),
-        accuracy=_accuracy(bundle, probs[rows], window),
+        class_shares=_class_shares(bundle, since, window),
+        accuracy=_accuracy(bundle, since, window),
         class_names=bundle.class_names,
     )
 
 
-def _class_counts(bundle: Bundle) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _class_counts(bundle: Bundle) -> NDArray[np.int64]:
     return np.bincount(bundle.reference.predicted, minlength=bundle.embedder.n_inputs)
 
 

@@ -45,7 +45,7 @@ class Calibration:
 
     scores: Floats
     predicted: NDArray[np.int16] | None = None
-    top: NDArray[np.float32] | None = None
+    top: NDArray[np.floating] | None = None
     ranked: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
