@@ -20,6 +20,7 @@ __all__ = [
     "js_distance",
     "kl",
     "kl_sym",
+    "largest_probs",
     "log_probs",
     "log_softmax",
     "logsumexp",
@@ -79,6 +80,13 @@ def on_simplex(rows: Floats) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", over="ignore"):
         valid: NDArray[np.bool_] = (np.abs(rows.sum(axis=1) - 1.0) <= 1e-3) & (rows >= -1e-6).all(axis=1)
     return valid
+
+
+def largest_probs(probs: NDArray[np.floating]) -> Floats:
+    """Largest probability of rows (n, K) whose sum may be slightly off one, (n,)."""
+    raised = np.maximum(probs, FLOOR, dtype=np.float64)
+    largest: Floats = raised.max(axis=1, initial=0.0) / raised.sum(axis=1)
+    return largest
 
 
 def temper(log_pi: Floats, temperature: float) -> Floats:

@@ -27,6 +27,7 @@ from darksight_core.bundle.defects import (
     TensorSpecError,
 )
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
+from darksight_core.drift.estimate import AccuracyModel
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
@@ -52,6 +53,7 @@ def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
         "outlier_score": bundle.outlier_score.settings(),
         "calibration": {"n": len(bundle.calibration)},
         "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
+        "accuracy_model": None if bundle.accuracy_model is None else bundle.accuracy_model.settings(),
     }
     data = encode(_tensors(bundle), manifest, source)
     decode_bundle(data, source, verify=True)
@@ -137,6 +139,8 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
 def _build(container: Container, source: str) -> Bundle:
     """The parts, as far as each can tell by itself that it is whole."""
     manifest = container.manifest
+    # A bundle that was written before there was an estimate has none.
+    estimate = manifest.get("accuracy_model")
 
     def part(prefix: str) -> dict[str, NDArray[Any]]:
         start = f"{prefix}."
@@ -156,6 +160,7 @@ def _build(container: Container, source: str) -> Bundle:
             splits=SplitSketches(**{field.name: sketch(field.name) for field in fields(SplitSketches)}),
             manifest=manifest,
             gate=None if manifest["gate"] is None else Gate.from_tensors(part("gate"), manifest["gate"]),
+            accuracy_model=None if estimate is None else AccuracyModel.from_settings(estimate),
             version=container.version,
         )
     except Exception as error:
@@ -208,8 +213,8 @@ def _check_classes(bundle: Bundle, source: str) -> None:
     """All parts must be of one number of classes, and the calibration of its split."""
     classes = bundle.embedder.n_inputs
     reference = bundle.reference
-    named = (reference.predicted, reference.labels, reference.top_classes)
-    highest = max(int(each.max()) for each in named if each is not None)
+    named = (reference.predicted, reference.labels, reference.top_classes, bundle.calibration.predicted)
+    highest = max(int(each.max(initial=0)) for each in named if each is not None)
     rows, scores = bundle.splits.calibrate.n, len(bundle.calibration)
     if len(bundle.class_names) != classes:
         problem = f"there are {len(bundle.class_names)} class names for rows of {classes} probabilities"
@@ -218,9 +223,11 @@ def _check_classes(bundle: Bundle, source: str) -> None:
     elif bundle.probes.inputs.shape[1] != classes:
         problem = f"probe rows have {bundle.probes.inputs.shape[1]} probabilities, rows that come in {classes}"
     elif highest >= classes:
-        problem = f"a reference point has class {highest}, but there are {classes} classes"
+        problem = f"a stored row has class {highest}, but there are {classes} classes"
     elif rows != scores or bundle.manifest["calibration"].get("n") != scores:
         problem = f"there are {scores} calibration scores of {rows} calibration rows"
+    elif bundle.accuracy_model is not None and len(bundle.accuracy_model.shares) != classes:
+        problem = f"the accuracy model has {len(bundle.accuracy_model.shares)} classes, rows that come in {classes}"
     elif bundle.splits.fit.n == 0:
         problem = "there is no fit row"
     elif bundle.gate is not None and bundle.gate.outlier is not None and bundle.gate.outlier.n != scores:

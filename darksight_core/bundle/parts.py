@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.drift.estimate import AccuracyModel
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
@@ -209,6 +210,8 @@ class Bundle:
         JSON values, begun by `make_manifest`; a bundle that was read has all of its file.
     gate
         The policy, whose settings are in the manifest too; see `with_gate`. None until there is one.
+    accuracy_model
+        The label-free estimate of accuracy with its back-test; None if the fit had too few labels for one.
     version
         SHA-256 of the file in hexadecimal; empty until there is one.
     path
@@ -224,6 +227,7 @@ class Bundle:
     splits: SplitSketches
     manifest: Mapping[str, Any]
     gate: Gate | None = None
+    accuracy_model: AccuracyModel | None = None
     version: str = ""
     path: Path | None = None
 

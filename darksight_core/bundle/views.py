@@ -42,6 +42,7 @@ def describe(bundle: Bundle) -> str:
         *_describe_calibration(bundle),
         *_section("gate", manifest["gate"]),
         *_section("certificate", manifest["certificate"]),
+        *_describe_estimate(bundle),
     ]
     return "\n".join(lines)
 
@@ -79,6 +80,18 @@ def _describe_calibration(bundle: Bundle) -> list[str]:
         text = "too few rows" if threshold is None else f"outlier_score < {threshold:.4g}"
         lines.append(f"  p <= {alpha:<7g} {text}")
     return lines
+
+
+def _describe_estimate(bundle: Bundle) -> list[str]:
+    model = bundle.accuracy_model
+    if model is None:
+        return ["accuracy without labels", "  none: the fit had too few labels"]
+    return [
+        "accuracy without labels",
+        f"  reference    {model.accuracy:.4f} on {model.rows} labelled rows",
+        f"  back-test    mean absolute error {model.error:.4f} on {len(model.errors)} windows, with up to "
+        f"{model.largest_outlier_share:.1%} outliers",
+    ]
 
 
 def _threshold(bundle: Bundle, alpha: float) -> float | None:

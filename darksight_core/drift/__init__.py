@@ -2,16 +2,21 @@
 
 Conformal p-values are uniform while nothing changes, whatever the classifier, so one reference serves every model.
 
+    Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
+                                             urn, betting   its null hypothesis and its bets
+    What kind of change is it?               verdict        class mix, new content, less sure, surer
+                                             class_mix      true class shares without labels
     How far is this window from normal?      psi            p-values
                                              samples        scores (KS) and points of the map (MMD)
                                              class_shares   predicted classes
     Has the outlier rate ever changed?       evidence       anytime-valid
     When did it change?                      detectors      bounded rate of false alarms
     How accurate is the classifier now?      accuracy       from labels
-                                             label_free     without labels, checked by backtest
+                                             estimate       without labels, with its back-test
+                                             label_free     single estimators
 
-The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `evidence` or
-`detectors`.
+The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `stream`,
+`evidence` or `detectors`.
 
 Not covered: rows that are not exchangeable (retries, one user who sends one row a thousand times); tied scores, which
 make p-values conservative and the outlier rate lower than k / (n + 1); a change of bundle, which starts new counts; and

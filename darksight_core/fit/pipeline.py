@@ -28,6 +28,7 @@ from darksight_core.bundle import (
     refuse_existing,
     write_bundle,
 )
+from darksight_core.drift.estimate import fit_accuracy_model
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.fit.anchors import choose_anchors, network_threshold
@@ -51,7 +52,7 @@ from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import Split, make_split
 from darksight_core.progress import Progress
 from darksight_core.scores.outlier import OutlierScore, draw_known
-from darksight_core.simplex import Floats, log_probs, log_softmax, temper
+from darksight_core.simplex import Floats, largest_probs, log_probs, log_softmax, temper
 
 __all__ = ["fit_bundle"]
 
@@ -304,8 +305,12 @@ class _Fit:
     ) -> str:
         """Fit the outlier score, calibrate it and write the bundle on the first process; its version."""
         group, probs, uniform = self.context.group, self.predictions.probs, self.uniform
-        known = uniform.pick(probs[uniform.own], draw_known(uniform.total, self.config.seed))
+        drawn = draw_known(uniform.total, self.config.seed)
+        known = uniform.pick(probs[uniform.own], drawn)
         held = group.pick(probs, self.context.shard.rows.start, self.split.calibrate)
+        labels = np.full(len(probs), -1) if self.predictions.labels is None else self.predictions.labels
+        known_labels = uniform.pick(labels[uniform.own], drawn)
+        held_labels = group.pick(labels, self.context.shard.rows.start, self.split.calibrate)
         hashes = group.gather(self.predictions.row_hashes())
         top = uniform.gather(probs[uniform.own].max(axis=1))
         probe_rows = uniform.pick(probs[uniform.own], spread_by_confidence(top))
@@ -314,7 +319,13 @@ class _Fit:
 
         def make() -> Arrays:
             outlier_score = OutlierScore.fit(log_probs(known))
-            calibration = Calibration(outlier_score.score(log_probs(held)))
+            scores = outlier_score.score(log_probs(held))
+            calibration = Calibration(scores, held.argmax(axis=1), largest_probs(held))
+            accuracy_model = None
+            if min(known_labels.min(initial=0), held_labels.min(initial=0)) >= 0:
+                accuracy_model = fit_accuracy_model(
+                    known, known_labels, held, held_labels, calibration.p_value(scores), seed=self.config.seed
+                )
             bundle = Bundle(
                 embedder=embedder,
                 kde=kde,
@@ -324,6 +335,7 @@ class _Fit:
                 probes=make_probes(embedder, kde, outlier_score, probe_rows).ranked(calibration),
                 splits=SplitSketches(*(RowSketch.of(hashes[rows]) for rows in sketched)),
                 manifest=manifest,
+                accuracy_model=accuracy_model,
             )
             version = write_bundle(out, bundle, overwrite=overwrite)
             return {"version": np.frombuffer(version.encode(), dtype=np.uint8)}

@@ -30,6 +30,11 @@ class Calibration:
     ----------
     scores
         Outlier scores of the n calibration rows, (n,); sorted here.
+    predicted
+        Predicted class of each of them, (n,) int16, sorted with the scores; None in a bundle that was written before
+        they were kept.
+    top
+        Largest probability of each of them, (n,) float32, likewise.
 
     Scores that differ by less than 1e-6, absolute or relative, count as equal: `ranked` are the sorted scores, lowered
     by that much, (n,).
@@ -39,12 +44,26 @@ class Calibration:
     """
 
     scores: Floats
+    predicted: NDArray[np.int16] | None = None
+    top: NDArray[np.floating] | None = None
     ranked: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        scores = np.sort(np.array(self.scores, dtype=np.float64))
+        scores = np.array(self.scores, dtype=np.float64)
         if scores.ndim != 1 or not np.isfinite(scores).all():
             raise ConfigError("calibration scores must be finite, one for every row")
+        order = np.argsort(scores, kind="stable")
+        scores = scores[order]
+        if self.predicted is not None:
+            predicted = np.asarray(self.predicted, dtype=np.int16)
+            if predicted.shape != scores.shape or predicted.min(initial=0) < 0:
+                raise ConfigError("calibration rows need one predicted class each, not negative")
+            object.__setattr__(self, "predicted", predicted[order])
+        if self.top is not None:
+            top = np.asarray(self.top, dtype=np.float32)
+            if top.shape != scores.shape or not ((top >= 0.0) & (top <= 1.0)).all():
+                raise ConfigError("calibration rows need one largest probability each, between 0 and 1")
+            object.__setattr__(self, "top", top[order])
         ranked = scores - _TIE * np.maximum(np.abs(scores), 1.0)
         for name, array in (("scores", scores), ("ranked", ranked)):
             array.flags.writeable = False
@@ -59,12 +78,13 @@ class Calibration:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
-        return {"scores": self.scores}
+        named = {"scores": self.scores, "predicted": self.predicted, "top": self.top}
+        return {name: array for name, array in named.items() if array is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Calibration:
         """Inverse of `tensors`; ConfigError if something is missing."""
         try:
-            return cls(tensors["scores"])
+            return cls(tensors["scores"], tensors.get("predicted"), tensors.get("top"))
         except KeyError as missing:
             raise ConfigError(f"the calibration has no {missing}") from None

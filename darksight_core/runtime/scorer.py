@@ -31,7 +31,7 @@ from darksight_core.runtime.arrays import Model, Results, Rule, blank_results, m
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import FLOOR, Floats, log_probs, on_simplex
+from darksight_core.simplex import Floats, largest_probs, log_probs, on_simplex
 
 __all__ = ["Scorer", "ShapeError"]
 
@@ -201,8 +201,7 @@ class Scorer:
         batch.log_kde[:] = self.kde.log_density(batch.points)
         batch.outlier_score[:] = self.outlier_score.score(log_pi)
         batch.p_value[:] = self.calibration.p_value(batch.outlier_score)
-        lifted = np.maximum(rows, FLOOR)
-        batch.top[:] = lifted.max(axis=1) / lifted.sum(axis=1)
+        batch.top[:] = largest_probs(rows)
         batch.predicted[:] = rows.argmax(axis=1)
         for name in ("points", *_RESULTS, "top"):
             getattr(batch, name)[bad] = np.nan

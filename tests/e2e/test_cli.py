@@ -133,6 +133,29 @@ def test_a_bad_row_late_in_the_file_leaves_no_scores(folder: Path) -> None:
     assert not [path for path in folder.iterdir() if "bad.csv" in path.name]
 
 
+def test_drift_names_the_row_the_kind_and_the_cost(folder: Path) -> None:
+    """Rows whose class mix changes at row 300 alarm soon after it; quiet rows do not, and have an accuracy."""
+    probs = make_probs(2_000, 4, seed=5)
+    classes = probs.argmax(axis=1)
+    mixed = np.concatenate([probs[:300], probs[classes == 2]])
+    np.savez(folder / "quiet.npz", probs=probs[:900])
+    np.savez(folder / "mixed.npz", probs=mixed)
+
+    quiet, drifted = (
+        json.loads(darksight("drift", folder / "model.safetensors", folder / name, "--json").stdout)
+        for name in ("quiet.npz", "mixed.npz")
+    )
+    text = darksight("drift", folder / "model.safetensors", folder / "mixed.npz", "--level", "0.001").stdout
+
+    assert (quiet["alarm_row"], quiet["verdict"]) == (None, "none")
+    assert quiet["accuracy"]["low"] <= quiet["accuracy"]["estimate"] <= quiet["accuracy"]["high"]
+    assert 300 < drifted["alarm_row"] < 340
+    assert drifted["verdict"] == "class_mix"
+    assert drifted["class_shares"]["2"]["low"] > 0.8
+    assert {"scores", "confidence", "classes", "threshold"} == drifted["evidence"].keys()
+    assert "Verdict: the class mix changed" in text
+
+
 def test_bundle_show_verify_diff(folder: Path) -> None:
     """A bundle can be read by people, proven sound, and compared."""
     model = folder / "model.safetensors"

@@ -14,7 +14,7 @@ from darksight_core.predictions import from_arrays
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import make_split
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.simplex import Floats, largest_probs, log_probs
 from tests.support.maps import random_network
 
 __all__ = ["bundle_of", "make_bundle", "make_embedder"]
@@ -81,7 +81,8 @@ def bundle_of(
         "log_density": student.log_density(points),
         "log_kde": kde.log_density(points),
     }
-    calibration = Calibration(scores["outlier_score"][split.calibrate])
+    held = predictions.probs[split.calibrate]
+    calibration = Calibration(scores["outlier_score"][split.calibrate], held.argmax(axis=1), largest_probs(held))
     probes = Probes.of(predictions.probs[:32], points[:32], **{name: score[:32] for name, score in scores.items()})
     predicted = predictions.probs[split.fit].argmax(axis=1)
     hashes = predictions.row_hashes()

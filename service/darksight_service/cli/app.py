@@ -33,6 +33,7 @@ COMMANDS = {
     },
     "Score and serve": {
         "score": "Score predictions in files.",
+        "drift": "Test predictions in a file for drift, in order.",
         "serve": "Run the scoring service.",
         "explore": "Run the explorer alone.",
         "model": "List, deploy, activate and roll back the models of a service.",

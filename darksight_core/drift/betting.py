@@ -1,0 +1,233 @@
+"""Evidence of drift: the capital of bets that cannot win while nothing changes.
+
+A bet multiplies its stake by a factor whose mean is at most one without drift, so the capital M of any set of bets ever
+reaches c with probability at most 1/c (Ville). After a change the bet that fits it grows exponentially.
+
+    score      1 + e (p - 1/2), e in ±0.4, ±1, ±1.9: scores rise or fall
+               ε p^(ε - 1), ε in 0.2, 0.5: a few scores are very low
+    classes    1 - l + l [k] / u_k, l in 0.1, 0.4: class k is more frequent than u_k
+               1 - l + l [not k] / (1 - v_k), l = 0.9: class k is less frequent than v_k
+
+For a score in cell b of the urn, p = Σ_{j<b} f_j + U f_b is exactly uniform in (0, 1). The share of a class is known
+only through its calibration rows: with confidence 1 - δ all shares lie between v_k and u_k (Clopper and Pearson), and δ
+is part of the probability of a false alarm.
+
+When the change comes is not known, so new bets are opened at every row, in two ways:
+
+    since the start   the share T(t-1) - T(t) of the capital at row t, the rest waits: T(t) = 1 / (1 + ln(1 + t / 20)).
+                      P(M ever reaches 1/a | no drift) <= a. T falls so slowly that a change after 20,000 quiet rows
+                      costs 6 nats more than one after 300.
+    restarting        one unit at every row (Shiryaev-Roberts): R_t - t is a martingale, so R first reaches c after at
+                      least c rows on average, and is small again soon after traffic is as before.
+
+An urn that learns from drifted rows would take them for normal. So it does not learn while the evidence is above the
+threshold: the guarantee is about the rows before an alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.drift.urn import Ints
+from darksight_core.errors import ConfigError
+from darksight_core.guarantees.binomial import lower_bound, upper_bound
+from darksight_core.simplex import Floats
+
+__all__ = ["BetState", "Bets", "class_bets", "score_bets"]
+
+Factors: TypeAlias = Callable[[Any], Floats]
+
+# Rows that are computed together. A factor is at least 0.05 and at most about 10⁴, so products stay within float64.
+_CHUNK = 64
+# Largest capital that is kept. To give capital away is always valid, and less of it is lost sooner when a drift ends.
+_MOST = 1e15
+# Least share of a class for a bet that it becomes rarer: the absence of a rarer one takes too many rows to notice.
+_FREQUENT = 0.01
+_SLOPES = np.array([-1.9, -1.0, -0.4, 0.4, 1.0, 1.9])
+_POWERS = np.array([0.2, 0.5])
+_MORE, _LESS = (0.1, 0.4), 0.9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BetState:
+    """Everything that the next row needs; arrays are never changed in place.
+
+    Parameters
+    ----------
+    rows
+        Rows seen.
+    learned
+        Rows that the urn has learned from, in each cell, (B,).
+    capital
+        Capital of each bet, (3, bets): since the start, restarting, and restarting times the row where it was opened.
+    is_learning
+        Whether the urn learns from rows at present.
+    highest
+        Largest log evidence since the start so far.
+    alarm_row
+        Number of the first row, counted from 1, at which the evidence since the start reached the threshold, or None.
+    """
+
+    rows: int
+    learned: Floats
+    capital: Floats
+    is_learning: bool = True
+    highest: float = 0.0
+    alarm_row: int | None = None
+
+    @property
+    def log_evidence(self) -> float:
+        """ln M: evidence since the start."""
+        return math.log(float(self.capital[0].sum()) + _tail(self.rows))
+
+    @property
+    def log_restarting(self) -> float:
+        """ln R, at least 0: evidence of the restarting bets."""
+        return math.log(max(float(self.capital[1].sum()), 1.0))
+
+    @property
+    def since_row(self) -> int:
+        """Row, counted from 1, at which the winning bets were opened: the estimated first row of the change."""
+        total = float(self.capital[1].sum())
+        return max(round(float(self.capital[2].sum()) / total), 1) if total else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bets:
+    """Bets on the cells of rows.
+
+    Parameters
+    ----------
+    gaps
+        a_b of each cell of the urn, (B,); empty for bets without an urn.
+    factors
+        Factors (m, bets) of rows: from p (m,) for bets on an urn, else from cells (m,).
+    shares
+        Start share of each bet, (bets,), with sum one.
+    threshold
+        Log evidence of an alarm.
+    """
+
+    gaps: Ints
+    factors: Factors
+    shares: Floats
+    threshold: float
+
+    def start(self) -> BetState:
+        """The state before the first row."""
+        return BetState(0, np.zeros(len(self.gaps)), np.zeros((3, len(self.shares))))
+
+    def update(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
+        """The state after more rows, in order of arrival, and ln M after each of them, (m,).
+
+        The result does not depend on how rows are divided into calls.
+
+        Parameters
+        ----------
+        cells
+            Cell of each row, (m,).
+        uniforms
+            Uniform number of each row, independent of its cell, (m,).
+        """
+        paths = [np.empty(0)]
+        first = 0
+        while first < len(cells):
+            # Chunks begin at the same rows in every division, because learning stops and capital is cut only there.
+            part = slice(first, first + _CHUNK - state.rows % _CHUNK)
+            state, path = self._chunk(state, cells[part], uniforms[part])
+            paths.append(path)
+            first = part.stop
+        return state, np.concatenate(paths)
+
+    def _chunk(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
+        learned, values = self._uniform(state, cells, uniforms) if len(self.gaps) else (state.learned, cells)
+        numbers = state.rows + 1 + np.arange(len(cells))
+        product = np.cumprod(self.factors(values), axis=0)
+        opened = np.stack([_tail(numbers - 1) - _tail(numbers), np.ones(len(cells)), numbers])
+        ahead = np.vstack([np.ones_like(self.shares), product[:-1]])
+        stakes = np.cumsum(opened[:, :, None] * (self.shares / ahead), axis=1)
+        total = (product * (state.capital[0] + stakes[0])).sum(axis=1) + _tail(numbers)
+        capital = product[-1] * (state.capital + stakes[:, -1])
+
+        path = np.log(total)
+        alarms = np.flatnonzero(path >= self.threshold)
+        alarm_row = state.alarm_row
+        if alarm_row is None and len(alarms):
+            alarm_row = int(numbers[alarms[0]])
+        made = BetState(
+            rows=int(numbers[-1]),
+            learned=learned,
+            capital=capital,
+            is_learning=state.is_learning,
+            highest=max(state.highest, min(float(path.max()), math.log(_MOST))),
+            alarm_row=alarm_row,
+        )
+        return (made if made.rows % _CHUNK else self._between_chunks(made)), path
+
+    def _uniform(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[Floats, Floats]:
+        """Rows in each cell after these rows, (B,), and p of each row, (m,)."""
+        own = np.arange(len(cells)), cells
+        seen = np.zeros((len(cells) + 1, len(self.gaps)))
+        seen[own[0] + 1, cells] = state.is_learning
+        np.cumsum(seen, axis=0, out=seen)
+        below = np.cumsum(self.gaps + state.learned + seen[:-1], axis=1)
+        width = self.gaps[cells] + state.learned[cells] + seen[own]
+        p = (below[own] - (1.0 - uniforms) * width) / below[:, -1]
+        return state.learned + seen[-1], np.clip(p, 1e-12, 1.0)
+
+    def _between_chunks(self, state: BetState) -> BetState:
+        cut = np.maximum(state.capital.sum(axis=1) / _MOST, 1.0)
+        scale = np.array([cut[0], cut[1], cut[1]])[:, None]
+        is_learning = state.log_evidence < self.threshold
+        return replace(state, capital=state.capital / scale, is_learning=is_learning)
+
+
+def score_bets(gaps: Ints, threshold: float) -> Bets:
+    """Bets on a score, whose cells have these gaps."""
+    shares = np.array([0.12] * len(_SLOPES) + [0.14] * len(_POWERS))
+
+    def factors(p: Floats) -> Floats:
+        column = p[:, None]
+        return np.hstack([1.0 + _SLOPES * (column - 0.5), _POWERS * column ** (_POWERS - 1.0)])
+
+    return Bets(gaps, factors, shares, threshold)
+
+
+def class_bets(counts: Ints, threshold: float, delta: float) -> Bets:
+    """Bets on the predicted class, of which the calibration rows have these counts (K,).
+
+    Parameters
+    ----------
+    delta
+        Probability that the share of any class is outside of its bounds.
+    """
+    classes = len(counts)
+    least, most = _share_bounds(tuple(counts.tolist()), delta / (2 * classes))
+    frequent = np.flatnonzero(least >= _FREQUENT)
+    won = np.eye(classes) / most
+    kept = (1.0 - np.eye(classes)[:, frequent]) / (1.0 - least[frequent])
+    # One row of factors for each class.
+    table = 1.0 + np.hstack([*(stake * (won - 1.0) for stake in _MORE), _LESS * (kept - 1.0)])
+    shares = [0.35 / classes] * (2 * classes) + [0.3 / max(len(frequent), 1)] * len(frequent)
+    return Bets(np.empty(0, dtype=np.int64), table.__getitem__, np.array(shares) / sum(shares), threshold)
+
+
+@lru_cache(maxsize=32)
+def _share_bounds(counts: tuple[int, ...], delta: float) -> tuple[Floats, Floats]:
+    """Lower and upper bound of the share of each class, each wrong with probability delta at most, (K,)."""
+    if not sum(counts):
+        raise ConfigError("drift evidence needs the predicted classes of calibration rows")
+    return lower_bound(counts, sum(counts), delta), upper_bound(counts, sum(counts), delta)
+
+
+def _tail(rows: int | NDArray[np.int64]) -> Floats:
+    """T: the share of the capital that still waits after some rows."""
+    tail: Floats = 1.0 / (1.0 + np.log1p(np.asarray(rows, dtype=np.float64) / 20.0))
+    return tail

@@ -1,0 +1,164 @@
+"""What kind of drift it is, with the reason.
+
+class_mix     Predicted classes have other shares, and within each class p-values are as before: weighting the
+              calibration rows by the new shares explains the whole change.
+new_content   More outliers than calibration explains: rows unlike any that were calibrated.
+less_sure     Few outliers, but the classifier is less sure than on the reference rows.
+surer         The same, but it is surer. This is typical of inputs that it has never seen and does not notice.
+none          No alarm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from darksight_core.drift.class_shares import occupancy_test
+from darksight_core.drift.psi import p_value_counts
+from darksight_core.drift.special import chi2_tail
+from darksight_core.errors import ConfigError
+from darksight_core.guarantees.binomial import lower_bound
+from darksight_core.guarantees.calibration import Calibration
+from darksight_core.guarantees.class_conditional import ClassCalibration
+from darksight_core.simplex import Floats
+
+__all__ = ["ALPHA", "DriftKind", "Verdict", "Window", "classify", "within_class_test"]
+
+DriftKind: TypeAlias = Literal["none", "class_mix", "new_content", "less_sure", "surer"]
+
+ALPHA = 0.01
+"""Rows with a p-value at most this are outliers."""
+
+_BINS = 10
+# Fewest calibration rows with which a class is ranked by itself.
+_LEAST = 50
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Rows of a window, (m,) each: p-value and value of the outlier score, predicted class, largest probability."""
+
+    p_values: Floats
+    scores: Floats
+    classes: NDArray[np.integer]
+    confidence: Floats
+
+    def __post_init__(self) -> None:
+        if not len(self.p_values) or len({len(self.p_values), len(self.scores), len(self.classes)}) > 1:
+            raise ConfigError("a window needs rows, with as many p-values, scores and classes")
+
+    @property
+    def outliers(self) -> int:
+        """Number of outliers."""
+        return int((self.p_values <= ALPHA).sum())
+
+    @property
+    def outlier_share(self) -> float:
+        """Share of outliers."""
+        return self.outliers / len(self.p_values)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The kind of drift and its reason.
+
+    Parameters
+    ----------
+    kind
+        See the module.
+    reason
+        One sentence with the figures.
+    classes
+        Numbers of the classes whose predicted share changed most, with the sign of the change in `residuals`.
+    residuals
+        Standardised difference of the share of each of `classes`.
+    within_class
+        P-value of the test that p-values within each class are as before; None if it cannot be tested.
+    """
+
+    kind: DriftKind
+    reason: str
+    classes: tuple[int, ...] = ()
+    residuals: tuple[float, ...] = ()
+    within_class: float | None = None
+
+
+def within_class_test(calibration: Calibration, window: Window, classes: int) -> float | None:
+    """P-value of the hypothesis that scores within each predicted class are as in calibration.
+
+    Each row is ranked among the calibration rows of its class; the ranks are uniform if only the class mix changed. The
+    test is Pearson's χ² over ten bins of ranks, with the noise of the calibration rows. None without classes in the
+    calibration, or with fewer than 50 rows.
+    """
+    if calibration.predicted is None:
+        return None
+    by_class = ClassCalibration.of(calibration.scores, calibration.predicted, classes, 1.0 / (_LEAST + 1))
+    ranks, is_pooled = by_class.p_values(window.scores, window.classes)
+    ranks, own = ranks[~is_pooled], window.classes[~is_pooled]
+    if len(ranks) < _LEAST:
+        return None
+    counts, rows = p_value_counts(ranks, bins=_BINS), len(ranks)
+    share = np.bincount(own, minlength=classes) / rows
+    sizes = np.bincount(calibration.predicted, minlength=classes)
+    # Variance of a bin's share relative to that of `rows` uniform ranks: calibration rows of a class are shared by all
+    # rows of that class.
+    inflation = 1.0 + rows * float((share[sizes > 0] ** 2 / sizes[sizes > 0]).sum())
+    statistic = float((np.square(counts - rows / _BINS) / (rows / _BINS)).sum()) / inflation
+    return chi2_tail(statistic, _BINS - 1)
+
+
+def classify(
+    window: Window,
+    calibration: Calibration,
+    class_counts: ArrayLike,
+    *,
+    reference_confidence: float | None,
+    is_score_alarm: bool,
+    is_class_alarm: bool,
+    level: float = 0.01,
+) -> Verdict:
+    """The kind of drift of a window after an alarm.
+
+    Parameters
+    ----------
+    window
+        Rows since the change.
+    calibration
+        Calibration of the outlier score.
+    class_counts
+        Reference rows of each predicted class, (K,).
+    reference_confidence
+        Mean largest probability of the reference rows; None if it is not known.
+    is_score_alarm, is_class_alarm
+        Which evidence has reached its threshold.
+    level
+        Error of the tests that tell kinds apart.
+    """
+    if not (is_score_alarm or is_class_alarm):
+        return Verdict("none", "neither scores nor predicted classes have changed")
+    counts = np.asarray(class_counts, dtype=np.float64)
+    mix = occupancy_test(counts, np.bincount(window.classes, minlength=len(counts)))
+    within = within_class_test(calibration, window, len(counts))
+    order = np.argsort(-np.abs(mix.residuals))[:3]
+    changed = tuple(int(k) for k in order if abs(mix.residuals[k]) > 3.0) if is_class_alarm else ()
+    residuals = tuple(mix.residuals[k] for k in changed)
+    if reference_confidence is None:
+        found, usual, name = float(window.p_values.mean()), 0.5, "p-value"
+    else:
+        found, usual, name = float(window.confidence.mean()), reference_confidence, "largest probability"
+    confidence = f"the mean {name} is {found:.3f}, {usual:.3f} in the reference"
+    outliers = f"{window.outlier_share:.1%} of {len(window.p_values)} rows are outliers, {ALPHA:.0%} expected"
+
+    kind: DriftKind
+    if is_class_alarm and (not is_score_alarm if within is None else within > level):
+        kind, reason = "class_mix", "predicted classes have other shares, and scores within each class are as before"
+    elif float(lower_bound(window.outliers, len(window.p_values), level)) > 2.0 * ALPHA:
+        kind, reason = "new_content", f"{outliers}; {confidence}"
+    elif found < usual:
+        kind, reason = "less_sure", f"{confidence}; {outliers}"
+    else:
+        kind, reason = "surer", f"{confidence}; {outliers}"
+    return Verdict(kind, reason, changed, residuals, within)

@@ -1,0 +1,164 @@
+"""Drift of predictions in order of arrival: when it was detected, what kind it is, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.bundle import Bundle
+from darksight_core.drift.accuracy import Accuracy
+from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
+from darksight_core.drift.stream import DriftState, DriftTest
+from darksight_core.drift.verdict import Verdict, Window, classify
+from darksight_core.scored import ScoredBatch
+from darksight_core.simplex import Floats
+
+__all__ = ["DriftReport", "drift_test", "report_drift"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriftReport:
+    """What is known about the drift of rows.
+
+    Parameters
+    ----------
+    state
+        Evidence after the last row.
+    threshold
+        Log evidence of an alarm.
+    since_row
+        Estimated first row of the change, counted from 1; None without an alarm.
+    verdict, class_shares, accuracy
+        Of the rows since then, or of all rows without an alarm.
+    class_names
+        Names of the classes.
+    """
+
+    state: DriftState
+    threshold: float
+    since_row: int | None
+    verdict: Verdict
+    class_shares: ClassShares
+    accuracy: Accuracy
+    class_names: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        shares, accuracy = self.class_shares, self.accuracy
+        low, high = (None, None) if accuracy.interval is None else accuracy.interval
+        evidence = {
+            name: {"log_evidence": state.log_evidence, "highest": state.highest, "alarm_row": state.alarm_row}
+            for name, state in self.state.kinds.items()
+        }
+        return {
+            "rows": self.state.rows,
+            "alarm_row": self.state.alarm_row,
+            "since_row": self.since_row,
+            "evidence": {**evidence, "threshold": self.threshold},
+            "verdict": self.verdict.kind,
+            "reason": self.verdict.reason,
+            "changed_classes": {
+                self.class_names[k]: residual
+                for k, residual in zip(self.verdict.classes, self.verdict.residuals, strict=True)
+            },
+            "within_class_p_value": self.verdict.within_class,
+            "class_shares": {
+                name: {
+                    "estimate": float(shares.estimate[k]),
+                    "low": float(shares.low[k]),
+                    "high": float(shares.high[k]),
+                    "reference": float(shares.reference[k]),
+                    "is_changed": bool(shares.is_changed[k]),
+                }
+                for k, name in enumerate(self.class_names)
+            },
+            "class_shares_method": shares.method,
+            "accuracy": {
+                "estimate": accuracy.value,
+                "low": low,
+                "high": high,
+                "withheld": accuracy.withheld,
+                "error": accuracy.error,
+            },
+        }
+
+
+def drift_test(bundle: Bundle, level: float = 0.01) -> DriftTest:
+    """The drift test of a bundle: its calibration scores and the predicted classes of its reference rows."""
+    return DriftTest(bundle.calibration, _class_counts(bundle), level)
+
+
+def report_drift(
+    bundle: Bundle, probs: NDArray[np.floating], scored: ScoredBatch, *, level: float = 0.01, seed: int = 0
+) -> DriftReport:
+    """Drift of rows in order of arrival.
+
+    Parameters
+    ----------
+    bundle
+        The bundle that scored them.
+    probs
+        Valid rows on the simplex, (n, K).
+    scored
+        Their scores.
+    level
+        Bound on the probability of a false alarm.
+    seed
+        Seed of the uniform numbers that break ties.
+    """
+    test = drift_test(bundle, level)
+    uniforms = np.random.default_rng(seed).random((len(probs), 3))
+    arguments: tuple[NDArray[Any], ...] = scored.outlier_score, scored.top, scored.predicted, uniforms
+    state, _ = test.update(test.start(), scored.outlier_score, scored.top, scored.predicted, uniforms)
+    since_row = None
+    if state.alarm_row is not None:
+        until = state.alarm_row
+        first = [each[:until] for each in arguments]
+        at_alarm, _ = test.update(test.start(), first[0], first[1], first[2], first[3])
+        since_row = next(each.since_row for each in at_alarm.kinds.values() if each.alarm_row == until)
+    rows = slice(0 if since_row is None else since_row - 1, None)
+    since = probs[rows].astype(np.float64)
+    window = Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows])
+    top = bundle.reference.top_probs
+    verdict = classify(
+        window,
+        bundle.calibration,
+        _class_counts(bundle),
+        reference_confidence=None if top is None else float(top[:, 0].mean(dtype=np.float64)),
+        is_score_alarm=any(each.alarm_row is not None for each in (state.scores, state.confidence)),
+        is_class_alarm=state.classes.alarm_row is not None,
+        level=level,
+    )
+    return DriftReport(
+        state=state,
+        threshold=test.threshold,
+        since_row=since_row,
+        verdict=verdict,
+        class_shares=_class_shares(bundle, since, window),
+        accuracy=_accuracy(bundle, since, window),
+        class_names=bundle.class_names,
+    )
+
+
+def _class_counts(bundle: Bundle) -> NDArray[np.int64]:
+    return np.bincount(bundle.reference.predicted, minlength=bundle.embedder.n_inputs)
+
+
+def _class_shares(bundle: Bundle, probs: Floats, window: Window) -> ClassShares:
+    reference, classes = bundle.reference, bundle.embedder.n_inputs
+    counts = confusion(reference.predicted, reference.labels, classes)
+    if counts is not None:
+        return bbse(counts, np.bincount(window.classes, minlength=classes))
+    known = _class_counts(bundle)
+    return mlls(probs, known / known.sum(), int(known.sum()))
+
+
+def _accuracy(bundle: Bundle, probs: Floats, window: Window) -> Accuracy:
+    model = bundle.accuracy_model
+    if model is None:
+        reason = "the bundle was fitted without labels, or with too few of them to back-test an estimate"
+        return Accuracy("none", None, None, len(probs), withheld=reason)
+    return model.estimate(probs, outlier_share=window.outlier_share)

@@ -1,0 +1,101 @@
+"""`darksight drift`: whether predictions in a file drift, what kind of drift it is, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from darksight_core.bundle import read_bundle
+from darksight_core.evaluation.drift import DriftReport, report_drift
+from darksight_core.predictions.sketch import MAX_LEAK
+from darksight_core.runtime.scorer import Scorer
+from darksight_service.cli.console import print_json, print_table, say
+from darksight_service.cli.options import AsJson, Logits
+from darksight_service.cli.rows import fit_share, read_rows
+
+__all__ = ["drift"]
+
+_SHOWN_CLASSES = 10
+
+_KINDS = {
+    "none": "no drift",
+    "class_mix": "the class mix changed",
+    "new_content": "new content",
+    "less_sure": "less sure than usual",
+    "surer": "surer than usual",
+}
+
+
+def drift(bundle: Path, file: Path, /, *, level: float = 0.01, logits: Logits = False, json: AsJson = False) -> None:
+    """Test predictions in a file for drift, in order.
+
+    Reads the rows of FILE in order of arrival and reports the first row at which there is enough evidence that the
+    outlier scores or the predicted classes have changed since calibration. Then says what kind of drift it is, and
+    estimates the class shares and, without labels, the accuracy of the rows since the change.
+
+    Parameters
+    ----------
+    bundle
+        Bundle of the watched classifier.
+    file
+        Predictions in order of arrival, .npz, .npy, .csv or .parquet.
+    level
+        Bound on the probability of a false alarm, however long FILE is.
+    """
+    loaded = read_bundle(bundle, verify=False)
+    predictions = read_rows(file, loaded, logits=logits)
+    shared = fit_share(loaded, predictions)
+    if shared > MAX_LEAK:
+        say(
+            f"at least {shared:.1%} of the rows of {file} are fit rows of {bundle}, which look more usual than new rows"
+        )
+    report = report_drift(loaded, predictions.probs, Scorer.load(bundle).score(predictions.probs), level=level)
+    if json:
+        print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict()})
+    else:
+        _print_report(report, level)
+
+
+def _print_report(report: DriftReport, level: float) -> None:
+    state = report.state
+    if state.alarm_row is None:
+        print(f"No drift in {state.rows:,} rows at level {level:g}.")
+    else:
+        print(
+            f"Drift at row {state.alarm_row:,} of {state.rows:,}, at level {level:g}; "
+            f"it began near row {report.since_row:,}."
+        )
+        print(f"Verdict: {_KINDS[report.verdict.kind]}: {report.verdict.reason}.")
+    print_table(
+        [
+            (name, each.log_evidence, each.highest, report.threshold, each.alarm_row)
+            for name, each in state.kinds.items()
+        ],
+        ("ln evidence", "now", "highest", "alarm from", "alarm row"),
+    )
+    _print_shares(report)
+    accuracy = report.accuracy
+    if accuracy.value is None or accuracy.interval is None:
+        print(f"Accuracy: withheld; {accuracy.withheld}.")
+    else:
+        low, high = accuracy.interval
+        print(
+            f"Accuracy: about {accuracy.value:.3f}, between {low:.3f} and {high:.3f}; estimated without labels, "
+            f"mean error {accuracy.error:.3f} in the back-test."
+        )
+
+
+def _print_shares(report: DriftReport) -> None:
+    shares = report.class_shares
+    order = abs(shares.estimate - shares.reference).argsort()[::-1][:_SHOWN_CLASSES]
+    print(f"\nClass shares ({shares.method}), largest change first:")
+    print_table(
+        [
+            (
+                report.class_names[k] + (" *" if shares.is_changed[k] else ""),
+                *(float(values[k]) for values in (shares.reference, shares.estimate, shares.low, shares.high)),
+            )
+            for k in order
+        ],
+        ("class", "reference", "estimate", "low", "high"),
+    )
+    print("* changed; the intervals hold for all classes together with probability 95%.\n")
