@@ -30,8 +30,8 @@ def choose_anchors(
 ) -> Floats:
     """Anchors (m, 2) among candidates, class after class: 400 in all, and at least 16 a class.
 
-    A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it. If the student
-    prefers no class at any candidate, as after a fit of uniform rows, the first candidate is returned.
+    A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it. If the
+    student prefers no class at any candidate, as after a fit of uniform rows, the first candidate is returned.
 
     Parameters
     ----------
