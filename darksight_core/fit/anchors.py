@@ -21,6 +21,8 @@ _TOTAL, _LEAST = 400, 16
 _CANDIDATES, _ROWS = 6, 500
 # Share of rows for which f_p is not asked, because an anchor is as close as it gets.
 _CLOSE = 0.9
+# Of equal rows the quantile is the very loss of a row, and rounding would decide for it.
+_ROUNDING = 1e-9
 
 
 def choose_anchors(
@@ -28,7 +30,8 @@ def choose_anchors(
 ) -> Floats:
     """Anchors (m, 2) among candidates, class after class: 400 in all, and at least 16 a class.
 
-    A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it.
+    A class gets fewer if fewer help, and one if the student predicts it at a candidate but no row has it. If the
+    student prefers no class at any candidate, as after a fit of uniform rows, the first candidate is returned.
 
     Parameters
     ----------
@@ -56,7 +59,7 @@ def choose_anchors(
             rows = log_probs(probs[np.flatnonzero(predicted == k)[:_ROWS]])
             chosen.append(candidates[own[_choose(student.log_posterior(candidates[own]), rows, k, wanted)]])
         report(Progress("anchors", k + 1, student.n_classes, float("nan")))
-    return np.concatenate(chosen)
+    return np.concatenate(chosen or [candidates[:1]])
 
 
 def network_threshold(student: Student, anchors: Floats, probs: NDArray[np.floating]) -> float:
@@ -64,7 +67,7 @@ def network_threshold(student: Student, anchors: Floats, probs: NDArray[np.float
     log_pi = log_probs(probs)
     _, losses = Anchors.of(student, anchors).best_of_two(np.exp(log_pi), log_pi)
     finite = losses[np.isfinite(losses)]
-    return float(np.quantile(finite, _CLOSE)) if len(finite) else 0.0
+    return (float(np.quantile(finite, _CLOSE)) if len(finite) else 0.0) + _ROUNDING
 
 
 def _choose(log_q: Floats, rows: Floats, own: int, wanted: int) -> list[int]:

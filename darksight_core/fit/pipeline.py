@@ -60,6 +60,8 @@ __all__ = ["fit_bundle"]
 _MEASURED_ROWS = 20_000
 # Probabilities in the rows on which the stages are measured: fewer rows where there are many classes.
 _MEASURED_NUMBERS = 1 << 22
+# Above every KL_sym: f_p makes no second guess.
+_NEVER = 1e30
 
 
 def fit_bundle(
@@ -225,6 +227,9 @@ class _Fit:
 
         def make() -> Arrays:
             made = distil(probs, points, student, fitted.bound, self.distil_config, rows=rows.renumbered, report=report)
+            if student.n_classes == 2:
+                # Anchors stand close together all along the line. A second start would break its order.
+                return {**made.tensors(), "anchors": fitted.anchors, "network_above": np.array([_NEVER])}
             candidates = np.clip(np.concatenate([fitted.anchors, points]), -fitted.bound, fitted.bound)
             anchors = choose_anchors(made.student, candidates, measured, self.config.seed, report)
             threshold = network_threshold(made.student, anchors, measured)

@@ -21,12 +21,13 @@ from darksight_core.fit.config import FitConfig
 from darksight_core.fit.device import choose_device, one_thread
 from darksight_core.fit.map.coreset import Coreset
 from darksight_core.fit.map.fast import fit_theta
+from darksight_core.fit.map.line import line_anchors, line_end, line_student, place_on_line
 from darksight_core.fit.map.paper import fit_paper
 from darksight_core.fit.map.placement import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
 from darksight_core.fit.map.svd import fit_svd
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import FLOOR, Floats
+from darksight_core.simplex import FLOOR, Floats, kl_sym, log_probs, temper
 
 __all__ = ["MapFit", "decide_map", "draw_core", "entropies", "fit_map", "place_rows"]
 
@@ -126,6 +127,8 @@ def decide_map(
         Called with a `Progress` now and then.
     """
     started = time.perf_counter()
+    if probs.shape[1] == 2:
+        return _line_map(probs, config)
     like = torch.empty(0, device=choose_device(config.device))
     # The draw of the coreset began with the seed itself.
     generator = torch.Generator().manual_seed(config.seed ^ 1)
@@ -171,6 +174,8 @@ def place_rows(
     config = config or FitConfig()
     if isinstance(fitted.student, SoftmaxStudent):
         return fitted.student.place(probs, config.temperature)
+    if fitted.student.n_classes == 2:
+        return _place_on_line(probs, fitted.student, config.temperature)
     device = choose_device(config.device)
     theta = Theta.of(fitted.student, device=device, dtype=precision)
     anchors = torch.tensor(fitted.anchors.T[None], device=device, dtype=precision)
@@ -184,6 +189,19 @@ def entropies(probs: NDArray[np.floating], temperature: float = 1.0, blocks: Seq
     for block in blocks or _chunks(probs):
         found[block] = _load(probs[block], temperature, torch.empty(0)).entropy.double()
     return found
+
+
+def _line_map(probs: NDArray[np.floating], config: FitConfig) -> MapFit:
+    """The map of two classes, with the points of rows (n, 2)."""
+    student = line_student(config.dof)
+    points = _place_on_line(probs, student, config.temperature)
+    loss = kl_sym(temper(log_probs(probs), config.temperature), student.log_posterior(points)).mean()
+    return MapFit(student, points, line_anchors(student), line_end(student), (float(loss),), 0.0)
+
+
+def _place_on_line(probs: NDArray[np.floating], student: Student, temperature: float) -> Floats:
+    log_pi = log_probs(probs)
+    return place_on_line(student, (log_pi[:, 1] - log_pi[:, 0]) / temperature)
 
 
 def _chunks(probs: NDArray[np.floating]) -> list[slice]:

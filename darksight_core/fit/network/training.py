@@ -118,7 +118,8 @@ class Training:
         """Stage 2, KL_sym of f_p under a fixed θ, and stage 3, its last epochs again with θ free."""
         started = time.perf_counter()
         config, parameters = self.config, self.parameters
-        trials = 1 + int(config.tune_theta and config.joint_epochs > 0)
+        # The line of two classes is not fitted, so there is no better θ.
+        trials = 1 + int(config.tune_theta and config.joint_epochs > 0 and self.theta.n_classes > 2)
         total = config.tune_epochs + trials * config.joint_epochs
         slow = (parameters, _LAST * config.tune_lr)
         announce = self._announcer(report, "fine-tune", 0, total)

@@ -1,8 +1,9 @@
 """A Gaussian kernel density of the map, evaluated at a cost that does not grow with the number of references.
 
-    log p(y) = log 1/(n 2π h²) Σ_j exp(-|y - y_j|² / 2h²)
+    log p(y) = log 1/(n (2π h²)^(d/2)) Σ_j exp(-|y - y_j|² / 2h²)
 
-Only the bandwidth h is estimated: it maximises the leave-one-out likelihood (`bandwidth`).
+with d = 2, or d = 1 if all references are on one horizontal line, as those of a map of two classes. Only the bandwidth
+h is estimated: it maximises the leave-one-out likelihood (`bandwidth`).
 
 The sum over n references is too slow for requests, and a plain grid is not accurate enough: between two clusters at
 distance D, log p has a crease of width h² / D, and far from all references it falls like a parabola. Both become easy

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from darksight_core.map.density.exact import check_references
+from darksight_core.map.density.exact import check_references, dimension
 from darksight_core.simplex import Floats
 
 __all__ = ["MOST_REFERENCES", "choose_bandwidth"]
@@ -23,7 +23,7 @@ _MOST_QUERIES = 2_000
 def choose_bandwidth(points: Floats, seed: int = 0) -> float:
     """Bandwidth h that maximises the leave-one-out log likelihood of the points.
 
-        l(h) = mean_i log[ 1/(n_i 2π h²) Σ_{j not near i} exp(-|y_i - y_j|² / 2h²) ]
+        l(h) = mean_i log[ 1/(n_i (2π h²)^(d/2)) Σ_{j not near i} exp(-|y_i - y_j|² / 2h²) ]
 
     A classifier maps many rows to the same point, and the plain leave-one-out likelihood then grows without bound as
     h -> 0. So all references nearer to y_i than R/1000 are left out, where R is the radius that holds nine tenths of
@@ -55,13 +55,13 @@ def choose_bandwidth(points: Floats, seed: int = 0) -> float:
     nearest = (counts > 0).argmax(axis=1)
     kept = np.argsort(nearest, kind="stable")[: math.ceil(0.99 * len(nearest))]
     counts, nearest = counts[kept], squares[nearest[kept], None]
-    offset = np.log(counts.sum(axis=1))
+    offset, axes = np.log(counts.sum(axis=1)), dimension(points)
 
     def likelihood(log_h: float) -> float:
         half_precision = 0.5 * math.exp(-2.0 * log_h)
         kernel = np.exp(np.minimum((nearest - squares) * half_precision, 0.0))
         log_sum = np.log(np.einsum("qb,qb->q", counts, kernel)) - nearest[:, 0] * half_precision
-        return float((log_sum - offset).mean()) - 2.0 * log_h
+        return float((log_sum - offset).mean()) - axes * log_h
 
     # Structure at two scales gives two maxima, so a scan finds the bracket of the golden-section search.
     scan = np.linspace(0.0, math.log(2000.0), 20)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.map.density.exact import CORE_DEPTH, CORE_ERROR, TAIL_ERROR, log_norm
+from darksight_core.map.density.exact import CORE_DEPTH, CORE_ERROR, TAIL_ERROR, dimension, log_norm
 from darksight_core.map.density.layout import LEVELS, SQUARES, TILE, Ints, Leaf, b_spline, morton
 from darksight_core.simplex import Floats, logsumexp
 
@@ -67,8 +67,8 @@ class Cloud:
 
     @property
     def log_norm(self) -> float:
-        """log(N 2π h²), N the number of references with repetitions."""
-        return log_norm(float(np.exp(self.log_weights).sum()), self.bandwidth)
+        """log(N (2π h²)^(d/2)), N the number of references with repetitions."""
+        return log_norm(float(np.exp(self.log_weights).sum()), self.bandwidth, dimension(self.references.T))
 
     @property
     def centre(self) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats, logsumexp
 
-__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "check_references", "exact_log_kde", "log_norm"]
+__all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "check_references", "dimension", "exact_log_kde", "log_norm"]
 
 CORE_DEPTH = 15.0
 """The core is where log p is at most this many nats below its maximum over the references."""
@@ -44,12 +44,18 @@ def exact_log_kde(points: Floats, references: Floats, bandwidth: float) -> Float
         chunk = points[start : start + rows]
         square = (chunk[:, :1] - references[:, 0]) ** 2 + (chunk[:, 1:] - references[:, 1]) ** 2
         log_density[start : start + rows] = logsumexp(square / (-2.0 * bandwidth**2))
-    return log_density - log_norm(len(references), bandwidth)
+    return log_density - log_norm(len(references), bandwidth, dimension(references))
 
 
-def log_norm(count: float, bandwidth: float) -> float:
-    """log(n 2π h²)."""
-    return math.log(count) + math.log(2.0 * math.pi) + 2.0 * math.log(bandwidth)
+def dimension(references: Floats) -> int:
+    """1 if the references (n, 2) are on one horizontal line, as on the map of two classes, else 2."""
+    width, height = np.ptp(references, axis=0).tolist()
+    return 1 if height == 0.0 < width else 2
+
+
+def log_norm(count: float, bandwidth: float, dimension: int) -> float:
+    """log(n (2π h²)^(d/2))."""
+    return math.log(count) + dimension * (0.5 * math.log(2.0 * math.pi) + math.log(bandwidth))
 
 
 def check_references(points: Floats) -> Floats:

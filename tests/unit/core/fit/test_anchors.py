@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from darksight_core.fit.anchors import choose_anchors, network_threshold
+from darksight_core.fit.config import FitConfig
+from darksight_core.fit.network.config import DistilConfig
+from darksight_core.fit.pipeline import fit_bundle
+from darksight_core.fit.served import place_served
 from darksight_core.map.anchors import Anchors, anchor_classes
+from darksight_core.predictions import from_arrays
+from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import log_probs
-from tests.support.maps import map_probs, random_embedder
+from tests.support.maps import constant_network, map_probs, random_embedder
 
 
 def test_every_class_gets_its_share_of_anchors() -> None:
@@ -48,3 +58,34 @@ def test_a_tenth_of_rows_asks_the_network() -> None:
 
     losses = embedder.starts.best_of_two(np.exp(log_pi), log_pi)[1]
     assert (losses > threshold).mean() == 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_rounding_does_not_decide_who_asks_the_network(classes: int) -> None:
+    """Equal rows, as trees and forests give them, are placed alike in a batch, alone, and in torch."""
+    embedder = random_embedder(classes, anchors=30)
+    probs = np.repeat(map_probs(embedder, 8), 40, axis=0)
+    threshold = network_threshold(embedder.student, embedder.anchors, probs)
+    embedder = replace(embedder, network=constant_network(classes, 0.3), network_above=threshold)
+    log_pi = log_probs(probs)
+
+    points, _ = embedder.embed(log_pi)
+
+    alone = np.concatenate([embedder.embed(row[None])[0] for row in log_pi[::40]])
+    np.testing.assert_allclose(points, np.repeat(alone, 40, axis=0), atol=1e-6)
+    np.testing.assert_allclose(points, place_served(embedder, log_pi), atol=1e-6)
+    losses = embedder.starts.best_of_two(np.exp(log_pi), log_pi)[1]
+    assert np.abs(losses - threshold).min() > 1e-10
+
+
+@pytest.mark.parametrize(("classes", "seed"), [(2, 1), (3, 1), (3, 3)])
+def test_uniform_rows_make_a_bundle(tmp_path: Path, classes: int, seed: int) -> None:
+    """A classifier that prefers no class has a map without anchors of a class, and its rows are placed all the same."""
+    probs = np.full((60, classes), 1.0 / classes, dtype=np.float32)
+    config = DistilConfig(epochs=1, tune_epochs=1, joint_epochs=1, device="cpu")
+    path = tmp_path / "uniform.safetensors"
+
+    report = fit_bundle(from_arrays(probs), path, config=FitConfig(seed=seed, device="cpu"), distil_config=config)
+
+    assert report.kl_sym < 1e-6
+    assert np.isfinite(Scorer.load(path).score(probs).points).all()

@@ -206,6 +206,19 @@ def test_density_integrates_to_one(name: str) -> None:
     assert total * step**2 == pytest.approx(1.0, abs=1e-3)
 
 
+def test_density_on_a_line_is_one_dimensional() -> None:
+    """References on one horizontal line, as of two classes: the density is that along the line."""
+    x = np.random.default_rng(0).normal(size=2_000)
+    kde = Kde.fit(np.column_stack([x, np.zeros_like(x)]))
+
+    grid = np.linspace(-8.0, 8.0, 1_601)
+    log_density = kde.log_density(np.column_stack([grid, np.zeros_like(grid)]))
+
+    truth = np.exp(-0.5 * grid**2) / math.sqrt(2.0 * math.pi)
+    assert np.exp(log_density).sum() * 0.01 == pytest.approx(1.0, abs=0.01)
+    assert np.abs(np.exp(log_density) - truth).sum() * 0.01 < 0.1
+
+
 def test_moves_with_the_references() -> None:
     """A rotated and shifted cloud has the rotated and shifted density, within the promise."""
     points = make_clusters(1_000)
