@@ -120,7 +120,7 @@ def compare(
     Parameters
     ----------
     bundle
-        Provides map, outlier score and reference points.
+        Provides the reference points.
     known
         Known rows that are not fit rows; with labels, failure is measured too.
     foreign
@@ -142,7 +142,7 @@ def compare(
     memory, measured = known.take(first), known.take(rest)
     notes: list[str] = []
     models = _fit(bundle, memory, notes, fast=fast, seed=seed)
-    scores = _scores(bundle, models, measured)
+    scores = _scores(models, measured)
     merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
     failure, choice = None, None
     if measured.errors is None:
@@ -157,7 +157,7 @@ def compare(
         }
     ood = {}
     for name, rows in (foreign or {}).items():
-        other = _scores(bundle, models, rows)
+        other = _scores(models, rows)
         ood[name] = {
             score: ood_figures(scores[score], other[score], resamples=resamples, seed=seed)
             for score in scores
@@ -208,13 +208,13 @@ def _map_scores(
     return found
 
 
-def _scores(bundle: Bundle, models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
+def _scores(models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
     densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
     found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
+    found["outlier_score"] = rows.scores.outlier_score
     if rows.logits is not None:
         found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
-    found["outlier_score"] = bundle.outlier_score.score(rows.log_pi)
     if models.learned is not None:
         found["learned"] = models.learned.log_odds(rows.log_pi, **densities)
     return found | {name: score(rows) for name, score in models.others.items()}

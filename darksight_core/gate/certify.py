@@ -9,12 +9,13 @@ A guarantee is about the gate as a whole. With an outlier rule, the accuracy is 
 rows that the outlier rule rejects count as rejected in the other two.
 
 Rows that choose a score must not certify it: a score chosen because it did well on some rows does well on these rows.
-So if the reject score is chosen or learned, a third of the rows is drawn by seed for that, and the threshold is
-certified on the others. The first third also provides the thresholds to be tested, which makes the certificate exact
-for any score.
+So rows that choose or learn the reject score are drawn by seed, and the threshold is certified on the others. The
+first rows also provide the thresholds to be tested, which makes the certificate exact for any score. Labels spent on a
+choice are missing where they certify, and the choice is nearly always max-softmax. So `auto` is max-softmax unless
+there are `CHOICE_ROWS` rows; then a tenth of them tests whether another score is better.
 
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
-labels would be needed.
+labels would be needed and which target they would support (`attainable`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
@@ -41,15 +43,18 @@ from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "Certification", "Targets", "candidates", "certify"]
+__all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "LEARNING_SHARE", "Certification", "Targets", "candidates", "certify"]
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-CHOICE_SHARE = 1.0 / 3.0
-"""Share of the rows that choose or learn the reject score; the others certify it."""
+CHOICE_SHARE = 0.1
+"""Share of the rows that choose the reject score; the others certify it."""
 
-CHOICE_ROWS = 100
+CHOICE_ROWS = 3_000
 """Labelled rows below which the score is not chosen: it is max-softmax, and all rows certify."""
+
+LEARNING_SHARE = 1.0 / 3.0
+"""Share of the rows that learn the reject score "learned" if it is asked for."""
 
 _DELTA = 0.05
 
@@ -213,7 +218,7 @@ def _split(rows: ScoredPredictions, targets: Targets) -> tuple[ScoredPredictions
     if targets.score == "auto" and len(rows) < CHOICE_ROWS:
         return None, rows
     order = np.random.default_rng(targets.seed).permutation(len(rows))
-    first = math.floor(CHOICE_SHARE * len(rows))
+    first = math.floor((CHOICE_SHARE if targets.score == "auto" else LEARNING_SHARE) * len(rows))
     if first < MIN_ROWS:
         raise ConfigError(f"a learned score needs at least {3 * MIN_ROWS} rows, not {len(rows)}")
     return rows.take(np.sort(order[:first])), rows.take(np.sort(order[first:]))
@@ -236,25 +241,26 @@ def _threshold(gate: Gate, rows: ScoredPredictions, targets: Targets, usual: Sco
     """The loosest threshold that meets the target for rows that pass the outlier rule too."""
     confidence, flagged = _confidence(gate, rows), _flags(gate, rows)
     if targets.coverage is not None:
-        return _threshold_by_coverage(confidence, flagged, targets.coverage, has_outliers=gate.outlier is not None)
+        found = _threshold_by_coverage(confidence, flagged, targets.coverage, has_outliers=gate.outlier is not None)
+        return found if found.feasible else replace(found, attainable=attainable_coverage(flagged))
     if rows.errors is None:
         raise ConfigError("a target accuracy or a bound on undetected failures needs labels, and these rows have none")
     if targets.undetected is not None:
-        return threshold_by_joint_risk(confidence, rows.errors & ~flagged, targets.undetected)
+        wrong = rows.errors & ~flagged
+        found = threshold_by_joint_risk(confidence, wrong, targets.undetected)
+        return found if found.feasible else replace(found, attainable=attainable_risk(confidence, wrong))
     assert targets.accuracy is not None
     passed = ~flagged
     if not passed.any():
         raise ConfigError("the outlier rule rejects every row, so there is no row to certify an accuracy on")
-    found = threshold_by_accuracy(
-        confidence[passed],
-        rows.errors[passed],
-        targets.accuracy,
-        delta=_DELTA if targets.delta is None else targets.delta,
-        reference=None if usual is None else _confidence(gate, usual),
-    )
-    if found.labels_needed is None:
+    confidence, wrong, delta = confidence[passed], rows.errors[passed], targets.delta or _DELTA
+    reference = None if usual is None else _confidence(gate, usual)
+    found = threshold_by_accuracy(confidence, wrong, targets.accuracy, delta=delta, reference=reference)
+    if found.feasible:
         return found
-    return replace(found, labels_needed=math.ceil(found.labels_needed / float(passed.mean())))
+    needed = None if found.labels_needed is None else math.ceil(found.labels_needed / float(passed.mean()))
+    instead = attainable_accuracy(confidence, wrong, targets.accuracy, delta, reference)
+    return replace(found, labels_needed=needed, attainable=instead)
 
 
 def _threshold_by_coverage(confidence: Floats, flagged: Bools, coverage: float, *, has_outliers: bool) -> Threshold:
@@ -290,6 +296,7 @@ def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
         "p_value": outlier.p_value,
         "feasible": outlier.feasible,
         "rows_needed": None if outlier.feasible else outlier.rows_needed,
+        "attainable": None if outlier.feasible else attainable_alpha(outlier.n, outlier.delta),
         "observed": float(outlier.flags(rows.scores.p_value).mean()),
     }
 

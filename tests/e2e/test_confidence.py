@@ -101,7 +101,8 @@ def test_calibrate_writes_a_gate_with_its_certificate(
     labelled = read_predictions(folder / "labelled.npz")
     assert found["certificate"]["rows"]["n"] == 1_500
     assert found["certificate"]["rows"]["sha256"] == hashlib.sha256(labelled.row_hashes().tobytes()).hexdigest()
-    assert bool(found["table"]) == ("--score" not in options)
+    # 1,500 labels are too few to spend any on a choice.
+    assert found["table"] == []
     bundle = read_bundle(out)
     assert bundle.gate is not None
     assert bundle.gate.settings() == found["gate"] == bundle.manifest["gate"]
@@ -174,11 +175,27 @@ def test_alpha_with_delta_is_stricter_than_on_average(folder: Path, tmp_path: Pa
 
 
 def test_infeasible_is_an_answer(folder: Path, tmp_path: Path) -> None:
-    """A promise beyond the labels exits with 0, says how many it takes, and is in no gate."""
+    """A promise beyond the labels exits with 3, says how many it takes and which one they support, and writes nothing;
+    only if that is allowed, it writes a gate without the rule.
+    """
     out = tmp_path / "gated.safetensors"
     arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--target-accuracy", 0.9999)
-    found = ask(*arguments, "--out", out)
-    text = darksight(*arguments, "--out", out, "--overwrite")
+    refused = darksight(*arguments, "--out", out)
+    as_json = darksight(*arguments, "--out", out, "--json")
+
+    assert refused.returncode == as_json.returncode == 3
+    assert "NOT FEASIBLE" in refused.stdout
+    assert "--allow-infeasible" in refused.stderr
+    assert not out.exists()
+    answer = json.loads(as_json.stdout)
+    assert (answer["feasible"], answer["bundle"], answer["version"]) == (False, None, None)
+    instead = answer["certificate"]["reject"]["attainable"]
+    assert f"at least {instead:.6g} instead" in refused.stdout
+    weaker = (*arguments[:-1], instead, "--out", tmp_path / "weaker.safetensors")
+    assert ask(*weaker)["feasible"] is True
+
+    found = ask(*arguments, "--out", out, "--allow-infeasible")
+    text = darksight(*arguments, "--out", out, "--overwrite", "--allow-infeasible")
 
     assert found["feasible"] is False
     assert found["gate"]["reject"] is None
