@@ -7,8 +7,9 @@ A bundle keeps points on the map, but not the probabilities of its fit rows. Sco
 templates, a kernel density and a Dirichlet mixture of probabilities) are therefore fitted on a part of the given rows,
 the memory, drawn by seed, and all scores are measured on the others. The Gaussian mixture on the map is fitted on the
 reference points of the bundle. Maps that other methods made of the known rows get a kernel density and a mixture of the
-memory rows too; they have no points for foreign rows. The learned score is cross-fitted to find errors, and fitted on
-the memory to find foreign rows.
+memory rows too; they have no points for foreign rows. The learned score is that of the bundle's gate, if it has one,
+beside one that is cross-fitted to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the
+memory to find foreign rows.
 
 The reject score is chosen from those that a gate can serve; the outlier score is that of the bundle. Foreign rows
 choose nothing, because future foreign rows will be different.
@@ -120,7 +121,7 @@ def compare(
     Parameters
     ----------
     bundle
-        Provides the reference points.
+        Provides the reference points and a learned score.
     known
         Known rows that are not fit rows; with labels, failure is measured too.
     foreign
@@ -145,12 +146,14 @@ def compare(
     scores = _scores(models, measured)
     merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
     failure, choice = None, None
+    own = None if bundle.gate is None else bundle.gate.learned
     if measured.errors is None:
         notes.append("without labels failure is not measured and no reject score is chosen")
     else:
         servable = candidates(measured, seed=seed)
         choice = choose_score(servable, measured.errors)
-        merged |= {name: servable[name] for name in servable if name == "learned"}
+        if "learned" in servable:
+            merged["learned" if own is None else "refitted"] = servable["learned"]
         failure = {
             name: failure_figures(values, measured.errors, resamples=resamples, seed=seed)
             for name, values in merged.items()
@@ -168,8 +171,8 @@ def compare(
 
 
 def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: bool, seed: int) -> _Models:
-    learned = None
-    if memory.errors is not None and len(memory) >= MIN_ROWS:
+    learned = None if bundle.gate is None else bundle.gate.learned
+    if learned is None and memory.errors is not None and len(memory) >= MIN_ROWS:
         densities = {"log_density": memory.scores.log_density, "log_kde": memory.scores.log_kde}
         learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities)
     models = _Models(KlMatching.fit(memory.log_pi), learned)

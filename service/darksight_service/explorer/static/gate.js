@@ -11,7 +11,7 @@ import { readState, writeState } from "./state.js";
 const DEFAULTS = { span: "30d", since: 0, until: 0, labels: "all", view: "accuracy", alpha: "", threshold: "", accuracy: 0, delta: "" };
 const NAMES = {
   msp: "max-softmax", entropy: "entropy", margin: "margin", doctor: "Doctor", gen: "GEN", log_density: "log P(y; θ)",
-  log_kde: "log KDE", outlier_score: "outlier score", learned: "learned", refitted: "learned, refitted to these labels (proposal)",
+  log_kde: "log KDE", outlier_score: "outlier score", learned: "learned", refitted: "refitted to these labels (proposal)",
 };
 const VERDICTS = {
   kept: ["verdict good", "Kept. ", "The whole interval meets the promise."],
