@@ -73,8 +73,8 @@ def calibrate(
         Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
         which otherwise holds on average.
     score
-        Score that rejects rows. auto is msp, the largest probability, unless FILE has 3,000 rows or more and a tenth of
-        them shows another score to be better.
+        Score that rejects rows. auto is msp, the largest probability, unless FILE has 3,000 rows or more and another
+        score, chosen on a third of them, accepts more rows under the same promise.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -149,7 +149,10 @@ def _print_certification(found: Certification) -> None:
             ],
             ("score", "AUGRC x1000", f"better than {found.choice.baseline}", "standard error"),
         )
-        print(f"* chosen: {found.choice.baseline}, unless another is better by more than one standard error.\n")
+        print(
+            f"* in use: {found.choice.baseline}, unless another is better by more than one standard error and, for an"
+        )
+        print("  accuracy, its certificate accepts more rows.\n")
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate[name] is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
