@@ -389,7 +389,7 @@ def make_forest_rows(n: int, seed: int) -> ScoredPredictions:
 
 def test_a_forest_whose_top_votes_tie_is_certified() -> None:
     """The default score finds a threshold although more rows tie at the top than a strict threshold would accept."""
-    found = certify(make_forest_rows(6_000, 1), Targets(accuracy=0.95), 999)
+    found = certify(make_forest_rows(CHOICE_ROWS, 1), Targets(accuracy=0.95), 999)
 
     assert found.feasible
     assert found.certificate["observed"]["coverage"] > 0.5
