@@ -209,7 +209,7 @@ def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RejectRule:
-    """A gate with a reject score and no threshold yet, its threshold, the rows that certify it, and how it was chosen."""
+    """A gate with a reject score, its threshold, the rows that certify it, and how the score was chosen."""
 
     gate: Gate
     threshold: Threshold

@@ -131,7 +131,7 @@ def calibrate(
     if loaded.gate is not None:
         kept = f"; its {len(regions)} regions were kept and are not part of the certificate" if regions else ""
         say(f"replaced the gate of {bundle}{kept}")
-    say(f"wrote {out} (version {version[:12]})")
+    say(f"wrote {out} (version {version[:12]})" + ("" if found.feasible else "; its gate lacks what is not feasible"))
     return 0
 
 
@@ -149,10 +149,8 @@ def _print_certification(found: Certification) -> None:
             ],
             ("score", "AUGRC x1000", f"better than {found.choice.baseline}", "standard error"),
         )
-        print(
-            f"* in use: {found.choice.baseline}, unless another is better by more than one standard error and, for an"
-        )
-        print("  accuracy, its certificate accepts more rows.\n")
+        print(f"* in use: {found.choice.baseline}, unless another is better by more than one standard error and,")
+        print("  for an accuracy, its certificate accepts more rows.\n")
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate[name] is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
