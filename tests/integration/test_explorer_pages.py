@@ -250,6 +250,8 @@ def test_the_first_view_of_drift_is_the_traffic(explored: Explored) -> None:
     assert found["points"] == ROWS
     assert 118 <= (found["until_ms"] - found["since_ms"]) / 60_000 <= 122
     assert found["since_ms"] % 60_000 == found["until_ms"] % 60_000 == 0
+    moment = explored.get("drift", since_ms=explored.until_ms, until_ms=explored.until_ms + 1)
+    assert moment["until_ms"] - moment["since_ms"] == 120_000
 
 
 def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:

@@ -142,7 +142,8 @@ def _window(sources: Sources, active: ActiveModel, given: _DriftInput) -> tuple[
         day = {"since_ms": max(0, until - DAY_MS), "until_ms": until}
         since = sources.store().filled_since(active.model, active.version, **day, points=_ALL)[0]
     until = -(-until // _MINUTE_MS) * _MINUTE_MS
-    return min(since // _MINUTE_MS * _MINUTE_MS, until - _MINUTE_MS), until
+    # Two minutes at least, because the page compares the two halves.
+    return min(since // _MINUTE_MS * _MINUTE_MS, until - 2 * _MINUTE_MS), until
 
 
 def _step(since: int, until: int) -> int:
