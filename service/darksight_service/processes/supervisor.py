@@ -1,8 +1,8 @@
 """The supervisor: the parent of all processes of the service.
 
-It starts the workers, the storage worker and the explorer, restarts those that die, and serves metrics and health. It
-never creates a gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it reports not
-ready at once, lets the workers finish their calls, and then lets the storage worker write what they left.
+It starts the workers, the storage worker and the explorer, restarts those that die or hang, and serves metrics and
+health. It never creates a gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it
+reports not ready at once, lets the workers finish their calls, and then lets the storage worker write what they left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.http_api.health import HealthServer
 from darksight_service.metrics.exposition import render
-from darksight_service.metrics.processes import clear_gauges
+from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
 from darksight_service.settings import Settings
 
@@ -82,6 +82,7 @@ class Supervisor:
             )
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
+        self._own_counts = SupervisorCounts(self._counts)
         self._http = HealthServer(settings.host, settings.http_port, self)
 
     def run(self, when_ready: Callable[[], None] = lambda: None) -> int:
@@ -92,8 +93,11 @@ class Supervisor:
         was_ready = False
         while not self.is_stopping:
             now = time.monotonic()
-            for child in (*self._workers, self._storage, *self._explorer):
+            children = (*self._workers, self._storage, *self._explorer)
+            for child in children:
                 child.keep_running(now)
+            self._own_counts.follow("hung", sum(child.hangs for child in children))
+            self._own_counts.set("ready", float(self.is_ready))
             if self.is_ready and not was_ready:
                 was_ready = True
                 when_ready()
@@ -125,7 +129,7 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every worker takes calls."""
+        """Whether every worker takes calls for every model."""
         return not self.is_stopping and all(worker.is_ready for worker in self._workers)
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
@@ -147,6 +151,7 @@ class Supervisor:
 
     def _shut_down(self) -> int:
         _log.info("shutdown_started")
+        self._own_counts.set("ready", 0.0)
         end = time.monotonic() + self.settings.grace_seconds + _EXIT_SECONDS
         for child in (*self._explorer, *self._workers):
             child.stop()

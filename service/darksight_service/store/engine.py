@@ -13,14 +13,15 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, TimeoutError
 from sqlalchemy.pool import QueuePool
@@ -67,16 +68,22 @@ class Timeouts:
     silence: float = 75.0
 
 
-def make_engine(url: str, *, timeouts: Timeouts | None = None) -> Engine:
-    """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet."""
+def make_engine(url: str | Callable[[], str], *, timeouts: Timeouts | None = None) -> Engine:
+    """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet.
+
+    A function that returns the URL is called again for every new connection to PostgreSQL.
+    """
     try:
-        parsed = make_url(url)
+        parsed = make_url(url if isinstance(url, str) else url())
     except (ArgumentError, ValueError):
         raise ConfigError("the database URL is not valid; use sqlite:///FILE or postgresql://USER@HOST/NAME") from None
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
-        return _postgresql(parsed, timeouts or Timeouts())
+        engine = _postgresql(parsed, timeouts or Timeouts())
+        if not isinstance(url, str):
+            event.listen(engine, "do_connect", partial(_use_current_url, url))
+        return engine
     raise ConfigError(f"the store is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
 
 
@@ -207,6 +214,13 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
         )
     except (ImportError, NoSuchModuleError):
         raise ConfigError("PostgreSQL needs psycopg; run: pip install 'darksight[service]'") from None
+
+
+def _use_current_url(
+    url: Callable[[], str], dialect: Dialect, _record: object, _arguments: object, parameters: dict[str, Any]
+) -> None:
+    """Connect with the URL of now: its password may have changed since the engine was made."""
+    parameters.update(dialect.create_connect_args(make_url(url()))[1])
 
 
 def _connected(engine: Engine) -> Connection:

@@ -111,7 +111,7 @@ class Store:
     @classmethod
     def open(
         cls,
-        url: str,
+        url: str | Callable[[], str],
         *,
         keep_probs: str = "float16",
         auto_upgrade: bool = False,
@@ -124,11 +124,12 @@ class Store:
         Parameters
         ----------
         url
-            The database.
+            The database, or a function that returns it and is called for every new connection to PostgreSQL: a
+            password may change.
         keep_probs
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
         auto_upgrade
-            Whether to migrate an old SQLite file; PostgreSQL is migrated by `darksight db upgrade` only.
+            Whether to run missing migrations.
         check
             Whether to raise SchemaMismatchError if the database is not migrated; without it no connection is made.
         timeouts
@@ -138,7 +139,7 @@ class Store:
         """
         store = cls(make_engine(url, timeouts=timeouts), keep_probs=keep_probs, clock=clock)
         try:
-            if auto_upgrade and store._engine.dialect.name == "sqlite":
+            if auto_upgrade:
                 store.upgrade()
             if check:
                 migrate.require(store._engine)
