@@ -81,7 +81,8 @@ class Settings(BaseSettings):
         "", description="sqlite:///FILE or postgresql://...; default: SQLite in the data directory"
     )
     auto_upgrade: bool = Field(
-        False, description="whether the service runs missing migrations of PostgreSQL itself; those of SQLite it runs"
+        False,
+        description="whether the service upgrades the schema of PostgreSQL at its start; that of SQLite it always upgrades",
     )
     durability: Literal["process", "fsync"] = Field(
         "process",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +87,7 @@ def serve(
     try:
         opened = Store.open(settings.store_url, auto_upgrade=settings.upgrades_store)
     except StoreUnavailableError as error:
-        say(f"{error.message}; starting without it, points wait in the spool")
+        _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
         state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()))
     finally:
@@ -97,16 +98,26 @@ def serve(
     supervisor = Supervisor(settings)
 
     def announce() -> None:
-        say(
+        _tell(
+            "serving",
             f"serving {', '.join(sorted(state.models))} on gRPC {settings.host}:{supervisor.grpc_port}, "
             f"metrics and health on http://{settings.host}:{supervisor.http_port}"
-            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else "")
+            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else ""),
+            logging.INFO,
         )
 
     if settings.insecure:
-        say("INSECURE: the setting insecure permits plaintext or missing tokens beyond loopback")
+        _tell("insecure", "INSECURE: the setting insecure permits plaintext or missing tokens beyond loopback")
     with on_interrupt("the service has stopped"):
         return supervisor.run(announce)
+
+
+def _tell(event: str, text: str, level: int = logging.WARNING) -> None:
+    """A line of the log for programs, or the text alone for people at a terminal."""
+    if sys.stderr.isatty():
+        say(text)
+    else:
+        _log.log(level, event, extra={"text": text})
 
 
 def _read_model(text: str) -> tuple[str, Path]:

@@ -30,7 +30,7 @@ _BACKOFF_SECONDS = (0.1, 10.0)
 _HEALTHY_SECONDS = 30.0
 # A child that has not reported for this long is not ready, and is killed.
 _LATE_SECONDS = 4.0
-_HUNG_SECONDS = 15.0
+_HUNG_SECONDS = 10.0
 # The longest silence that one look at a child adds: the supervisor itself may have been paused.
 _LOOK_SECONDS = 0.5
 
@@ -110,10 +110,15 @@ class Child:
             self.hangs += 1
             process.kill()
 
-    def stop(self) -> None:
-        """Send SIGTERM."""
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process runs."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
+
+    def switch_debug(self) -> None:
+        """Let the process log more, or less again; not before it has started, when the signal would end it."""
+        if self._last_report:
+            self.send(signal.SIGHUP)
 
     def wait(self, seconds: float) -> int:
         """Exit status of the process, which is killed if it does not exit in time."""

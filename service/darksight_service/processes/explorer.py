@@ -128,6 +128,9 @@ def _reload_certificate(config: uvicorn.Config, settings: Settings) -> None:
     if config.ssl is None or settings.tls_cert is None:
         return
     try:
+        # First into a context that is not used: a certificate that is written before its key would otherwise replace
+        # the old one, and no connection could be made until the key follows.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
         config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
         _log.info("certificate_reloaded")
     except (OSError, ssl.SSLError) as error:

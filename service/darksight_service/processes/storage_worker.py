@@ -218,7 +218,8 @@ class StorageWorker:
             self._counts.follow(name, sum(getattr(each, name) for each in stats))
         self._counts.follow("store_errors", sum(each.errors for each in stats))
         lag = max((each.lag_seconds for each in stats), default=0.0)
-        self._counts.set_drain(lag_seconds=lag, is_store_up=self._is_store_up)
+        is_up = self._is_store_up and not any(each.last_error for each in stats)
+        self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
 
 
 def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts) -> Store | None:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.server import RpcServer
-from darksight_service.ingest.spool import Spool
+from darksight_service.ingest.spool import Spool, SpoolStats
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
@@ -37,6 +38,7 @@ __all__ = ["main"]
 
 # A change of the state file reaches all workers within this time.
 _WATCH_SECONDS = 0.05
+_DROP_LOG_SECONDS = 60.0
 # The interpreter's 5 ms is too long for a call of 0.2 ms that waits behind a large batch.
 _SWITCH_SECONDS = 0.0005
 
@@ -90,11 +92,13 @@ def main() -> int:
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
     watcher.start()
+    drops = _DropLog()
     while not stop.wait(REPORT_SECONDS):
         try:
-            # These wait for a call that writes to the spool. If the disk does not respond, the report stays away.
-            spool.tick()
-            counts.process.set_spool(spool.stats(), limit_bytes=settings.spool_bytes)
+            # This waits for a call that writes to the spool. If the disk does not respond, the report stays away.
+            stats = spool.stats()
+            counts.process.set_spool(stats, limit_bytes=settings.spool_bytes)
+            drops.log(stats, time.monotonic())
         except Exception:
             _log.exception("spool_failed")
         report(is_ready=not registry.missing)
@@ -103,6 +107,22 @@ def main() -> int:
     spool.close()
     counts.close()
     return 0
+
+
+class _DropLog:
+    """Logs that the spool drops records: at once, and then at most every `_DROP_LOG_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._logged = 0
+        self._due = 0.0
+
+    def log(self, stats: SpoolStats, now: float) -> None:
+        """Log the records that were dropped since the last line, if it is time for another one."""
+        if stats.dropped == self._logged or now < self._due:
+            return
+        facts = {"records": stats.dropped - self._logged, "spool_bytes": stats.bytes, "error": stats.last_error}
+        _log.error("records_dropped", extra=facts)
+        self._logged, self._due = stats.dropped, now + _DROP_LOG_SECONDS
 
 
 def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: RpcServer) -> None:
