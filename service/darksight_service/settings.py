@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     )
     auto_upgrade: bool = Field(
         False,
-        description="whether the service upgrades the schema of PostgreSQL at its start; that of SQLite it always upgrades",
+        description="whether the service upgrades the schema of PostgreSQL at its start, as it does that of SQLite",
     )
     durability: Literal["process", "fsync"] = Field(
         "process",

@@ -1,17 +1,21 @@
-"""The systemd unit: systemd accepts it, and the command that it runs starts a service from its files."""
+"""The systemd unit: systemd accepts it, and the command that it runs starts a service from its files and logs JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from darksight_client import Client
+from darksight_client import Client, NotFound
 from darksight_service.control.tokens import make_token
 
 from darksight_core.bundle import write_bundle
@@ -28,6 +32,16 @@ def lines_of(text: str, name: str) -> list[str]:
     return [line.partition("=")[2] for line in text.splitlines() if line.startswith(f"{name}=")]
 
 
+def is_logged(client: Client, log: list[str]) -> bool:
+    """Whether the request id of a failed call is in the log."""
+    try:
+        client.score("nobody", make_probs(1, 3))
+    except NotFound:
+        time.sleep(0.05)
+    refused = [json.loads(line) for line in log if '"call_refused"' in line]
+    return any("nobody" in line["error"] and len(line["request"]) == 32 for line in refused)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """No unknown name, no bad value; the program itself is not installed here."""
@@ -41,7 +55,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
-    """With its settings file, its variables and its credentials alone: models, tokens, TLS and a database."""
+    """With its settings file, its variables and its credentials alone: models, tokens, TLS and a database.
+
+    Every line of its log is JSON, and after SIGHUP the log has failed calls.
+    """
     etc, state, credentials = (tmp_path / name for name in ("etc", "state", "credentials"))
     for folder in (etc, state, credentials):
         folder.mkdir()
@@ -88,6 +105,13 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
         options = {"tls_ca": str(certificates.ca), "server_name": "localhost", "token": secret}
         with Client(f"127.0.0.1:{announced[1]}", timeout_seconds=60.0, **options) as client:
             assert client.score("digits", make_probs(1, 3)).recorded
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: is_logged(client, log), what="a line for a failed call")
+        # Not TLS: gRPC itself has something to say about it.
+        with socket.create_connection(("127.0.0.1", int(announced[1]))) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            plain.recv(100)
     finally:
         process.terminate()
         assert process.wait(60) == 0
+    assert [line for line in log if not line.startswith('{"time"')] == []

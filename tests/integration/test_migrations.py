@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from darksight_service.cli import main
+from darksight_service.cli.app import run
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.store import migrate as schema
 from darksight_service.store.points import PointFilter
@@ -174,3 +175,23 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "prune", "--max-rows", "1000000", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == 0
     assert main(["db", "stats"]) == 0
+
+
+def test_a_schema_is_downgraded_and_upgraded_by_command(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The downgrade needs a confirmation, since it deletes; an unknown revision is refused."""
+    where = ("--database-url", empty_url)
+
+    statuses = [
+        run(["db", "upgrade", *where]),
+        run(["db", "downgrade", "0001", *where]),
+        run(["db", "downgrade", "0007", "--delete", *where]),
+        run(["db", "downgrade", "0001", "--delete", *where]),
+        run(["db", "upgrade", *where]),
+        run(["db", "check", *where]),
+    ]
+
+    shown = capsys.readouterr()
+    assert statuses == [0, 2, 2, 0, 0, 0]
+    assert shown.out.splitlines()[1:3] == ["revision 0001, was 0002", "revision 0002, was 0001"]
+    assert "add --delete" in shown.err
+    assert "cannot downgrade from revision 0002 to '0007'" in shown.err

@@ -1,8 +1,8 @@
 """gRPC statuses of errors, by the table in `darksight_service.errors`.
 
-Every error has a request id, in the details of its status and in the log, at `debug`: thousands of calls may fail for one
-reason. An error that the table does not name is INTERNAL and logged as an error: the client gets a fixed text, and the
-log has the rest under the id. So no stack, SQL or path leaves the process.
+Every error has a request id, in the details of its status and in the log, at `debug`: thousands of calls may fail for
+one reason. An error that the table does not name is INTERNAL and logged as an error: the client gets a fixed text, and
+the log has the rest under the id. So no stack, SQL or path leaves the process.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ class Child:
             process.kill()
             status = process.wait()
         self._release()
-        return status
+        # Stopped before it could handle the signal: it had done nothing.
+        return 0 if status == -signal.SIGTERM and not self._last_report else status
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
