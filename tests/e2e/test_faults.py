@@ -188,6 +188,7 @@ def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: 
         ThreadPoolExecutor(8) as callers,
     ):
         client.score(MODEL, pool()[:7])
+        service.settle()
         list(client.points(MODEL))
         postgres.pause()
         try:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from darksight_client import Client, NotFound
+from darksight_client import Client, UnknownModel
 from darksight_service.control.tokens import make_token
 
 from darksight_core.bundle import write_bundle
@@ -36,7 +36,7 @@ def is_logged(client: Client, log: list[str]) -> bool:
     """Whether the request id of a failed call is in the log."""
     try:
         client.score("nobody", make_probs(1, 3))
-    except NotFound:
+    except UnknownModel:
         time.sleep(0.05)
     refused = [json.loads(line) for line in log if '"call_refused"' in line]
     return any("nobody" in line["error"] and len(line["request"]) == 32 for line in refused)
@@ -95,8 +95,14 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     log: list[str] = []
-    assert process.stderr is not None
-    threading.Thread(target=lambda stream=process.stderr: log.extend(stream), daemon=True).start()
+
+    def read() -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            log.extend(lines)
+
+    reader = threading.Thread(target=read)
+    reader.start()
     try:
         wait_until(lambda: any("serving digits on gRPC" in line for line in log) or process.poll() is not None)
         assert process.poll() is None, log
@@ -114,4 +120,5 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
     finally:
         process.terminate()
         assert process.wait(60) == 0
+        reader.join()
     assert [line for line in log if not line.startswith('{"time"')] == []

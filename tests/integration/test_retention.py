@@ -177,4 +177,4 @@ def test_stats_count_the_rows_that_are_left(url: str, open_store: Callable[..., 
     store.prune(Limits(max_rows=70))
 
     assert before == 150
-    assert store.stats().points == store.list_points(PointFilter("digits"), page_size=10_000).points.ids.size
+    assert store.stats().points == len(store.list_points(PointFilter("digits"), page_size=10_000).points)
