@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_service.report.palette import class_colours
+
 __all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "escape", "layout", "packed", "points_trace"]
 
 GREY = "#b8b8b8"
 
-HALO = ", ".join(f"{x}px {y}px 1px white" for x in (-1, 0, 1) for y in (-1, 0, 1))
-"""Text shadow of names on the map."""
+HALO = "auto"
+"""Text shadow of names on the map: plotly.js chooses a colour that contrasts with the text."""
 
-LINE_COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#44AA99",
-    "#661100", "#888888",
-)  # fmt: skip
+LINE_COLOURS = class_colours(12)
+"""Colours of scores and methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +91,16 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
     """An axis with a title, or a bare axis for a map."""
     if title is None:
         return {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": "", **more}
-    look = {"gridcolor": "#e8e8e8", "linecolor": "#888", "zeroline": False, "automargin": True}
+    look = {"zeroline": False, "automargin": True}
     return {"title": {"text": title, "standoff": 8}, **look, **more}
 
 
 def layout(height: int, **more: Any) -> dict[str, Any]:
-    """The layout that all figures share."""
+    """The layout that all figures share; the page adds the colours of light or dark mode."""
     return {
         "height": height,
         "margin": {"l": 60, "r": 20, "t": 30, "b": 55},
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
         "hovermode": "closest",
         "legend": {"itemsizing": "constant"},
         **more,

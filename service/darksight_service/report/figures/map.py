@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import GREY, HALO, Figure, axis, escape, layout, packed, points_trace
 from darksight_service.report.findings import Findings
+from darksight_service.report.labels import place_labels, text_sizes
 from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["LEGEND_CLASSES", "entropy_axis", "map_figure"]
@@ -21,6 +22,8 @@ LEGEND_CLASSES = 20
 _MAX_POINTS = 10_000
 _GRID = 140
 _NAME_LENGTH = 18
+# Size of the map on the page, about.
+_PLOT_PIXELS = np.array([1000.0, 600.0])
 _SCALE = [[0.0, "#fde9c9"], [0.25, "#f5a65b"], [0.6, "#b5367a"], [1.0, "#1d1147"]]
 
 
@@ -39,7 +42,7 @@ def map_figure(found: Findings) -> Figure:
     foreign = [_foreign(name, points, number) for number, (name, points) in enumerate(found.foreign.items())]
     for number, (_, traces) in enumerate(modes):
         data += [trace | {"visible": number == 0} for trace in traces]
-    data += [*foreign, _stars(found)]
+    data += [*foreign, _stars(found, low, high)]
     buttons, start = [], 1
     for name, traces in modes:
         shown = [False] * len(data)
@@ -185,23 +188,26 @@ def _foreign(name: str, points: Floats, number: int) -> dict[str, Any]:
     }
 
 
-def _stars(found: Findings) -> dict[str, Any]:
-    means, colours = found.bundle.embedder.student.means, class_colours(found.n_classes)
-    many = found.n_classes > LEGEND_CLASSES
+def _stars(found: Findings, low: Floats, high: Floats) -> dict[str, Any]:
+    """Class centres with those names that do not overlap in the first view."""
+    means = found.bundle.embedder.student.means
+    font = 10 if found.n_classes > LEGEND_CLASSES else 14
+    names = [escape(name, _NAME_LENGTH) for name in found.class_names]
+    scale = min(_PLOT_PIXELS / (high - low))
+    counts = np.bincount(found.predicted, minlength=found.n_classes)
+    short = [name if len(name) <= _NAME_LENGTH else name[:_NAME_LENGTH] for name in found.class_names]
+    sides = place_labels(means * scale, text_sizes(short, font), counts, gap=6.0)
     return {
         "type": "scatter",
         "mode": "markers+text",
         "x": packed(means[:, 0]),
         "y": packed(means[:, 1]),
-        "text": [escape(name, _NAME_LENGTH) for name in found.class_names],
-        "textposition": "top center",
-        "textfont": {"size": 9 if many else 14, "color": "#111", "shadow": HALO},
-        "marker": {
-            "symbol": "star",
-            "size": 9 if many else 16,
-            "color": colours,
-            "line": {"color": "black", "width": 1},
-        },
+        "text": [name if side else "" for name, side in zip(names, sides, strict=True)],
+        "textposition": [side or "top center" for side in sides],
+        "textfont": {"size": font, "shadow": HALO},
+        # Open, so that a star does not hide the points of a class that has a single place.
+        "marker": {"symbol": "star-open", "size": 9 if font == 10 else 14, "line": {"width": 1.5}},
+        "customdata": names,
         "name": "class centres",
-        "hovertemplate": "centre of %{text}<extra></extra>",
+        "hovertemplate": "centre of %{customdata}<extra></extra>",
     }
