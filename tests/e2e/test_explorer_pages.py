@@ -179,9 +179,7 @@ def test_pages_follow_the_colour_scheme(page: Page, name: str) -> None:
 
     assert light(ground) < 0.2 < 0.8 < light(text)
     if name != "points":
-        page.wait_for_function(
-            "[...document.querySelectorAll('.plot .xtick text')].some(each => each.style.fill === 'rgb(227, 232, 239)')"
-        )
+        expect(page.locator(".plot .xtick text").first).to_have_css("fill", "rgb(227, 232, 239)")
 
 
 def test_classes_have_the_colours_of_reports(page: Page) -> None:

@@ -24,7 +24,15 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
-from darksight_service.report.methods import METHOD_ROWS, NEIGHBOURS, Baseline, Level, fit_same_rows, other_methods
+from darksight_service.report.methods import (
+    METHOD_ROWS,
+    NEIGHBOURS,
+    Baseline,
+    Level,
+    fit_same_rows,
+    other_methods,
+    side_thread,
+)
 
 __all__ = ["Findings", "find"]
 
@@ -235,12 +243,12 @@ def find(
             f"methods are compared on a random sample of {len(compared):,} of the {len(known):,} rows, without "
             "densities on their maps; --compare-rows takes more rows"
         )
-    with ThreadPoolExecutor(1) as pool:
-        # Other methods take most of the time, so they run beside everything else.
+    # Other methods take most of the time, so they run beside everything else.
+    with side_thread(report) as (pool, tell):
         some = None if labels is None else labels[compared]
         sources = _sources(known, features, compared)
         baselines, waiting = _start_methods(
-            pool, log_pi[compared], some, sources, level=level, cache=cache, seed=seed, report=report, notes=notes
+            pool, log_pi[compared], some, sources, level=level, cache=cache, seed=seed, report=tell, notes=notes
         )
         comparison = None
         if len(scored) < _MIN_ROWS:

@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
 
-__all__ = ["LABEL_SIDES", "place_labels", "text_sizes"]
+__all__ = ["LABEL_SIDES", "MAX_LABELS", "place_labels", "text_sizes"]
+
+MAX_LABELS = 150
+"""Maximum number of names on a map; more would hide its points."""
 
 LABEL_SIDES = {
     "top center": (0.0, 1.0),
@@ -26,7 +29,8 @@ def text_sizes(names: list[str], font: float) -> Floats:
 def place_labels(centres: Floats, sizes: Floats, counts: NDArray[np.integer], gap: float) -> list[str | None]:
     """A side of its centre for each label, as in `LABEL_SIDES`; None for a label that is left out.
 
-    The labels of frequent classes are placed first. A label takes the first side where it overlaps no earlier label.
+    The labels of frequent classes are placed first, at most `MAX_LABELS` of them. A label takes the first side where it
+    overlaps no earlier label.
 
     Parameters
     ----------
@@ -41,7 +45,7 @@ def place_labels(centres: Floats, sizes: Floats, counts: NDArray[np.integer], ga
     """
     found: list[str | None] = [None] * len(centres)
     taken = np.empty((0, 4))
-    for k in np.argsort(-counts, kind="stable"):
+    for k in np.argsort(-counts, kind="stable")[:MAX_LABELS]:
         for side, direction in LABEL_SIDES.items():
             middle = centres[k] + np.asarray(direction) * (gap + sizes[k] / 2.0)
             low, high = middle - sizes[k] / 2.0, middle + sizes[k] / 2.0

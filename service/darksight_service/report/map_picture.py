@@ -59,18 +59,32 @@ def draw_map(
     many = len(class_names) > _LEGEND_CLASSES
     _draw_contours(axes, student, low, high)
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
-    size = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0))
+    # Rows of a decision tree share a few places: there a dot grows with the number of rows.
+    _, place, rows_here = np.unique(points, axis=0, return_inverse=True, return_counts=True)
+    sizes = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0)) * np.sqrt(rows_here)[place.ravel()]
     paint = np.asarray(colours)[predicted]
     axes.scatter(
-        points[~wrong, 0], points[~wrong, 1], s=size, c=paint[~wrong], linewidths=0, alpha=0.75, rasterized=True
+        points[~wrong, 0],
+        points[~wrong, 1],
+        s=sizes[~wrong],
+        c=paint[~wrong],
+        linewidths=0,
+        alpha=0.75,
+        rasterized=True,
     )
     if wrong.any():
         # Thousands of crosses must not bury the rest.
         cross, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
         axes.scatter(points[wrong, 0], points[wrong, 1], s=cross, c=paint[wrong], marker="x", linewidths=width)
     # Open, so that a star does not hide the points of a class that has a single place.
-    star = {"marker": "*", "facecolors": "none", "edgecolors": "black", "linewidths": 0.6 if many else 0.9}
-    axes.scatter(student.means[:, 0], student.means[:, 1], s=30 if many else 110, zorder=5, **star)
+    star = {"marker": "*", "facecolors": "none", "edgecolors": "black", "linewidths": 0.5 if many else 0.9}
+    axes.scatter(
+        student.means[:, 0],
+        student.means[:, 1],
+        s=min(30, 3_000 / student.n_classes) if many else 110,
+        zorder=5,
+        **star,
+    )
     if not many:
         handles = [
             axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)

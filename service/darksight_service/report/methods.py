@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +17,10 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.progress import Report
+from darksight_core.progress import Progress, Report
 from darksight_core.simplex import Floats
 
-__all__ = ["METHOD_ROWS", "NEIGHBOURS", "Baseline", "Level", "fit_same_rows", "other_methods"]
+__all__ = ["METHOD_ROWS", "NEIGHBOURS", "Baseline", "Level", "fit_same_rows", "other_methods", "side_thread"]
 
 METHOD_ROWS = 2_000
 """Default number of rows that methods are compared on; of more rows a sample is drawn."""
@@ -55,6 +58,24 @@ class Baseline:
             "cached": self.cached,
             **self.measures.as_dict(),
         }
+
+
+@contextmanager
+def side_thread(report: Report) -> Iterator[tuple[ThreadPoolExecutor, Report]]:
+    """A thread beside this one, and `report` for it: if this thread fails, the other one ends at its next report."""
+    failed = threading.Event()
+
+    def tell(progress: Progress) -> None:
+        if failed.is_set():
+            raise CancelledError
+        report(progress)
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool, tell
+        except BaseException:
+            failed.set()
+            raise
 
 
 def fit_same_rows(log_pi: Floats, labels: NDArray[np.int64] | None, *, seed: int, report: Report) -> Baseline:

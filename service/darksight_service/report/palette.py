@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats
 
-__all__ = ["class_colours", "map_view"]
+__all__ = ["GRADES", "class_colours", "map_view"]
 
 # Okabe and Ito's palette and Paul Tol's muted colours, which are safe for colour-blind readers. The darkest and the
 # lightest are changed so that all are visible on white and on a dark page.
@@ -18,6 +18,9 @@ _FIRST = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A0336B", "#999933", "#6A51C8", "#44AA99",
     "#B25AAE", "#2E8B3D", "#C4A94D", "#9C5A3C", "#6699CC", "#888888",
 )  # fmt: skip
+GRADES = ("#F2B84B", "#E07A5F", "#B5367A", "#6A3FA0")
+"""Colours from low to high values such as entropy; visible on white and on a dark page."""
+
 _GOLDEN = 0.6180339887
 
 
@@ -45,5 +48,5 @@ def map_view(student: Student, points: NDArray[np.floating]) -> tuple[Floats, Fl
     """Lower and upper corner of a view with all centres and nearly all points."""
     shown = np.concatenate([np.quantile(points, [0.002, 0.998], axis=0), student.means])
     low, high = shown.min(axis=0), shown.max(axis=0)
-    margin = 0.06 * float((high - low).max()) + 1e-9
+    margin = 0.05 * float((high - low).max()) + 1e-9
     return low - margin, high + margin

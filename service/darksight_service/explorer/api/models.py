@@ -7,7 +7,7 @@ from typing import Any
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input
-from darksight_service.report.palette import class_colours
+from darksight_service.report.palette import GRADES, class_colours
 
 __all__ = ["endpoints"]
 
@@ -22,6 +22,6 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             listed = [{"version": version} for version, _ in versions]
             found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
         classes = max((len(each.bundle.class_names) for each in sources.registry.models().values()), default=0)
-        return {"models": found, "class_colours": class_colours(classes)}
+        return {"models": found, "class_colours": class_colours(classes), "grades": GRADES}
 
     return [Endpoint("GET", "/api/models", "read", Input, models)]

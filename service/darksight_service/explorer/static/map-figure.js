@@ -2,7 +2,7 @@
 
 import { when } from "./figures.js";
 import { placeLabels } from "./map-labels.js";
-import { ACCEPT, REJECT, SCALE, UNKNOWN, classColour, classSymbol, pageColour } from "./palette.js";
+import { ACCEPT, REJECT, UNKNOWN, classColour, classSymbol, colourScale, pageColour } from "./palette.js";
 import { draw } from "./plot.js";
 
 const BINS = 110;
@@ -40,7 +40,7 @@ export async function drawMap(plot, scene) {
     hovermode: "closest",
     hoverdistance: 12,
     dragmode: scene.isDrawing ? "drawclosedpath" : "pan",
-    newshape: { line: { color: REJECT, width: 2 }, fillcolor: "rgba(213,94,0,0.12)", drawdirection: "diagonal" },
+    newshape: { drawdirection: "diagonal" },
     uirevision: `${state.view}|${state.classes}`,
     shapes: shapes(scene),
     annotations: annotations(plot, scene, range),
@@ -166,7 +166,7 @@ function graded(scene, source, colour) {
   return [false, true].flatMap((wanted) => {
     const some = rows.filter((row) => isWrong(row) === wanted);
     if (some.length === 0) return [];
-    const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: SCALE, cmin: ends.low, cmax: ends.high };
+    const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: colourScale(), cmin: ends.low, cmax: ends.high };
     const hasScale = !wanted && (source === "live" || !scene.live || !scene.state.live || colour === "time" || colour === "p_value");
     if (hasScale) marker.colorbar = { title: { text: colour === "time" ? "time, UTC" : colour.replace("_", "-"), side: "right" }, thickness: 12, len: 0.5, y: 0.25, outlinewidth: 0, ...ends.ticks };
     return [trace(scene, source, some, wanted, { ...marker, showscale: hasScale })];
@@ -218,7 +218,7 @@ function centres(scene) {
     y: chosen.map(({ mean }) => mean[1]),
     text: chosen.map(({ number }) => escaped(scene.map.class_names[number])),
     // Open, so that a star does not hide the points of a class that has a single place.
-    marker: { symbol: "star-open", size: chosen.length <= NAMED ? 13 : 8, color: pageColour("ink") },
+    marker: { symbol: "star-open", size: chosen.length <= NAMED ? 13 : chosen.length <= 100 ? 8 : 4, color: pageColour("ink") },
   };
 }
 
@@ -252,7 +252,7 @@ function shapes(scene) {
   if (scene.draft) all.push({ ...scene.draft, isDraft: true });
   return all.map(({ polygon, is_enforced: isEnforced, isDraft }) => ({
     type: "path", path: `M${polygon.map((corner) => corner.join(",")).join("L")}Z`, layer: "above",
-    line: { color: isDraft ? pageColour("accent") : REJECT, width: 2, dash: isEnforced ? "solid" : "dash" },
+    line: { color: isDraft ? pageColour("accent") : REJECT, width: isDraft ? 3 : 2, dash: isEnforced || isDraft ? "solid" : "dash" },
     fillcolor: isDraft ? "rgba(11,92,173,0.10)" : isEnforced ? "rgba(213,94,0,0.16)" : "rgba(213,94,0,0.05)",
   }));
 }

@@ -1,6 +1,7 @@
 // Positions of class names on the map, such that no two names overlap.
 
 const GAP = 6;
+const MOST = 150;
 // In order of preference: above, below, right, left.
 const SIDES = [[0, 1], [0, -1], [1, 0], [-1, 0]];
 let pen = null;
@@ -13,13 +14,13 @@ function widthOf(text, size) {
 
 /**
  * Offset [x, y] in pixels, y upwards, of each label `{ x, y, text, weight }` from its place; null for a label that is left
- * out. Heavy labels are placed first, those without weight not at all.
+ * out. Heavy labels are placed first, at most 150 of them, those without weight not at all.
  */
 export function placeLabels(labels, size) {
   const height = size + 4;
   const taken = [];
   const found = labels.map(() => null);
-  const order = labels.map((_, i) => i).filter((i) => labels[i].weight > 0).sort((a, b) => labels[b].weight - labels[a].weight);
+  const order = labels.map((_, i) => i).filter((i) => labels[i].weight > 0).sort((a, b) => labels[b].weight - labels[a].weight).slice(0, MOST);
   for (const i of order) {
     const { x, y, text } = labels[i];
     const width = widthOf(text, size);

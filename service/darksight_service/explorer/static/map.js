@@ -207,6 +207,8 @@ function bind() {
       writeState(state, DEFAULTS, { replace: true });
       rename();
     });
+    // Text below the map may change its height.
+    new ResizeObserver(later(() => window.Plotly.Plots.resize(plot), 100)).observe(plot);
     plot.on("plotly_hover", (event) => select(event.points[0], false));
     plot.on("plotly_click", (event) => select(event.points[0], true));
   });

@@ -15,12 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_service.report.palette import class_colours
 
-__all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "escape", "layout", "packed", "points_trace"]
+__all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "centre_traces", "escape", "layout", "packed", "points_trace"]
 
 GREY = "#b8b8b8"
 
-HALO = "auto"
-"""Text shadow of names on the map: plotly.js chooses a colour that contrasts with the text."""
+# The text shadow of names on the map: plotly.js chooses a colour that contrasts with the text.
+_HALO = "auto"
+# Of more classes stars are small, so that points are seen between them.
+_MANY = 100
 
 LINE_COLOURS = class_colours(12)
 """Colours of scores and methods."""
@@ -85,6 +87,33 @@ def points_trace(points: NDArray[np.floating], rows: NDArray[np.integer], **more
         "hovertemplate": "row %{customdata}<extra></extra>",
         **more,
     }
+
+
+def centre_traces(
+    centres: NDArray[np.floating], names: list[str], sides: list[str | None], font: int, **more: Any
+) -> list[dict[str, Any]]:
+    """Class centres as stars, and their names.
+
+    Both are text, which contrasts with the page and with the points below it, in light and in dark mode. An open star
+    does not hide the points of a class that has a single place.
+
+    Parameters
+    ----------
+    centres
+        Points of the centres, (n, 2).
+    names, sides
+        Escaped names, and their sides from `place_labels`; a name without a side is shown under the pointer only.
+    font
+        Size of the names.
+    more
+        Other attributes of the traces.
+    """
+    trace = {"type": "scatter", "mode": "text", "x": packed(centres[:, 0]), "y": packed(centres[:, 1]), **more}
+    size = font + 7 if len(names) <= _MANY else 7
+    star = {"text": "☆", "textfont": {"size": size, "shadow": _HALO}, "hovertext": names, "hoverinfo": "text"}
+    shown = [name if side else "" for name, side in zip(names, sides, strict=True)]
+    label = {"text": shown, "textposition": [side or "top center" for side in sides], "hoverinfo": "skip"}
+    return [trace | star, trace | label | {"textfont": {"size": font, "shadow": _HALO}}]
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def confusion_figure(found: Findings) -> Figure | None:
         data.append(_pairs(found, counts))
     rho = found.measures.global_fidelity.ground
     ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 8}, "dtick": 1, "showgrid": False}
-    turn = -60 if max(map(len, names)) > _SHORT else 0
+    turn = -90 if not few else -60 if max(map(len, names)) > _SHORT else 0
     part = "" if len(order) == found.n_classes else f" with the most errors, {len(order)} of {found.n_classes:,},"
     value = "is not defined here" if rho is None else f"is {rho:.2f}"
     right = (
@@ -46,7 +46,7 @@ def confusion_figure(found: Findings) -> Figure | None:
         "global-fidelity",
         "Global fidelity: are confused classes close to each other?",
         f"Left: rows by true class (columns) and predicted class (rows) of the classes{part} with confused classes "
-        "next to each other. The colour is the share of the true class, darker than its size for small shares."
+        "next to each other. The colour is the square root of the share of the true class."
         + ("" if two else right),
         "Most pairs are never confused, and their distance is arbitrary: clusters can be neighbours without confusion. "
         "Only clusters that touch indicate confusion.",
@@ -79,7 +79,7 @@ def _matrix(counts: NDArray[np.int64], order: list[int], names: list[str], *, wi
     if len(order) <= _ROOMY:
         text = np.char.add(text, np.char.mod("<br>%.1f%%", 100.0 * share))
     return {
-        "type": "heatmap", "x": names, "y": names, "showscale": False, "xgap": 1, "ygap": 1,
+        "type": "heatmap", "x": names, "y": names, "showscale": False, "xgap": int(with_text), "ygap": int(with_text),
         # The square root shows rare confusions; from zero to one, so that a colour means the same in every report.
         "z": packed(np.sqrt(share)), "zmin": 0.0, "zmax": 1.0,
         "colorscale": [[0, "#f4f7fb"], [0.5, "#7fadd8"], [1, "#08306b"]],

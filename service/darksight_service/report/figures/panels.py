@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from darksight_core.simplex import Floats
-from darksight_service.report.figures.chart import GREY, HALO, Figure, axis, escape, layout, packed, points_trace
+from darksight_service.report.figures.chart import (
+    GREY,
+    Figure,
+    axis,
+    centre_traces,
+    escape,
+    layout,
+    packed,
+    points_trace,
+)
 from darksight_service.report.figures.map import entropy_axis
 from darksight_service.report.findings import Findings
 from darksight_service.report.labels import place_labels, text_sizes
@@ -78,14 +87,7 @@ def small_multiples(found: Findings) -> Figure | None:
         )
         centres = student.means[group] * _PANEL_PIXELS / (high - low)
         sides = place_labels(centres, text_sizes(names, 10), counts, gap=5.0)
-        data.append({
-            "type": "scatter", "mode": "markers+text", **panel,
-            "x": packed(student.means[group, 0]), "y": packed(student.means[group, 1]),
-            "text": [name if side else "" for name, side in zip(names, sides, strict=True)],
-            "textposition": [side or "top center" for side in sides],
-            "textfont": {"size": 10, "shadow": HALO}, "hovertext": names, "hoverinfo": "text",
-            "marker": {"symbol": "star-open", "size": 9, "line": {"width": 1.2}},
-        })  # fmt: skip
+        data += centre_traces(student.means[group], names, sides, 10, **panel)
         axes |= _panel(number, columns, lines, low, high)
     part = "" if len(groups) == len(every) else f" The {len(groups)} most confused of {len(every)} groups are drawn."
     return Figure(
@@ -158,7 +160,7 @@ def cluster_figure(found: Findings) -> Figure:
     return Figure(
         "clusters",
         "Cluster preservation: are predictions in the middle of a cluster certain?",
-        f"The same {len(some):,} rows on each map, coloured by entropy; dark rows are uncertain. ρ is the rank "
+        f"The same {len(some):,} rows on each map, coloured by entropy; violet rows are uncertain. ρ is the rank "
         "correlation of entropy and distance from the centre of the predicted class, averaged over classes: 1 if "
         "entropy increases with the distance, 0 if it is unrelated.",
         "ρ favours methods that arrange rows by certainty. It does not show whether certain rows are correct.",

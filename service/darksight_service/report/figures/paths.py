@@ -10,9 +10,9 @@ from darksight_core.map.paths import MapPath
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
-    HALO,
     Figure,
     axis,
+    centre_traces,
     escape,
     layout,
     packed,
@@ -20,12 +20,15 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import LEGEND_CLASSES
 from darksight_service.report.findings import Findings
+from darksight_service.report.labels import place_labels, text_sizes
 from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["path_figure"]
 
 _NAME = 18
 _CLASSES = 12
+# Size of the map on the page, about.
+_PLOT_PIXELS = np.array([340.0, 300.0])
 
 
 def path_figure(found: Findings, number: int) -> Figure:
@@ -60,13 +63,11 @@ def path_figure(found: Findings, number: int) -> Figure:
         "line": {"color": "#808080", "width": 2}, "hoverinfo": "skip", **right,
     })  # fmt: skip
     means = found.bundle.embedder.student.means[shown]
-    data.append({
-        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **right,
-        "text": [escape(found.class_names[k], _NAME) for k in shown],
-        "textposition": [("top center", "bottom center")[number % 2] for number in range(len(shown))],
-        "textfont": {"size": 13, "shadow": HALO}, "hoverinfo": "text",
-        "marker": {"symbol": "star", "size": 11, "color": [colours[k] for k in shown]},
-    })  # fmt: skip
+    names = [escape(found.class_names[k], _NAME) for k in shown]
+    sides = place_labels(
+        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=4.0
+    )
+    data += centre_traces(means, names, sides, 13, **right)
     frame: dict[str, Any] = {"showline": True, "mirror": True}
     part = ", which shows a part of the map" if found.n_classes > LEGEND_CLASSES else ""
     near = f"{len(path.rows)} rows are near the path" if len(path.rows) else "no row is near the path"
