@@ -77,7 +77,12 @@ def draw_map(
         cross, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
         axes.scatter(points[wrong, 0], points[wrong, 1], s=cross, c=paint[wrong], marker="x", linewidths=width)
     # Open, so that a star does not hide the points of a class that has a single place.
-    star = {"marker": "*", "facecolors": "none", "edgecolors": "black", "linewidths": 0.5 if many else 0.9}
+    star: dict[str, Any] = {
+        "marker": "*",
+        "facecolors": "none",
+        "edgecolors": "black",
+        "linewidths": 0.5 if many else 0.9,
+    }
     axes.scatter(
         student.means[:, 0],
         student.means[:, 1],

@@ -48,7 +48,8 @@ def class_groups(log_pi: Floats, size: int = _GROUP) -> list[list[int]]:
     taken, groups = np.zeros(classes, dtype=bool), []
     while not taken.all():
         # The class that is confused most with the remaining ones, then those confused most with the group.
-        weight, group = mass[:, ~taken].sum(axis=1), []
+        weight = mass[:, ~taken].sum(axis=1)
+        group: list[int] = []
         while len(group) < size and not taken.all():
             chosen = int(np.where(taken, -1.0, weight).argmax())
             weight = mass[:, chosen] if not group else weight + mass[:, chosen]
