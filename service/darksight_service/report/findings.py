@@ -219,7 +219,7 @@ def find(
     report
         Called with a `Progress` during the computation.
     """
-    notes: list[str] = []
+    notes: list[str] = [f"warning of the fit: {warning}" for warning in bundle.warnings]
     started = time.perf_counter()
     known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
     place_seconds = time.perf_counter() - started
