@@ -164,8 +164,8 @@ MODEL = Dashboard(
                 "{{kind}}, restarting, {{version}}": f"model:darksight_drift:restarting_log_evidence{{{_M}}}",
             },
             "none",
-            "Since the version was deployed; an alert fires at 5.86 (1 false alarm in 100 versions). Restarting evidence "
-            "forgets a drift that has ended: ln c once in c rows without drift.",
+            "Since the version was deployed; an alert fires at 5.86 (1 false alarm in 100 versions). Restarting "
+            "evidence forgets a drift that has ended: ln c once in c rows without drift.",
             limits=(5.858,),
         ),
         Panel(
