@@ -1,4 +1,4 @@
-"""Counters of workers and of the storage worker that do not depend on the model: calls, refusals, spool, drain.
+"""Counters of processes that do not depend on the model: calls, refusals, spool, drain, restarts.
 
 A restarted process continues the counters of its predecessor; its gauges start at 0.
 """
@@ -24,6 +24,7 @@ __all__ = [
     "ProcessCounts",
     "SpoolNumbers",
     "StorageCounts",
+    "SupervisorCounts",
     "clear_gauges",
 ]
 
@@ -72,7 +73,14 @@ class EvidenceNumbers(Protocol):
 
 
 _UNKNOWN = GRPC_CODES.index("UNKNOWN")
-_PROCESS_GAUGES = ("in_flight", "spool_bytes", "spool_limit_bytes", "spool_oldest_seconds", "started_at")
+_PROCESS_GAUGES = (
+    "in_flight",
+    "spool_bytes",
+    "spool_limit_bytes",
+    "spool_oldest_seconds",
+    "started_at",
+    "versions_not_loaded",
+)
 _PROCESS_SECTIONS: Sections = (
     *((name, 1) for name in _PROCESS_GAUGES),
     ("calls", 1),
@@ -170,7 +178,9 @@ _STORAGE_SECTIONS: Sections = (
     ("store_errors", 1),
     ("pruned", 1),
     ("starts", 1),
+    ("state_rebuilds", 1),
 )
+_SUPERVISOR_SECTIONS: Sections = (("ready", 1), ("hung", 1))
 _LIVE_SECTIONS: Sections = (
     ("accepted_labelled", 1),
     ("accepted_correct", 1),
@@ -236,10 +246,7 @@ class StorageCounts(_Cells):
 
     def drop_drift(self, keep: Collection[tuple[str, str]]) -> None:
         """Delete the drift evidence of all versions but those to keep, given by model and version."""
-        for key in self._drift.keys() - set(keep):
-            file = self._drift.pop(key)
-            file.path.unlink(missing_ok=True)
-            file.close()
+        _drop(self._drift, keep)
 
     def _file(
         self, files: dict[tuple[str, str], MetricFile], kind: str, model: str, version: str, sections: Sections
@@ -251,10 +258,29 @@ class StorageCounts(_Cells):
             files[model, version] = MetricFile(self._folder / f"{kind}-{digest}{SUFFIX}", labels, sections)
         return files.get((model, version))
 
+    def drop_accuracy(self, keep: Collection[tuple[str, str]]) -> None:
+        """Delete the live accuracy of all versions but those to keep, given by model and version."""
+        _drop(self._live, keep)
+
     def close(self) -> None:
         """Unmap the files; they keep their numbers."""
         for file in (self.file, *self._live.values(), *self._drift.values()):
             file.close()
+
+
+class SupervisorCounts(_Cells):
+    """What the supervisor sees of its children: `ready`, and `hung`, the number of children killed as hung."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / f"supervisor{SUFFIX}", {"kind": "supervisor"}, _SUPERVISOR_SECTIONS)
+        self.set("ready", 0.0)
+
+
+def _drop(files: dict[tuple[str, str], MetricFile], keep: Collection[tuple[str, str]]) -> None:
+    for key in files.keys() - set(keep):
+        file = files.pop(key)
+        file.path.unlink(missing_ok=True)
+        file.close()
 
 
 def clear_gauges(folder: Path) -> None:
