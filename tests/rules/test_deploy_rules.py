@@ -93,10 +93,11 @@ def assert_checks(
     scraped_every: str = "1m",
 ) -> None:
     """promtool finds what is expected of the rules on series."""
+    scraped = {"series": 'up{job="darksight",instance="a"}', "values": "1x10000"}
     content = {
         "rule_files": [str(path) for path in RULES],
         "evaluation_interval": evaluated_every,
-        "tests": [{"interval": scraped_every, "input_series": series, "promql_expr_test": checks}],
+        "tests": [{"interval": scraped_every, "input_series": [*series, scraped], "promql_expr_test": checks}],
     }
     path = folder / "test.yml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -340,7 +341,7 @@ def test_each_alert_has_a_summary_a_false_alarm_rate_and_a_runbook_entry(alert: 
 
     assert {"summary", "description", "false_alarms", "runbook_url"} <= set(notes)
     assert alert["labels"]["severity"] in ("page", "ticket")
-    assert notes["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
+    assert notes["runbook_url"] == f"{{{{ $externalLabels.runbook }}}}#{name.lower()}"
     entry = re.search(rf"(?ms)^### {name}\n(.*?)(?=^##|\Z)", runbook)
     assert entry is not None
     for heading in ("**Meaning.**", "**False alarms.**", "**Check.**", "**Action.**"):
@@ -360,6 +361,39 @@ def test_each_alert_is_tested_firing() -> None:
                     fired |= set(re.findall(r'alertname="(\w+)"', check["expr"]))
 
     assert fired == {alert["alert"] for alert in alerts()}
+
+
+def matches(matchers: Sequence[str], name: str) -> bool:
+    """Whether matchers of Alertmanager select an alert by its name."""
+    (matcher,) = matchers
+    found = re.fullmatch(r'alertname=(~?)"([^"]+)"', matcher)
+    assert found is not None
+    return re.fullmatch(found[2], name) is not None
+
+
+def test_each_fault_raises_one_page() -> None:
+    """Of all alerts that a fault of an instance raises, Alertmanager sends one page: the others are its effects."""
+    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
+    pages = {alert["alert"] for alert in alerts() if alert["labels"]["severity"] == "page"}
+    sent = {}
+    for path in sorted((DEPLOY / "prometheus" / "tests").glob("*.yml")):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for case in content["tests"] if content["rule_files"] == ["../rules/service.yml"] else ():
+            checks = [check for check in case["promql_expr_test"] if check["exp_samples"]]
+            firing = {name for check in checks for name in re.findall(r'alertname="(\w+)"', check["expr"])}
+            inhibited = {
+                target
+                for rule in config["inhibit_rules"]
+                for source in firing
+                for target in firing - {source}
+                if matches(rule["source_matchers"], source) and matches(rule["target_matchers"], target)
+            }
+            assert all(rule["equal"] for rule in config["inhibit_rules"])
+            sent[case["name"]] = sorted((firing - inhibited) & pages)
+
+    assert {name: found for name, found in sent.items() if len(found) > 1} == {}
+    assert sent["the database is away until the spool is full"] == ["DarkSightSpoolDropping"]
+    assert sent["a worker dies at every start, and calls fail"] == ["DarkSightCrashLoop"]
 
 
 def names_in(expr: str) -> set[str]:

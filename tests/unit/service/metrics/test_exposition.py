@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from scipy.stats import beta
 
 from darksight_core.drift import OutlierCounts, OutlierRateTest
+from tests.unit.service.metrics.test_instance import EXPIRES_2027
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMTOOL = shutil.which("promtool")
@@ -86,7 +87,10 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
     rows = {"accepted_labelled": 1, "accepted_correct": 1, "rejected_labelled": 0, "rejected_correct": 0}
     StorageCounts(tmp_path).set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
 
-    families = list(make_registry(tmp_path).collect())
+    certificate = tmp_path / "tls.crt"
+    certificate.write_text(EXPIRES_2027)
+
+    families = list(make_registry(tmp_path, certificate=certificate).collect())
 
     assert {sample.name for family in families for sample in family.samples} == sample_names()
     labels = {metric.name: set(metric.labels) for metric in METRICS}
