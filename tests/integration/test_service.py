@@ -409,6 +409,14 @@ def test_reflection_lists_the_services_where_it_is_set(channel: grpc.Channel):
     assert {"darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"} <= set(found)
 
 
+def test_the_page_has_the_standard_metrics_of_each_process(server: Server):
+    """Told apart by the label `process`."""
+    page = server.get("/metrics")[1]
+
+    found = set(re.findall(r'(?m)^process_resident_memory_bytes\{process="([^"]+)"\} ', page))
+    assert found == {"supervisor", "worker-0", "worker-1", "storage"}
+
+
 def test_reflection_v1_describes_every_service_it_lists(channel: grpc.Channel):
     """Newer clients ask for it first; it describes itself, too."""
     from grpc_reflection.v1alpha import reflection_pb2
