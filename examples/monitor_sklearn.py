@@ -63,7 +63,7 @@ try:
         if service.poll() is not None:
             sys.exit(f"the service did not start; see {log}")
         time.sleep(0.1)
-        where = re.search(r"gRPC (\S+), metrics and health on ([^\s,]+)", log.read_text(encoding="utf-8"))
+        where = re.search(r"gRPC (\S+), metrics and health on ([^\s,\"]+)", log.read_text(encoding="utf-8"))
     target, url = where.groups()
 
     # %% The gate in the request path: act on the accepted rows. When the right classes are known, report them

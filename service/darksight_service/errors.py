@@ -6,6 +6,7 @@
     ├── ForbiddenError           the token lacks the scope that the call needs
     ├── MetricFileError          a metric file cannot be read
     ├── NotFoundError            no such model, version or point
+    ├── NotLoadedError           no version of a model is loaded; retry later
     ├── OverloadedError          too many concurrent calls
     ├── RecordError              a record of the spool cannot be encoded or decoded
     ├── RefusedError             the current state does not allow the operation
@@ -34,6 +35,7 @@ __all__ = [
     "ForbiddenError",
     "MetricFileError",
     "NotFoundError",
+    "NotLoadedError",
     "OverloadedError",
     "RecordError",
     "RefusedError",
@@ -77,6 +79,12 @@ class NotFoundError(DarkSightError, LookupError):
     """There is no such model, version or point."""
 
     code = "not_found"
+
+
+class NotLoadedError(DarkSightError):
+    """No version of a model is loaded, because its bundle cannot be read; loading is retried."""
+
+    code = "not_loaded"
 
 
 class OverloadedError(DarkSightError):
@@ -157,6 +165,7 @@ STATUSES: dict[type[DarkSightError], tuple[str, int]] = {
     ConfigError: ("INVALID_ARGUMENT", 400),
     ForbiddenError: ("PERMISSION_DENIED", 403),
     NotFoundError: ("NOT_FOUND", 404),
+    NotLoadedError: ("UNAVAILABLE", 503),
     OverloadedError: ("RESOURCE_EXHAUSTED", 429),
     PredictionsError: ("INVALID_ARGUMENT", 400),
     RefusedError: ("FAILED_PRECONDITION", 409),

@@ -1,13 +1,22 @@
-"""Logs of the service: one JSON object per line on stderr, with the event and its fields."""
+"""Logs of the service: one JSON object per line on stderr, with the event and its fields.
+
+Warnings and uncaught exceptions are lines of the log too. SIGHUP switches between the configured level and `debug`.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 from datetime import UTC, datetime
+from types import TracebackType
 
-__all__ = ["set_up_logs"]
+__all__ = ["set_up_logs", "switch_debug"]
+
+_log = logging.getLogger("darksight")
+_level = "INFO"
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
@@ -40,9 +49,26 @@ def set_up_logs(process: str, level: str) -> None:
     level
         `debug`, `info`, `warning` or `error`.
     """
+    global _level
+    _level = level.upper()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("darksight").setLevel(level.upper())
+    _log.setLevel(_level)
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda args: _log_uncaught(
+        args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
+    )
+    signal.signal(signal.SIGHUP, lambda *_: switch_debug())
+
+
+def switch_debug() -> None:
+    """Set the level to `debug`, or back to the configured one."""
+    _log.setLevel(_level if _log.level == logging.DEBUG else "DEBUG")
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _log.critical("uncaught_exception", exc_info=(kind, error, trace))

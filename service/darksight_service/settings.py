@@ -1,7 +1,8 @@
 """Settings: command options over `DARKSIGHT_*` in the environment over a TOML file over defaults.
 
 An unknown name is an error, so that a typing mistake is not silent. The variable `DARKSIGHT_<NAME>_FILE` names a file
-that holds the value, so that a secret need not be in the environment.
+that holds the value, so that a secret need not be in the environment. Kubernetes sets variables of the same prefix in
+every pod, for services whose name starts with `darksight`; these are ignored.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -25,10 +29,27 @@ from pydantic_settings import (
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
-__all__ = ["Settings", "read_settings"]
+__all__ = ["Settings", "read_settings", "service_links"]
 
 _PREFIX = "DARKSIGHT_"
 _CONFIG = f"{_PREFIX}CONFIG"
+
+# Names that Kubernetes derives from the name of a service, and the values of <SERVICE>_PORT, in lower case.
+_LINK_NAME = re.compile(
+    r"darksight(_\w+)?_(service_host|service_port(_\w+)?|port_\d+_(tcp|udp|sctp)(_(proto|port|addr))?)"
+)
+_LINK_URL = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+def _read_models(value: object) -> object:
+    """The models of a text `NAME=BUNDLE,NAME=BUNDLE`; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=")[::2] for part in value.split(",")]
+    if not all(name.strip() and path.strip() for name, path in pairs):
+        raise ValueError(f"must be NAME=BUNDLE,NAME=BUNDLE, not {value!r}")
+    return {name.strip(): path.strip() for name, path in pairs}
+
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -50,11 +71,18 @@ class Settings(BaseSettings):
     explorer: bool = Field(True, description="whether `darksight serve` runs the explorer")
     workers: int = Field(0, ge=0, description="worker processes, each pinned to a core; 0 for one per core")
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
+    models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
+        {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
+    )
     bundle_dir: _Path | None = Field(
         None, description="directory that bundles are deployed from; default: `bundles` in the data directory"
     )
     database_url: str = Field(
         "", description="sqlite:///FILE or postgresql://...; default: SQLite in the data directory"
+    )
+    auto_upgrade: bool = Field(
+        False,
+        description="whether the service upgrades the schema of PostgreSQL at its start, as it does that of SQLite",
     )
     durability: Literal["process", "fsync"] = Field(
         "process",
@@ -93,10 +121,15 @@ class Settings(BaseSettings):
     tls_key: _Path | None = Field(None, description="private key of the server, PEM")
     tls_client_ca: _Path | None = Field(None, description="certificates that must have signed the client's (mTLS), PEM")
     insecure: bool = Field(False, description="allow plaintext or missing tokens beyond loopback")
-    max_models: int = Field(64, ge=1, description="model versions with metrics of their own")
+    max_models: int = Field(
+        64, ge=1, description="versions with metrics of their own; active and shadow ones come first"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`; probabilities are logged at `debug` only"
     )
+
+    # Names of the settings that were read from a `_FILE` variable, and their files.
+    _files: Mapping[str, Path] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -151,31 +184,59 @@ class Settings(BaseSettings):
         """URL of the database."""
         return self.database_url or f"sqlite:///{self.data_dir.absolute() / 'darksight.db'}"
 
+    def read_store_url(self) -> str:
+        """URL of the database; if it came from a file, the current content of the file."""
+        file = self._files.get("database_url")
+        try:
+            return self.store_url if file is None else file.read_text(encoding="utf-8").strip()
+        except OSError:
+            # The file is being replaced.
+            return self.store_url
+
+    @property
+    def upgrades_store(self) -> bool:
+        """Whether the service runs missing migrations itself."""
+        return self.auto_upgrade or self.store_url.startswith("sqlite")
+
     @property
     def worker_count(self) -> int:
         """Number of worker processes."""
         return self.workers or len(os.sched_getaffinity(0))
 
     def environment(self) -> dict[str, str]:
-        """Environment variables that give a child process the same settings."""
-        values = self.model_dump(exclude_none=True)
+        """Environment variables that give a child process the same settings.
+
+        Without those that were read from a file: the child inherits the name of the file.
+        """
+        values = self.model_dump(exclude_none=True, exclude=set(self._files))
         return {_variable(name): _as_text(value) for name, value in values.items()}
 
 
 class _Environment(EnvSettingsSource):
     """Variables of the process, with `_FILE` variables; an unknown `DARKSIGHT_*` variable is an error."""
 
+    def __init__(self) -> None:
+        super().__init__(Settings)
+        self.files: dict[str, Path] = {}
+
     def __call__(self) -> dict[str, Any]:
         found = super().__call__()
         # pydantic-settings has lowered the names.
         for variable, value in self.env_vars.items():
             name = variable.removeprefix(_PREFIX.lower())
-            if name == variable or name in Settings.model_fields or variable == _CONFIG.lower():
+            if name == variable or variable == _CONFIG.lower():
+                continue
+            if _is_service_link(variable, str(value)):
+                found.pop(name, None)
+                continue
+            if name in Settings.model_fields:
                 continue
             target = name.removesuffix("_file")
             if target == name or target not in Settings.model_fields:
                 raise _unknown(variable.upper(), target)
-            found.setdefault(target, _read_secret(variable.upper(), str(value)))
+            if target not in found:
+                found[target] = _read_secret(variable.upper(), str(value))
+                self.files[target] = Path(str(value)).absolute()
         return found
 
 
@@ -192,14 +253,28 @@ def read_settings(file: Path | None = None, **options: object) -> Settings:
     if file is None and os.environ.get(_CONFIG):
         file = Path(os.environ[_CONFIG])
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    environment = _Environment()
     try:
-        return Settings(**{**_read_file(file), **_Environment(Settings)(), **given})
+        settings = Settings(**{**_read_file(file), **environment(), **given})
+        settings._files = {name: path for name, path in environment.files.items() if name not in given}
+        return settings
     except ValidationError as error:
-        name, problem = first_problem(error)
-        origin = _origin(name, given, file)
+        path, problem = first_problem(error)
+        name = path.partition(".")[0]
+        origin = _origin(name, given, file) + path.removeprefix(name)
         if name not in Settings.model_fields:
             raise _unknown(origin, name) from None
         raise SettingsError(f"{origin} {problem}", name=name) from None
+
+
+def service_links() -> list[str]:
+    """Names of the variables that Kubernetes set for services, and that settings ignore."""
+    return sorted(name for name, value in os.environ.items() if _is_service_link(name.lower(), value))
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    is_url = variable.startswith(_PREFIX.lower()) and variable.endswith("_port") and _LINK_URL.fullmatch(value)
+    return bool(is_url or _LINK_NAME.fullmatch(variable))
 
 
 def _read_file(file: Path | None) -> dict[str, Any]:
@@ -240,6 +315,8 @@ def _variable(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={each}" for name, each in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

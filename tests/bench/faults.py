@@ -19,27 +19,31 @@ from pathlib import Path
 
 import numpy as np
 
+from darksight_core.bundle import read_bundle
 from tests.bench import results
 from tests.bench.spool import encode, in_turns, make_points
 from tests.support.faults.checker import NO_FAULTS, Call, Report, check, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk
+from tests.support.faults.readiness import ReadinessProbe
 from tests.support.postgres import running_postgres
+from tests.support.replicas import service_links
 from tests.support.servers import wait_until
 
 _PARTS = ("nemesis", "outage", "sqlite")
 _PRODUCTION = {"fsync": "on", "full_page_writes": "on"}
 _DISK_BYTES = 64 << 20
+_READY_SECONDS = 10.0
 
 
-def make_gated_bundle(path: Path) -> Path:
+def make_gated_bundle(path: Path, seed: int = 0) -> Path:
     """A bundle with both rules, without a fit."""
     from darksight_core.bundle import write_bundle
     from darksight_core.gate.gate import Gate
     from darksight_core.guarantees.conformal import cutoff
     from tests.support.bundles import make_bundle
 
-    made = make_bundle(rows=900, classes=CLASSES)
+    made = make_bundle(rows=900, classes=CLASSES, seed=seed)
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
     write_bundle(path, made.with_gate(gate, {"promise": "for the benchmark"}))
     return path
@@ -104,7 +108,7 @@ def sqlite(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[result
 def _tormented(
     folder: Path, minutes: float, seed: int, bundle: Path, *, with_postgres: bool
 ) -> tuple[results.Parts, bool]:
-    data_dir = folder / "data"
+    data_dir, probed = folder / "data", make_gated_bundle(folder / "probe.safetensors", seed=1)
     with (
         running_postgres(in_memory=False, **_PRODUCTION) as postgres,
         small_disk(data_dir, _DISK_BYTES) as is_small,
@@ -112,21 +116,33 @@ def _tormented(
         # The embedded store would lie on the small disk itself, and fill it.
         has_disk = is_small and with_postgres
         service = Service(
-            data_dir, bundle, postgres.migrated_database() if with_postgres else "", has_stepped_clock=True
+            data_dir,
+            bundle,
+            postgres.migrated_database() if with_postgres else "",
+            service_links(),
+            has_stepped_clock=True,
+            others={"probe": probed},
         )
+        probe = ReadinessProbe(service.target, f"http://127.0.0.1:{service.http_port}", "probe")
         with started(service):
             broken = Nemesis(service, postgres if with_postgres else None, has_small_disk=has_disk, seed=seed)
-            with running_clients(service.target, folder / "logs", rate=150.0):
+            with running_clients(service.target, folder / "logs", rate=150.0), probe.running():
                 done = torment(broken, minutes, seed)
             service.settle()
             status = service.stop()
-        report = check(read_logs(folder / "logs"), service.url, bundle)
+        url = service.url or f"sqlite:///{data_dir / 'darksight.db'}"
+        report = check(read_logs(folder / "logs"), url, bundle, others=[read_bundle(probed).version])
         table = results.Table(("fault", "times"), sorted(done.items()))
         parts = [f"{sum(done.values())} faults in {minutes:.2g} minutes.", table]
         parts += counts(report, len(service.set_aside()))
+        parts.append(
+            f"Ready while calls failed: {probe.longest_seconds:.1f} s at most (goal {_READY_SECONDS:.0f}); "
+            f"{probe.failed:,} of {probe.calls:,} calls failed on a service that said it was ready."
+        )
         if with_postgres and not has_disk:
             parts.append("The disk was not filled: mounting a small one is not permitted here.")
-        return parts, report.faults() == NO_FAULTS and status == 0
+        is_good = report.faults() == NO_FAULTS and probe.longest_seconds <= _READY_SECONDS
+        return parts, is_good and status == 0
 
 
 def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[results.Parts, bool]:

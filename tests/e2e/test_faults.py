@@ -5,14 +5,19 @@ The short version of `./dev bench faults`.
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from darksight_client import Client
+from darksight_client import Client, Policy
 from darksight_service.store import migrate as schema
 from darksight_service.store.store import Store
 
@@ -65,6 +70,7 @@ def test_every_acknowledged_point_is_in_postgresql_once_whatever_is_broken(
                 nemesis.kill_worker,
                 lambda: nemesis.pause_postgres(1.0),
                 nemesis.kill_postgres,
+                nemesis.restore_trail,
                 lambda: nemesis.pause(service.child("darksight_service"), 0.5),
                 # A disk that cannot be made small here is not filled.
                 nemesis.fill_disk_and_kill if is_small else nemesis.kill_server,
@@ -145,3 +151,128 @@ def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_i
     assert scored.recorded
     assert service.server is not None
     assert any("points wait in the spool" in line for line in service.server.lines)
+
+
+def test_hung_processes_are_replaced_and_a_service_without_its_bundle_is_not_ready(
+    service: Service, bundle: Path, tmp_path: Path
+):
+    """A worker and the storage worker that stand still, then a worker that finds no bundle; nothing is lost."""
+    service.start()
+    assert service.server is not None
+    nemesis = Nemesis(service)
+    with running_clients(service.target, tmp_path / "logs", rate=RATE):
+        hung = [*service.child("processes.worker")[:1], *service.child("processes.storage_worker")]
+        hanging = threading.Thread(target=nemesis.hang, args=(hung,))
+        hanging.start()
+        wait_until(lambda: not service.is_ready(), 10.0, "the service to be not ready")
+        hanging.join()
+        assert service.server.counted("darksight_hung_processes_total") == 2
+        nemesis.lose_bundle()
+    service.settle()
+    events = {str(line["event"]) for line in service.server.events("model_reload_failed")}
+    assert service.stop() == 0
+
+    report = check(read_logs(tmp_path / "logs"), f"sqlite:///{service.data_dir / 'darksight.db'}", bundle)
+
+    assert events == {"model_reload_failed"}
+    assert report.faults() == NO_FAULTS
+    assert report.recorded > 0
+
+
+def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: Service, postgres: Postgres, url: str):
+    """PostgreSQL stands still while more callers ask for points than a worker has threads for calls."""
+    service.url, service.workers = url, 1
+    service.start()
+    with (
+        Client(service.target, timeout_seconds=60.0) as client,
+        ThreadPoolExecutor(8) as callers,
+    ):
+        client.score(MODEL, pool()[:7])
+        service.settle()
+        list(client.points(MODEL))
+        postgres.pause()
+        try:
+            asked = [callers.submit(lambda: list(client.points(MODEL))) for _ in range(8)]
+            assert service.server is not None
+            wait_until(lambda: service.server.counted("darksight_calls_in_flight") >= 8)
+            scored = client.score(MODEL, pool()[:7], timeout_seconds=5.0)
+        finally:
+            postgres.resume()
+        assert scored.recorded
+        assert all(each.result() for each in asked)
+
+
+class SqliteFiles:
+    """Backup and restore of an SQLite store as docs/operations.md describes them."""
+
+    def __init__(self, service: Service, folder: Path) -> None:
+        self._database, self._backup = service.data_dir / "darksight.db", folder / "backup.db"
+
+    def back_up(self) -> None:
+        """While the service runs."""
+        with closing(sqlite3.connect(self._database)) as source, closing(sqlite3.connect(self._backup)) as target:
+            source.backup(target)
+
+    def restore(self) -> None:
+        """Without the files of the write-ahead log."""
+        for path in self._database.parent.glob("darksight.db*"):
+            path.unlink()
+        shutil.copy(self._backup, self._database)
+
+
+class PostgresDump:
+    """The same for PostgreSQL."""
+
+    def __init__(self, postgres: Postgres, url: str) -> None:
+        self._postgres, self._url = postgres, url
+        self._name = url.partition("?")[0].rpartition("/")[2]
+        self._dump = str(postgres.folder / f"{self._name}.dump")
+
+    def back_up(self) -> None:
+        """While the service runs."""
+        self._postgres.run("pg_dump", "--format=custom", f"--file={self._dump}", self._url)
+
+    def restore(self) -> None:
+        """Into an empty database of the same name."""
+        self._postgres.drop_database(self._url)
+        self._postgres.execute(f"CREATE DATABASE {self._name}")
+        self._postgres.run("pg_restore", f"--dbname={self._url}", self._dump)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_restored_database_takes_new_changes_and_goes_on(
+    kind: str, service: Service, tmp_path: Path, request: pytest.FixtureRequest
+):
+    """A backup made while the service runs, changes and points after it, a restore, and changes again."""
+    database: SqliteFiles | PostgresDump = SqliteFiles(service, tmp_path)
+    if kind == "postgresql":
+        service.url = request.getfixturevalue("url")
+        database = PostgresDump(request.getfixturevalue("postgres"), service.url)
+    service.workers = 1
+    service.start()
+    with Client(service.target, timeout_seconds=60.0) as client:
+        client.score(MODEL, pool()[:7])
+        service.settle()
+        database.back_up()
+        for alpha in (0.2, 0.3):
+            client.set_policy(MODEL, Policy(alpha=alpha), comment="after the backup")
+    assert service.stop() == 0
+
+    database.restore()
+    service.start()
+    with Client(service.target, timeout_seconds=60.0) as client:
+        restored = client.policy(MODEL)
+        client.set_policy(MODEL, Policy(alpha=0.1), comment="after the restore")
+        changed = client.policy(MODEL)
+        client.score(MODEL, pool()[:7])
+        service.settle()
+        points = len(list(client.points(MODEL)))
+    assert service.server is not None
+    server = service.server
+    wait_until(lambda: server.counted("darksight_state_rebuilds_total") == 1.0, what="the rebuild to be counted")
+    where = ("--database-url", service.url) if service.url else ("--data-dir", str(service.data_dir))
+    check = subprocess.run([sys.executable, "-m", "darksight_service", "db", "check", *where], check=False)
+
+    assert (restored.policy.alpha, changed.policy.alpha) == (None, 0.1)
+    assert (points, check.returncode) == (14, 0)
+    assert server.events("state_rebuilt")

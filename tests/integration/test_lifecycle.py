@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from darksight_client import Client
+from darksight_client import Client, Unavailable
+from darksight_client.stubs.inference import grpc_predict_v2_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from darksight_core.bundle import read_bundle
 from tests.integration.test_service import SCORE, K, gated_bundle, tensor_request
@@ -182,6 +185,43 @@ def test_a_replica_can_be_restarted_without_a_failed_call(bundles: list[Path], t
 
     assert load.failures == []
     assert load.calls > 0
+
+
+def test_a_server_without_the_bundle_of_a_model_says_so_until_it_is_back(bundles: list[Path], tmp_path: Path):
+    """HTTP, gRPC health and the Open Inference Protocol agree, and calls fail as unavailable."""
+    with (
+        running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server,
+        grpc.insecure_channel(server.grpc_target) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+
+        def is_ready(method: str, response: Any, **fields: str) -> bool:
+            request = getattr(grpc_predict_v2_pb2, f"{method}Request")(**fields).SerializeToString()
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            return bool(response.FromString(call(request, timeout=60, wait_for_ready=True)).ready)
+
+        def answers() -> tuple[object, ...]:
+            server_ready = is_ready("ServerReady", grpc_predict_v2_pb2.ServerReadyResponse)
+            model_ready = is_ready("ModelReady", grpc_predict_v2_pb2.ModelReadyResponse, name="digits")
+            requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "digits")]
+            return (*(health.Check(each, timeout=60).status for each in requests), server_ready, model_ready)
+
+        (tmp_path / "bundles").rename(tmp_path / "away")
+        before = server.children()["worker-0"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: server.events("model_reload_failed"), what="the worker to miss the bundle")
+        wait_until(lambda: server.counted("darksight_versions_not_loaded") == 1.0, what="the metric")
+        status = server.get("/v2/health/ready")[0]
+        with Client(server.grpc_target, timeout_seconds=60.0, retries=1) as client:
+            missing = answers()
+            with pytest.raises(Unavailable, match="model 'digits' is not loaded"):
+                client.score("digits", make_probs(1, K))
+            (tmp_path / "away").rename(tmp_path / "bundles")
+            wait_until(lambda: server.get("/v2/health/ready")[0] == 200, what="the service to be ready again")
+            client.score("digits", make_probs(1, K))
+
+        assert (status, missing) == (503, (2, 2, False, False))
+        wait_until(lambda: answers() == (1, 1, True, True), what="health")
 
 
 def test_a_flood_is_refused_with_a_hint_and_the_server_stays_well(bundles: list[Path], tmp_path: Path):

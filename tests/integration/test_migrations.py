@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from darksight_service.cli import main
+from darksight_service.cli.app import run
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.store import migrate as schema
 from darksight_service.store.points import PointFilter
@@ -109,14 +110,11 @@ def test_check_sees_a_table_that_was_altered_by_hand(empty_url: str, open_store:
 def test_a_database_that_is_behind_is_refused_with_the_command(
     empty_url: str, open_store: Callable[..., Store]
 ) -> None:
-    """SQLite migrates itself if it may; PostgreSQL never does by being opened."""
+    """A database is migrated by being opened only if the caller asks for it."""
     with pytest.raises(SchemaMismatchError, match="run: darksight db upgrade"):
         open_store(empty_url)
-    if empty_url.startswith("sqlite"):
-        open_store(empty_url, auto_upgrade=True).check()
-    else:
-        with pytest.raises(SchemaMismatchError):
-            open_store(empty_url, auto_upgrade=True)
+
+    open_store(empty_url, auto_upgrade=True).check()
 
 
 def test_a_database_that_is_ahead_is_used(url: str, open_store: Callable[..., Store]) -> None:
@@ -177,3 +175,23 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "prune", "--max-rows", "1000000", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == 0
     assert main(["db", "stats"]) == 0
+
+
+def test_a_schema_is_downgraded_and_upgraded_by_command(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The downgrade needs a confirmation, since it deletes; an unknown revision is refused."""
+    where = ("--database-url", empty_url)
+
+    statuses = [
+        run(["db", "upgrade", *where]),
+        run(["db", "downgrade", "0001", *where]),
+        run(["db", "downgrade", "0007", "--delete", *where]),
+        run(["db", "downgrade", "0001", "--delete", *where]),
+        run(["db", "upgrade", *where]),
+        run(["db", "check", *where]),
+    ]
+
+    shown = capsys.readouterr()
+    assert statuses == [0, 2, 2, 0, 0, 0]
+    assert shown.out.splitlines()[1:3] == ["revision 0001, was 0002", "revision 0002, was 0001"]
+    assert "add --delete" in shown.err
+    assert "cannot downgrade from revision 0002 to '0007'" in shown.err

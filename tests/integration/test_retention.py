@@ -165,3 +165,16 @@ def is_waiting_for_a_lock(url: str) -> bool:
             "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
         ).fetchone()
     return found is not None and found[0] > 0
+
+
+def test_stats_count_the_rows_that_are_left(url: str, open_store: Callable[..., Store]) -> None:
+    """Not those that were deleted in the same minute, and those of any age."""
+    store = open_store(url)
+    store.insert([make_points(100, ms=NOW_MS - 3 * DAY_MS)])
+    store.insert([make_points(50, ms=NOW_MS, seed=1)])
+    before = store.stats().points
+
+    store.prune(Limits(max_rows=70))
+
+    assert before == 150
+    assert store.stats().points == len(store.list_points(PointFilter("digits"), page_size=10_000).points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,3 +207,32 @@ def test_tls_with_client_certificates_lets_in_who_was_signed_and_nobody_else(bun
             temporary.write_bytes(source.read_bytes())
             os.replace(temporary, copy)
         wait_until(lambda: can_call(target, **{**good, "server_name": "elsewhere"}), what="the new certificate")
+
+
+def test_the_explorer_keeps_its_certificate_until_certificate_and_key_belong_together(bundle: Path, tmp_path: Path):
+    """A renewed certificate is written before its key: connections are possible all the time."""
+    authority = Certificates(tmp_path / "ca")
+    old, new = authority.make("old"), authority.make("new")
+    served = tmp_path / "served.pem", tmp_path / "served.key"
+    for source, copy in zip(old, served, strict=True):
+        copy.write_bytes(source.read_bytes())
+    variables = {"DARKSIGHT_TLS_CERT": str(served[0]), "DARKSIGHT_TLS_KEY": str(served[1])}
+    options = ("--workers", "1", "--explorer-port", "0")
+    with running_server({"digits": bundle}, tmp_path / "data", *options, environment=variables) as server:
+        wait_until(lambda: "explorer" in server.children(), what="the explorer")
+        port = int(server.explorer_url.rpartition(":")[2].strip("/"))
+
+        def shown() -> str:
+            return ssl.get_server_certificate(("127.0.0.1", port)).strip()
+
+        def is_shown(path: Path) -> bool:
+            return shown() in path.read_text()
+
+        assert is_shown(old[0])
+        served[0].write_bytes(new[0].read_bytes())
+        wait_until(lambda: server.events("certificate_reload_failed"), what="the certificate to be refused")
+        was_kept = is_shown(old[0])
+        served[1].write_bytes(new[1].read_bytes())
+        wait_until(lambda: is_shown(new[0]), what="the new certificate")
+
+    assert was_kept

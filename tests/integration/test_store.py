@@ -23,7 +23,7 @@ from darksight_service.errors import (
     StoreUnavailableError,
 )
 from darksight_service.ingest.records import decode_all
-from darksight_service.store.engine import Timeouts
+from darksight_service.store.engine import Timeouts, make_engine, translate_database_errors
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.policy_evaluation import DecisionCounts
 from darksight_service.store.store import Store
@@ -34,7 +34,7 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region, inside_any
 from tests.support.points import VERSION, encode, make_outcomes, make_points, rows_of
-from tests.support.postgres import running_postgres
+from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import wait_until
 
 NOW_MS = 1_800_000_000_000
@@ -697,3 +697,50 @@ def test_a_broken_record_is_no_outage(store: Store) -> None:
         with pytest.raises(StoreError):
             store.insert([bad])
         assert store.stats().points == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('connection failed: connection to server at "10.0.0.7", port 5432 failed: Connection refused', "refused"),
+        ('FATAL:  password authentication failed for user "secret-user"', "wrong user or password"),
+        ('FATAL:  role "secret-user" does not exist', "wrong user or password"),
+        ('FATAL:  database "secret" does not exist', "no such database"),
+        ("server does not support SSL, but SSL was required", "TLS"),
+        ("SSL error: certificate verify failed", "TLS"),
+        ("connection timeout expired", "no response"),
+    ],
+    ids=["refused", "password", "role", "database", "no TLS", "certificate", "timeout"],
+)
+def test_a_failed_connection_says_why_and_where(message: str, reason: str) -> None:
+    """The server is the one of the URL, wherever it is named; nothing of the driver's text is shown."""
+    engines = {
+        "postgresql://user:word@db.example:5433/points": "db.example:5433/points",
+        "postgresql://user@/points?host=/run/pg": "/run/pg/points",
+    }
+    for url, place in engines.items():
+        with pytest.raises(StoreUnavailableError) as raised, translate_database_errors(make_engine(url)):
+            raise psycopg.OperationalError(message)
+
+        assert reason in raised.value.message
+        assert raised.value.message.startswith(f"{place} is not available")
+        assert not any(word in raised.value.message for word in ("10.0.0.7", "secret", "word@"))
+
+
+def test_a_new_connection_uses_the_url_of_now(postgres_url: str, postgres: Postgres) -> None:
+    """A password, or a user, that changed in the file of the URL needs no restart."""
+    postgres.execute("CREATE ROLE other LOGIN SUPERUSER")
+    url = [postgres_url]
+    engine = make_engine(lambda: url[0])
+
+    def user() -> str:
+        with engine.connect() as connection:
+            return str(connection.exec_driver_sql("SELECT current_user").scalar())
+
+    before = user()
+    url[0] = postgres_url.replace("postgres@", "other@")
+    kept = user()
+    engine.dispose()
+
+    assert (before, kept, user()) == ("postgres", "postgres", "other")
+    engine.dispose()

@@ -243,12 +243,22 @@ def test_selectors_find_the_pods() -> None:
         assert service["spec"]["selector"] == labels
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
     assert "None" in {service["spec"].get("clusterIP") for service in by_kind["Service"]}
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"].startswith("/v2/health/")
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"] for volume in workload["spec"]["template"]["spec"]["volumes"]}
     assert mounted == volumes | {claim["metadata"]["name"] for claim in workload["spec"]["volumeClaimTemplates"]}
     assert by_kind["HorizontalPodAutoscaler"][0]["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
+
+
+def test_no_pod_gets_variables_of_service_links() -> None:
+    """They begin as those of settings do, and some have the name of one."""
+    pods = [each["spec"]["template"]["spec"] for each in manifests() if each["kind"] in ("StatefulSet", "Job")]
+
+    assert len(pods) >= 3
+    assert [pod["enableServiceLinks"] for pod in pods] == [False] * len(pods)
+    # Nothing but the service itself may keep a pod from starting.
+    assert not any("initContainers" in pod for pod in pods)
 
 
 def test_replicas_are_those_that_are_tested() -> None:

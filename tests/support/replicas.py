@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.faults.nemesis import Service
 
-__all__ = ["REPLICAS", "SETTINGS", "running_services", "services_of_manifest"]
+__all__ = ["REPLICAS", "SETTINGS", "running_services", "service_links", "services_of_manifest"]
 
 _MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "statefulset.yaml"
 # Addresses and secrets, which are those of a cluster.
@@ -26,6 +26,21 @@ def _read() -> tuple[int, dict[str, str]]:
     return spec["replicas"], {
         name: value for name, value in settings.items() if name.removeprefix("DARKSIGHT_") not in _OF_A_CLUSTER
     }
+
+
+def service_links() -> dict[str, str]:
+    """The variables that a kubelet sets in a pod for the services of the manifests, unless the pod forbids it."""
+    found = {}
+    for service in yaml.safe_load_all(_MANIFEST.with_name("service.yaml").read_text(encoding="utf-8")):
+        name = service["metadata"]["name"].upper().replace("-", "_")
+        # Kubernetes sets none for a headless service; its variables are here for manifests that have another one.
+        for port in service["spec"]["ports"]:
+            number, address = port["port"], "10.96.14.7"
+            url, prefix = f"tcp://{address}:{number}", f"{name}_PORT_{number}_TCP"
+            found |= {f"{name}_SERVICE_HOST": address, f"{name}_SERVICE_PORT": str(number), f"{name}_PORT": url}
+            found |= {f"{name}_SERVICE_PORT_{port['name'].upper()}": str(number), prefix: url}
+            found |= {f"{prefix}_PROTO": "tcp", f"{prefix}_PORT": str(number), f"{prefix}_ADDR": address}
+    return found
 
 
 REPLICAS, SETTINGS = _read()
@@ -44,7 +59,7 @@ def services_of_manifest(folder: Path, bundle: Path, url: str, others: Mapping[s
     url
         Of their database.
     """
-    settings = dict(SETTINGS)
+    settings = {**service_links(), **SETTINGS}
     workers = int(settings.pop("DARKSIGHT_WORKERS"))
     return [
         Service(folder / f"darksight-{number}", bundle, url, settings, others=dict(others), workers=workers)

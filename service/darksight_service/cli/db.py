@@ -17,7 +17,7 @@ from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
 
-__all__ = ["accuracy", "check", "db", "prune", "stats", "upgrade"]
+__all__ = ["accuracy", "check", "db", "downgrade", "prune", "stats", "upgrade"]
 
 _DAY_MS = 86_400_000
 _LIMITS = Group("Limits", sort_key=1)
@@ -41,6 +41,30 @@ def upgrade(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
         print_json({"before": before, "after": after})
     else:
         print(f"revision {after}" + (", unchanged" if before == after else f", was {before or 'empty'}"))
+
+
+@db.command
+def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOptions(), json: AsJson = False) -> None:
+    """Undo migrations, to return to an older release.
+
+    Stop all services of the newer release first. What the undone migrations added, tables and columns, is deleted: make
+    a backup. docs/operations.md describes the steps.
+
+    Parameters
+    ----------
+    revision
+        The revision that the older release needs, which its db upgrade prints; base for none.
+    delete
+        Confirm that what the undone migrations added may be deleted.
+    """
+    if not delete:
+        raise ConfigError("db downgrade deletes what the undone migrations added; make a backup, then add --delete")
+    with on_interrupt("an unfinished migration was rolled back"), _open(load_settings(where), check=False) as store:
+        before, after = store.downgrade(revision)
+    if json:
+        print_json({"before": before, "after": after})
+    else:
+        print(f"revision {after or 'none'}, was {before or 'empty'}")
 
 
 @db.command

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +18,12 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.errors import SettingsError, StoreUnavailableError
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.supervisor import Supervisor
+from darksight_service.settings import service_links
 from darksight_service.store.store import Store
 
 __all__ = ["serve"]
+
+_log = logging.getLogger("darksight.serve")
 
 
 def serve(
@@ -42,7 +47,7 @@ def serve(
     Parameters
     ----------
     model
-        Serve a bundle under a name. Repeatable. Models of earlier runs are kept.
+        Serve a bundle under a name. Repeatable. Adds to the setting models; models of earlier runs are kept.
     host
         Address to listen on. Default: 127.0.0.1.
     grpc_port
@@ -58,7 +63,7 @@ def serve(
     bundle_dir
         Directory that bundles are deployed from. Default: bundles in the data directory.
     """
-    models = [_read_model(text) for text in model]
+    given = dict(_read_model(text) for text in model)
     settings = load_settings(
         store,
         host=host,
@@ -69,37 +74,50 @@ def serve(
         workers=workers,
         bundle_dir=bundle_dir,
     )
+    models = {**settings.models, **given}
     # Before the data directory is created.
-    for _, path in models:
+    for path in models.values():
         find_bundle(settings.bundles, path)
     set_up_logs("supervisor", settings.log_level)
+    if ignored := service_links():
+        _log.debug("service_links_ignored", extra={"variables": ignored})
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     state_file = StateFile(settings.data_dir / "registry.json")
     opened = None
     try:
-        opened = Store.open(settings.store_url, auto_upgrade=settings.store_url.startswith("sqlite"))
+        opened = Store.open(settings.store_url, auto_upgrade=settings.upgrades_store)
     except StoreUnavailableError as error:
-        say(f"{error.message}; starting without it, points wait in the spool")
+        _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
-        state = deploy_at_start(state_file, opened, settings.bundles, models)
+        state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()))
     finally:
         if opened is not None:
             opened.close()
     if not state.models:
-        raise SettingsError("there is no model to serve: name a bundle with --model NAME=BUNDLE")
+        raise SettingsError("there is no model to serve: name a bundle with --model NAME=BUNDLE or in settings")
     supervisor = Supervisor(settings)
 
     def announce() -> None:
-        say(
+        _tell(
+            "serving",
             f"serving {', '.join(sorted(state.models))} on gRPC {settings.host}:{supervisor.grpc_port}, "
             f"metrics and health on http://{settings.host}:{supervisor.http_port}"
-            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else "")
+            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else ""),
+            logging.INFO,
         )
 
     if settings.insecure:
-        say("INSECURE: the setting insecure permits plaintext or missing tokens beyond loopback")
+        _tell("insecure", "INSECURE: the setting insecure permits plaintext or missing tokens beyond loopback")
     with on_interrupt("the service has stopped"):
         return supervisor.run(announce)
+
+
+def _tell(event: str, text: str, level: int = logging.WARNING) -> None:
+    """A line of the log for programs, or the text alone for people at a terminal."""
+    if sys.stderr.isatty():
+        say(text)
+    else:
+        _log.log(level, event, extra={"text": text})
 
 
 def _read_model(text: str) -> tuple[str, Path]:

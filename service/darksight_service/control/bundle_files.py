@@ -1,14 +1,22 @@
-"""Files of bundles in the bundle directory of a replica."""
+"""Files of bundles: where they are deployed from, and the copies that a replica serves.
+
+A file of the bundle directory may be replaced or deleted after its deployment. So every replica keeps a copy of each
+deployed version, named after the sha256 of the bundle, and loads the copy.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
-from darksight_core.errors import ConfigError
-from darksight_service.errors import RequestError
+from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_service.errors import RefusedError, RequestError
 
-__all__ = ["bundle_path", "copy_for_version", "deployed_path", "find_bundle", "import_bundle"]
+__all__ = ["bundle_path", "copy_bundle", "copy_path", "find_bundle", "read_version", "relative_path"]
+
+_SHOWN = 12
 
 
 def bundle_path(folder: Path, path: str) -> Path:
@@ -20,49 +28,67 @@ def bundle_path(folder: Path, path: str) -> Path:
 
 
 def find_bundle(folder: Path, path: Path) -> Path:
-    """A bundle named on the command line, in the working or the bundle directory; ConfigError if it is in neither."""
+    """A bundle named in settings, in the working or the bundle directory; ConfigError if it is in neither."""
     found = path if path.exists() or path.is_absolute() else bundle_path(folder, str(path))
     if not found.is_file():
         raise ConfigError(f"{path}: file does not exist, neither here nor in the bundle directory {folder}")
     return found
 
 
-def deployed_path(folder: Path, path: str, version: str) -> Path:
-    """The file of a version: the one named after it if it exists, else the one that it was deployed from."""
-    own = folder / _file_name(version)
-    return own if own.is_file() else bundle_path(folder, path)
-
-
-def import_bundle(folder: Path, bundle: Path, version: str) -> str:
-    """Path of a bundle relative to the bundle directory; a file from elsewhere is copied there."""
+def relative_path(folder: Path, bundle: Path, version: str) -> str:
+    """Path of a bundle relative to the bundle directory; for a file from elsewhere, the name of its copy."""
     if bundle.resolve().is_relative_to(folder.resolve()):
         return str(bundle.resolve().relative_to(folder.resolve()))
-    return _copy(folder, bundle, version)
+    return copy_path(folder, version).name
 
 
-def copy_for_version(folder: Path, path: str, bundle: Path, version: str) -> None:
-    """Copy a version that another replica deployed from its own bundle directory.
+def copy_path(copies: Path, version: str) -> Path:
+    """The file of the copy of a version."""
+    return copies / f"{version}.safetensors"
+
+
+def copy_bundle(copies: Path, bundle: Path, version: str) -> None:
+    """Keep a copy of a version; RefusedError if it cannot be written."""
+    target = copy_path(copies, version)
+    if target.exists():
+        return
+    # Several processes may copy at once.
+    draft = target.with_suffix(f".{os.getpid()}.new")
+    try:
+        copies.mkdir(parents=True, exist_ok=True)
+        with bundle.open("rb") as source, draft.open("wb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RefusedError(f"{target}: the bundle cannot be copied: {error.strerror}") from error
+
+
+def read_version(folder: Path, copies: Path, path: str, version: str, *, verify: bool) -> Bundle:
+    """Read a deployed version from its copy or, if that is missing or damaged, from where it was deployed.
 
     Parameters
     ----------
-    folder, path
-        The bundle directory here, and the path in it that the other replica named.
-    bundle, version
-        A file with that version.
+    folder, copies
+        The bundle directory, and the directory of copies.
+    path, version
+        Path in the bundle directory, and sha256 of the bundle.
+    verify
+        Whether to check that the bundle may be used to score.
     """
-    if bundle.resolve() != deployed_path(folder, path, version).resolve():
-        _copy(folder, bundle, version)
-
-
-def _file_name(version: str) -> str:
-    return f"{version}.safetensors"
-
-
-def _copy(folder: Path, bundle: Path, version: str) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    name = _file_name(version)
-    if not (folder / name).exists():
-        draft = folder / f"{name}.new"
-        shutil.copyfile(bundle, draft)
-        draft.replace(folder / name)
-    return name
+    problem: DarkSightError | None = None
+    for file in (copy_path(copies, version), bundle_path(folder, path)):
+        try:
+            found = read_bundle(file, verify=verify)
+        except DarkSightError as error:
+            problem = error
+            continue
+        if found.version == version:
+            return found
+        problem = ConfigError(
+            f"{path}: the file of version {version[:_SHOWN]} was replaced by version {found.version[:_SHOWN]}"
+        )
+    assert problem is not None
+    raise problem

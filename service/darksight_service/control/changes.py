@@ -2,7 +2,8 @@
 
 All replicas share the audit trail. A change is checked against the state of this replica and appended; then all entries
 since the last sync are applied, here at once and on other replicas by their storage worker (`sync`). While the database
-is unavailable nothing can be changed, and scoring continues.
+is unavailable nothing can be changed, and scoring continues. After the database was restored from a backup, the state
+is rebuilt from the restored trail.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_service.control.bundle_files import copy_for_version, deployed_path, find_bundle, import_bundle
+from darksight_core.errors import DarkSightError
+from darksight_service.control.bundle_files import copy_bundle, copy_path, find_bundle, read_version, relative_path
 from darksight_service.control.regions import Regions
 from darksight_service.control.registry import ActiveModel, Facts, Registry, Version, effective_gate, find_version
 from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
@@ -30,7 +32,15 @@ if TYPE_CHECKING:
     from darksight_service.store.read.policy_evaluation import DecisionCounts
     from darksight_service.store.store import Store
 
-__all__ = ["Control", "check_name", "check_policy", "deploy_at_start", "record_deployments", "sync"]
+__all__ = [
+    "Control",
+    "check_name",
+    "check_policy",
+    "copy_deployed",
+    "deploy_at_start",
+    "record_deployments",
+    "sync",
+]
 
 _MAX_NAME = 100
 
@@ -86,13 +96,13 @@ class Control:
         bundle = self._registry.load(path)
         if activate:
             bundle.get_ready()
-        known = self._registry.state.models.get(model)
-        if known is not None:
-            classes = self._registry.get(model).bundle.class_names
-            if classes != bundle.class_names:
-                raise RefusedError(
-                    f"the classes of the bundle are not those of model {model!r}; deploy it under another name"
-                )
+        known = self._registry.models().get(model)
+        if known is not None and known.bundle.class_names != bundle.class_names:
+            raise RefusedError(
+                f"the classes of the bundle are not those of model {model!r}; deploy it under another name"
+            )
+        assert bundle.content.path is not None
+        copy_bundle(self._file.bundle_copies, bundle.content.path, bundle.version)
         self._record("deploy", model, {"version": bundle.version, "path": path, "activate": activate}, author)
         _register(self._store(), model, bundle, bundle.calibration_rows)
         return bundle.version
@@ -201,12 +211,40 @@ def sync(state_file: StateFile, store: Store) -> State:
     change that another process makes to the file.
     """
     while True:
-        known = state_file.read().last_change
-        changes = _changes_since(store, known)
-        state = state_file.update(partial(apply_changes, changes=changes)) if changes else state_file.read()
-        # The file may have been replaced by an older one meanwhile.
-        if state.last_change >= max([known, *(change.id for change in changes)]):
-            return state
+        before = state_file.read()
+        after = _follow(before, store)
+        if after == before:
+            return before
+        if state_file.update(partial(_replace, before=before, after=after)) == after:
+            if after.rebuilds != before.rebuilds:
+                _log_rebuild(before, after)
+            return after
+
+
+def _follow(state: State, store: Store) -> State:
+    """The state after the entries of the trail that are not in it."""
+    # From the last entry that was applied, to see whether it is still there.
+    changes = _changes_since(store, max(state.last_change - 1, 0))
+    if state.last_change == 0 or (changes and changes[0].hash == state.last_hash):
+        return apply_changes(state, changes)
+    rebuilt = apply_changes(State(rebuilds=state.rebuilds + 1), _changes_since(store, 0))
+    # A model that the trail does not contain stays, and `record_deployments` appends it again.
+    return replace(rebuilt, models={**state.models, **rebuilt.models})
+
+
+def _replace(now: State, before: State, after: State) -> State:
+    return after if now == before else now
+
+
+def _log_rebuild(before: State, after: State) -> None:
+    """Log what the rebuilt state changed, for operators to repeat."""
+    replaced = {
+        name: {"active_before": model.active, "active": after.models[name].active}
+        for name, model in before.models.items()
+        if model != after.models[name]
+    }
+    numbers = {"change_before": before.last_change, "change": after.last_change}
+    _log.error("state_rebuilt", extra={**numbers, "models": replaced})
 
 
 def _changes_since(store: Store, number: int) -> list[Change]:
@@ -218,7 +256,7 @@ def _changes_since(store: Store, number: int) -> list[Change]:
 
 
 def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> None:
-    """Append versions that were deployed while the store was unavailable to the audit trail.
+    """Append versions that the audit trail does not contain: deployed without the store, or lost by a restore.
 
     Other replicas learn of them from there: a policy for a version that the trail does not contain would be ignored.
     """
@@ -226,11 +264,31 @@ def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> No
     for name, model in state_file.read().models.items():
         known = trail.models.get(name, ModelState()).versions
         for version, deployment in model.versions.items():
-            if version not in known:
-                payload = {"version": version, "path": deployment.path, "activate": True}
-                store.append_change("deploy", name, payload, author="serve", comment="deployed without the store")
-                bundle = read_bundle(deployed_path(bundles, deployment.path, version), verify=False)
-                _register(store, name, bundle, len(bundle.calibration))
+            if version in known:
+                continue
+            try:
+                bundle = read_version(bundles, state_file.bundle_copies, deployment.path, version, verify=False)
+            except DarkSightError as error:
+                _log.error("deployment_not_recorded", extra={"model": name, "version": version, "error": error.message})
+                continue
+            payload = {"version": version, "path": deployment.path, "activate": version == model.active}
+            store.append_change("deploy", name, payload, author="serve", comment="was not in the audit trail")
+            _register(store, name, bundle, len(bundle.calibration))
+
+
+def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> None:
+    """Copy the bundles that other replicas deployed before their files are replaced; skip those that are not here."""
+    copies = state_file.bundle_copies
+    for model in state.models.values():
+        for version, deployment in model.versions.items():
+            if copy_path(copies, version).exists():
+                continue
+            try:
+                found = read_version(bundles, copies, deployment.path, version, verify=False)
+                assert found.path is not None
+                copy_bundle(copies, found.path, version)
+            except DarkSightError as error:
+                _log.warning("bundle_not_copied", extra={"version": version, "error": error.message})
 
 
 def deploy_at_start(
@@ -248,7 +306,7 @@ def deploy_at_start(
     store
         With the audit trail; None while the database is unavailable.
     bundles
-        The bundle directory, into which a bundle from elsewhere is copied.
+        The bundle directory.
     models
         Names and bundles.
     """
@@ -258,8 +316,8 @@ def deploy_at_start(
         bundle = read_bundle(find_bundle(bundles, path), verify=True)
         assert bundle.path is not None
         known = state.models.get(name)
+        copy_bundle(state_file.bundle_copies, bundle.path, bundle.version)
         if known is not None and bundle.version in known.versions:
-            copy_for_version(bundles, known.versions[bundle.version].path, bundle.path, bundle.version)
             if known.active != bundle.version:
                 _log.warning(
                     "active_version_kept", extra={"model": name, "active": known.active, "asked": bundle.version}
@@ -267,7 +325,7 @@ def deploy_at_start(
             continue
         payload = {
             "version": bundle.version,
-            "path": import_bundle(bundles, bundle.path, bundle.version),
+            "path": relative_path(bundles, bundle.path, bundle.version),
             "activate": True,
         }
         if store is not None:

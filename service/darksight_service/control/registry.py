@@ -1,8 +1,8 @@
 """The active models of a process, as the state file names them.
 
 A reader takes one entry of an immutable mapping, so a call is scored by one bundle under one policy from its first row
-to its last, whatever is activated meanwhile. A bundle that fails verification is refused before anything is replaced,
-and the active one stays.
+to its last, whatever is activated meanwhile. A version that cannot be loaded is retried; the version that was active
+before stays meanwhile, if there was one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from darksight_core.bundle import Bundle, Reference, read_bundle
-from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.control.bundle_files import bundle_path, deployed_path
+from darksight_service.control.bundle_files import bundle_path, read_version
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import NotFoundError, RequestError
+from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
 from darksight_service.metrics.counts import Counts, ModelCounts
 
 __all__ = ["DEFAULT_ALPHA", "ActiveModel", "Facts", "Registry", "Version", "effective_gate", "find_version", "gate_of"]
@@ -38,6 +38,8 @@ DEFAULT_ALPHA = 0.01
 # Versions in memory besides the active, shadow and previous ones.
 _KEPT = 8
 _SHORTEST = 12
+# Time after which a version that could not be loaded is loaded again.
+_RETRY_MS = 2_000
 
 _log = logging.getLogger("darksight.registry")
 
@@ -138,7 +140,9 @@ class Registry:
         self._bundles = bundles
         self._counts = counts
         self._clock = clock
-        self._expires_ms = math.inf
+        # When the state is applied again though its file did not change: a region expires, or a load is retried.
+        self._due_ms = math.inf
+        self._failures: Mapping[tuple[str, str], str] = {}
         self._lock = threading.Lock()
         self._stamp: tuple[int, int] | None = None
         self._loaded: dict[str, Version] = {}
@@ -154,6 +158,16 @@ class Registry:
         """The state that was last read."""
         return self._state
 
+    @property
+    def failures(self) -> Mapping[tuple[str, str], str]:
+        """Why active and shadow versions are not loaded, by model and version."""
+        return self._failures
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the models of which no version is loaded: their calls fail."""
+        return tuple(name for name in self._state.models if name not in self._active)
+
     def get(self, model: str, version: str = "") -> ActiveModel:
         """The active version of a model; with a version, that version under its own policy."""
         try:
@@ -166,6 +180,8 @@ class Registry:
     def _find(self, model: str, version: str) -> ActiveModel:
         active = self._active.get(model)
         if active is None:
+            if model in self._state.models:
+                raise NotLoadedError(f"model {model!r} is not loaded; the log of the server has the reason")
             names = ", ".join(sorted(self._active)) or "none"
             raise NotFoundError(f"model {model[:100]!r} does not exist; models: {names}", field="model")
         if not version or version == active.version:
@@ -197,53 +213,82 @@ class Registry:
         return found
 
     def refresh(self) -> bool:
-        """Apply the state file; whether it or a region changed.
+        """Apply the state file; whether it or a region changed, or a load was retried.
 
-        A model whose new bundle cannot be loaded stays as it is, which is logged; other models are not affected.
+        If the active version of a model cannot be loaded, the version that was active before stays, and the load is
+        retried; other models are not affected.
         """
         now_ms = self._now_ms()
         stamp = self._file.stamp()
-        if stamp == self._stamp and now_ms < self._expires_ms:
+        if stamp == self._stamp and now_ms < self._due_ms:
             return False
         with self._lock:
             stamp = self._file.stamp()
             state = self._file.read()
-            if state == self._state and self._stamp is not None and now_ms < self._expires_ms:
-                self._stamp = stamp
-                return False
+            if state == self._state:
+                # The same object: its users see that nothing changed.
+                state = self._state
+                if self._stamp is not None and now_ms < self._due_ms:
+                    self._stamp = stamp
+                    return False
             self._state = state
-            active, expires_ms = {}, math.inf
+            self._counts.reserve(
+                {(name, version) for name, model in state.models.items() for version in (model.active, model.shadow)}
+            )
+            active: dict[str, ActiveModel] = {}
+            failures: dict[tuple[str, str], str] = {}
+            due_ms = math.inf
             for name, model in state.models.items():
-                try:
-                    active[name], ends_ms = self._make(name, model)
-                    expires_ms = min(expires_ms, ends_ms)
-                except DarkSightError as error:
-                    _log.error("model_reload_failed", extra={"model": name, "error": error.message})
-                    if name in self._active:
-                        active[name] = self._active[name]
-            self._active, self._pinned = active, {}
-            self._expires_ms, self._stamp = expires_ms, stamp
+                made, ends_ms = self._make(name, model, failures)
+                due_ms = min(due_ms, ends_ms)
+                if made is not None:
+                    active[name] = made
+            self._log_failures(failures)
+            self._active, self._pinned, self._failures = active, {}, failures
+            self._due_ms, self._stamp = min(due_ms, now_ms + _RETRY_MS) if failures else due_ms, stamp
             self._evict()
         return True
 
+    def _log_failures(self, failures: Mapping[tuple[str, str], str]) -> None:
+        """Log what changed since the last attempt."""
+        for (model, version), error in failures.items():
+            if self._failures.get((model, version)) != error:
+                _log.error("model_reload_failed", extra={"model": model, "version": version, "error": error})
+        for model, version in self._failures.keys() - failures.keys():
+            _log.info("model_reload_ended", extra={"model": model, "version": version})
+
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path
-        found = Version.of(read_bundle(deployed_path(self._bundles, path, version), verify=True))
-        if found.version != version:
-            raise ConfigError(f"the file of version {version[:_SHORTEST]} has version {found.version[:_SHORTEST]} now")
-        return found
+        return Version.of(read_version(self._bundles, self._file.bundle_copies, path, version, verify=True))
 
-    def _make(self, name: str, model: ModelState) -> tuple[ActiveModel, float]:
-        """The active version of a model with its shadow, and when the first of their regions expires."""
-        active, ends_ms = self._under_policy(name, model, model.active)
-        shadow = None
-        if model.shadow:
-            shadow, shadow_ends_ms = self._under_policy(name, model, model.shadow)
-            ends_ms = min(ends_ms, shadow_ends_ms)
-        return replace(active, shadow=shadow), ends_ms
+    def _make(
+        self, name: str, model: ModelState, failures: dict[tuple[str, str], str]
+    ) -> tuple[ActiveModel | None, float]:
+        """The active version of a model with its shadow, and when the first of their regions expires.
 
-    def _under_policy(self, name: str, model: ModelState, version: str) -> tuple[ActiveModel, float]:
-        bundle, deployment = self.version(name, version), model.versions[version]
+        If the active version cannot be loaded: the version that is active now, or None. Adds to `failures`.
+        """
+        made: list[ActiveModel | None] = []
+        ends_ms = math.inf
+        for version in (model.active, model.shadow):
+            found = None
+            if version:
+                try:
+                    found, own_ends_ms = self._under_policy(name, self.version(name, version), model.versions[version])
+                    ends_ms = min(ends_ms, own_ends_ms)
+                except DarkSightError as error:
+                    failures[name, version] = error.message
+            made.append(found)
+        active, shadow = made
+        if active is None and name in self._active:
+            bundle = self._active[name].bundle
+            # A version that the state does not contain any more has no policy of its own.
+            deployment = model.versions.get(bundle.version, Deployment(""))
+            active, own_ends_ms = self._under_policy(name, bundle, deployment)
+            ends_ms = min(ends_ms, own_ends_ms)
+        return None if active is None else replace(active, shadow=shadow), ends_ms
+
+    def _under_policy(self, name: str, bundle: Version, deployment: Deployment) -> tuple[ActiveModel, float]:
         current = self._active.get(name)
         now_ms = self._now_ms()
         gate, is_certified = effective_gate(bundle, deployment.policy)
@@ -283,7 +328,8 @@ class Registry:
             with self._pin_lock:
                 made = pinned.get((model, found))
                 if made is None or made[1] <= self._now_ms():
-                    made = pinned[model, found] = self._under_policy(model, state, found)
+                    bundle = self.version(model, found)
+                    made = pinned[model, found] = self._under_policy(model, bundle, state.versions[found])
                     for old in list(pinned)[:-_KEPT]:
                         pinned.pop(old)
         return made[0]

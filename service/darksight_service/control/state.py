@@ -145,10 +145,23 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All models, and the number of the last change that was applied."""
+    """All models, as the audit trail leaves them.
+
+    Parameters
+    ----------
+    models
+        By name.
+    last_change, last_hash
+        Number and hash of the last entry of the audit trail that was applied. The hash covers all entries before it, so
+        it shows whether the trail is still the one that the state was made from.
+    rebuilds
+        How often the state was rebuilt because the trail was another one, such as that of a restored database.
+    """
 
     models: Mapping[str, ModelState] = field(default_factory=dict)
     last_change: int = 0
+    last_hash: str = ""
+    rebuilds: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -161,12 +174,18 @@ class State:
             }
             for name, model in self.models.items()
         }
-        return {"models": models, "last_change": self.last_change}
+        return {
+            "models": models,
+            "last_change": self.last_change,
+            "last_hash": self.last_hash,
+            "rebuilds": self.rebuilds,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> State:
         """Inverse of `as_dict`."""
-        return cls({name: _model(model) for name, model in data["models"].items()}, int(data["last_change"]))
+        models = {name: _model(model) for name, model in data["models"].items()}
+        return cls(models, int(data["last_change"]), str(data["last_hash"]), int(data["rebuilds"]))
 
 
 def _model(data: Mapping[str, Any]) -> ModelState:
@@ -182,7 +201,9 @@ def apply_change(state: State, change: Change) -> State:
     """The state after a change."""
     model = _changed(state.models.get(change.model, ModelState()), change)
     models = state.models if not model.versions else {**state.models, change.model: model}
-    return State(models, max(state.last_change, change.id))
+    if change.id <= state.last_change:
+        return replace(state, models=models)
+    return replace(state, models=models, last_change=change.id, last_hash=change.hash)
 
 
 def apply_changes(state: State, changes: Iterable[Change]) -> State:

@@ -19,7 +19,7 @@ from darksight_service.errors import RefusedError
 
 __all__ = ["StateFile"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 class StateFile:
@@ -33,6 +33,11 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def bundle_copies(self) -> Path:
+        """Directory of the copies of deployed bundles, in the same data directory."""
+        return self.path.with_name("bundles")
 
     def stamp(self) -> tuple[int, int]:
         """A value that changes with the file."""
@@ -53,7 +58,10 @@ class StateFile:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["schema"] != _SCHEMA:
-                raise RefusedError(f"{self.path}: has schema {data['schema']}, but this release reads {_SCHEMA}")
+                raise RefusedError(
+                    f"{self.path}: has schema {data['schema']}, but this release reads {_SCHEMA}; move the file away "
+                    "to start from the audit trail"
+                )
             return State.from_dict(data)
         except FileNotFoundError:
             return State()

@@ -25,7 +25,7 @@ from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.scored import SCHEMA
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
-from darksight_service.errors import NotFoundError, RequestError
+from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
@@ -96,15 +96,16 @@ class InferenceServicer:
         return pb2.ServerLiveResponse(live=True).SerializeToString()
 
     def server_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerReady: whether there is a model."""
-        return pb2.ServerReadyResponse(ready=bool(self._monitor.models())).SerializeToString()
+        """ServerReady: whether there is a model, and every model is loaded."""
+        is_ready = bool(self._monitor.models()) and not self._monitor.registry.missing
+        return pb2.ServerReadyResponse(ready=is_ready).SerializeToString()
 
     def model_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ModelReady."""
         request = parse(pb2.ModelReadyRequest, data)
         try:
             self._monitor.model(request.name, request.version)
-        except (NotFoundError, RequestError):
+        except (NotFoundError, NotLoadedError, RequestError):
             return pb2.ModelReadyResponse(ready=False).SerializeToString()
         return pb2.ModelReadyResponse(ready=True).SerializeToString()
 

@@ -48,8 +48,8 @@ class MethodTable:
 
     Parameters
     ----------
-    calls, streams
-        The pools.
+    calls, streams, store_calls
+        The pools: of calls that never wait for the database, of streams, and of calls that may.
     counts
         Counters of the process.
     worker_header
@@ -58,32 +58,33 @@ class MethodTable:
 
     calls: CallPool
     streams: StreamPool
+    store_calls: StreamPool
     counts: ProcessCounts
     worker_header: tuple[str, str]
 
     def darksight(self, scoring: Scoring, admin: Admin, inference: InferenceServicer) -> dict[str, Method]:
         """MonitorService, AdminService and GRPCInferenceService."""
-        unary, regions = self._unary, admin.regions
+        unary, store, regions = self._unary, self._store_call, admin.regions
         table = {
             f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True, read=ScoreCall),
             f"/{MONITOR}/ScoreStream": self._stream("score", scoring.score_stream),
             f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
-            f"/{MONITOR}/ListPoints": unary("read", scoring.list_points),
-            f"/{ADMIN}/ListModels": unary("read", admin.list_models),
-            f"/{ADMIN}/GetModel": unary("read", admin.get_model),
-            f"/{ADMIN}/DeployBundle": unary("admin", admin.deploy_bundle),
-            f"/{ADMIN}/ActivateVersion": unary("admin", admin.activate_version),
-            f"/{ADMIN}/RollBack": unary("admin", admin.roll_back),
-            f"/{ADMIN}/SetShadow": unary("admin", admin.set_shadow),
-            f"/{ADMIN}/GetPolicy": unary("read", admin.get_policy),
-            f"/{ADMIN}/SetPolicy": unary("admin", admin.set_policy),
-            f"/{ADMIN}/DryRunPolicy": unary("read", admin.dry_run_policy),
-            f"/{ADMIN}/ListRegions": unary("read", regions.list_regions),
-            f"/{ADMIN}/PreviewRegion": unary("read", regions.preview_region),
-            f"/{ADMIN}/SaveRegion": unary("admin", regions.save_region),
-            f"/{ADMIN}/SetRegionMode": unary("admin", regions.set_region_mode),
-            f"/{ADMIN}/RemoveRegion": unary("admin", regions.remove_region),
-            f"/{ADMIN}/CarryOverRegion": unary("admin", regions.carry_over_region),
+            f"/{MONITOR}/ListPoints": store("read", scoring.list_points),
+            f"/{ADMIN}/ListModels": store("read", admin.list_models),
+            f"/{ADMIN}/GetModel": store("read", admin.get_model),
+            f"/{ADMIN}/DeployBundle": store("admin", admin.deploy_bundle),
+            f"/{ADMIN}/ActivateVersion": store("admin", admin.activate_version),
+            f"/{ADMIN}/RollBack": store("admin", admin.roll_back),
+            f"/{ADMIN}/SetShadow": store("admin", admin.set_shadow),
+            f"/{ADMIN}/GetPolicy": store("read", admin.get_policy),
+            f"/{ADMIN}/SetPolicy": store("admin", admin.set_policy),
+            f"/{ADMIN}/DryRunPolicy": store("read", admin.dry_run_policy),
+            f"/{ADMIN}/ListRegions": store("read", regions.list_regions),
+            f"/{ADMIN}/PreviewRegion": store("read", regions.preview_region),
+            f"/{ADMIN}/SaveRegion": store("admin", regions.save_region),
+            f"/{ADMIN}/SetRegionMode": store("admin", regions.set_region_mode),
+            f"/{ADMIN}/RemoveRegion": store("admin", regions.remove_region),
+            f"/{ADMIN}/CarryOverRegion": store("admin", regions.carry_over_region),
         }
         for name, (scope, behaviour) in inference.methods().items():
             table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour, scores=name == "ModelInfer")
@@ -127,6 +128,17 @@ class MethodTable:
         scores: bool = False,
         read: Callable[[bytes], Any] | None = None,
     ) -> Method:
+        call = self._counted(behaviour)
+        # `CallPool` reads these attributes.
+        call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
+        return Method(scope, grpc.unary_unary_rpc_method_handler(call, read), self.calls)
+
+    def _store_call(self, scope: str, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
+        """A call that may wait for the database, in a thread of its own: scoring must not wait behind it."""
+        call = in_pool(self._counted(behaviour), self.store_calls)
+        return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.store_calls)
+
+    def _counted(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Callable[..., Any]:
         trailers = (self.worker_header,)
 
         def call(request: Any, context: grpc.ServicerContext) -> Any:
@@ -141,9 +153,7 @@ class MethodTable:
             finally:
                 self.counts.end_call(code)
 
-        # `CallPool` reads these attributes.
-        call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
-        return Method(scope, grpc.unary_unary_rpc_method_handler(call, read), self.calls)
+        return call
 
     def _stream(self, scope: str, behaviour: Callable[..., Iterator[bytes]]) -> Method:
         def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ throughput. Calls wait in a queue of bounded length instead; a call that finds t
 
     calls     unary calls
     streams   one thread for each open stream
+    store     one thread for each call that may wait for the database
     bulk      one thread of low priority for large calls and batches, so that small calls overtake them
     refusals  rejects calls without waiting in the queue of calls
 """
@@ -229,12 +230,12 @@ def _run(call: Callable[[], object]) -> None:
 
 
 class StreamPool(futures.ThreadPoolExecutor):
-    """One thread for each open stream.
+    """One thread for each open stream, or for each call that may wait for long.
 
     Parameters
     ----------
     limit
-        Maximum number of open streams.
+        Maximum number of open streams or calls.
     name
         Prefix of the names of the threads.
     """
@@ -247,11 +248,11 @@ class StreamPool(futures.ThreadPoolExecutor):
 
     @property
     def is_full(self) -> bool:
-        """Whether the next stream must be rejected."""
+        """Whether the next one must be rejected."""
         return self._open >= self.limit
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
-        """Run a stream in a thread."""
+        """Run a stream or a call in a thread."""
         future = super().submit(fn, *args, **kwargs)
         self._count(1)
         future.add_done_callback(lambda _: self._count(-1))

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ __all__ = ["RpcServer"]
 
 _THREADS = 4
 _REFUSAL_THREADS = 2
+# Calls that may wait for the database at once; further calls are refused.
+_STORE_CALLS = 16
 # When a rejected caller should retry: about the time to process a full queue.
 _RETRY_SECONDS = 0.05
 _NEVER_MS = 2**31 - 1
@@ -71,9 +73,11 @@ class RpcServer:
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
         self._health = health.HealthServicer()
+        self._reported: set[str] = set()
         methods = MethodTable(
             self._calls,
             StreamPool(settings.max_streams, "stream"),
+            StreamPool(_STORE_CALLS, "store"),
             counts,
             worker_header(_server_id(), worker, settings.worker_count),
         )
@@ -93,10 +97,17 @@ class RpcServer:
         """Accept calls."""
         self._server.start()
 
-    def set_serving(self, models: Sequence[str]) -> None:
-        """Report the server and these models as SERVING."""
-        for name in ("", MONITOR, INFERENCE, *models):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+    def set_serving(self, models: Collection[str], missing: Collection[str]) -> None:
+        """Report these models as SERVING; models that are missing, and with them the server, as NOT_SERVING."""
+        statuses = health_pb2.HealthCheckResponse
+        whole = statuses.NOT_SERVING if missing else statuses.SERVING
+        current = dict.fromkeys(("", MONITOR, INFERENCE), whole)
+        current |= dict.fromkeys(models, statuses.SERVING)
+        # A model that was removed is not served any more.
+        current |= dict.fromkeys([*missing, *(self._reported - current.keys())], statuses.NOT_SERVING)
+        for name, status in current.items():
+            self._health.set(name, status)
+        self._reported = set(current)
 
     def stop(self, grace_seconds: float) -> None:
         """Report NOT_SERVING, reject new calls and wait for calls in flight."""

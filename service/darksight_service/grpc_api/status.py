@@ -1,7 +1,8 @@
 """gRPC statuses of errors, by the table in `darksight_service.errors`.
 
-An error that the table does not name is INTERNAL: the client gets a fixed text and a request id, and the log has the
-rest under this id. So no stack, SQL or path leaves the process.
+Every error has a request id, in the details of its status and in the log, at `debug`: thousands of calls may fail for
+one reason. An error that the table does not name is INTERNAL and logged as an error: the client gets a fixed text, and
+the log has the rest under the id. So no stack, SQL or path leaves the process.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ def _code(error: Exception) -> grpc.StatusCode:
 def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
     """The status of an error and its google.rpc.Status with details."""
     code = _code(error)
+    request = uuid.uuid4().hex
+    info = error_details_pb2.RequestInfo(request_id=request)
     if code is grpc.StatusCode.INTERNAL:
-        request = uuid.uuid4().hex
         _log.error("call_failed", exc_info=error, extra={"request": request})
-        text = f"internal error; see the server log for request {request}"
-        return code, _status(code, text, error_details_pb2.RequestInfo(request_id=request))
+        return code, _status(code, f"internal error; see the server log for request {request}", info)
     assert isinstance(error, DarkSightError)
-    return code, _status(code, error.message, *_details(error))
+    _log.debug("call_refused", extra={"request": request, "code": code.name, "error": error.message})
+    return code, _status(code, error.message, *_details(error), info)
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:

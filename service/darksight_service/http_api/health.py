@@ -21,7 +21,7 @@ class Status(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether every worker takes calls."""
+        """Whether every worker takes calls for every model."""
 
     @property
     def explorer_url(self) -> str:

@@ -36,7 +36,7 @@ from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["Drain", "DrainStats", "DrainStore", "Inserted", "Progress"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("darksight.drain")
 
 _LEASE = "drain.lease"
 _PROBES = 10

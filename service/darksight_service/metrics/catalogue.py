@@ -262,6 +262,28 @@ METRICS = (
         "darksight_storage_starts_total", "counter", (), "Starts of the storage worker.", "More than one means a crash."
     ),
     Metric(
+        "darksight_state_rebuilds_total",
+        "counter",
+        (),
+        "Rebuilds of the state from an audit trail that was not the one before, such as that of a restored database.",
+        "Changes made since the backup are lost.",
+    ),
+    Metric(
+        "darksight_versions_not_loaded",
+        "gauge",
+        (),
+        "Active and shadow versions that could not be loaded.",
+        "A model answers with its previous version, or not at all.",
+    ),
+    Metric("darksight_ready", "gauge", (), "Whether every worker takes calls for every model.", "As the health page."),
+    Metric(
+        "darksight_hung_processes_total",
+        "counter",
+        (),
+        "Processes that stopped reporting to the supervisor and were killed.",
+        "A stalled disk, or a bug.",
+    ),
+    Metric(
         "darksight_metric_files_replaced_total",
         "counter",
         (),
@@ -279,7 +301,7 @@ METRICS = (
         "darksight_models_refused_total",
         "counter",
         (),
-        "Versions beyond the limit of metric files, counted as the model _other.",
+        "Active or shadow versions beyond the limit of metric files (max_models), counted as the model _other.",
         "Why a version has no series of its own.",
     ),
     Metric(

@@ -4,8 +4,10 @@ A call with one row updates ten numbers in 1.4 us; labelled metrics of prometheu
 batch is counted with `bincount`. This module does not import prometheus_client: `exposition` adds up the files of all
 workers and names the series.
 
-Size is bounded: a file has a fixed length, classes beyond `MAX_CLASSES` share one counter, and versions beyond
-`max_models` share one file, shown as the model `_other`.
+Size is bounded: a file has a fixed length, classes beyond `MAX_CLASSES` share one counter, and there are at most
+`max_models` files. Active and shadow versions have a file each: if there is none left, the oldest file of another
+version is deleted and its series end. Versions without a file share one, shown as the model `_other`. Adding the counts
+of a deleted file to it would look like a burst of traffic to every rate.
 
 Several threads count into one file. `x += 1` on a shared cell is three steps of the interpreter, so a lock is held
 around it (0.1 us). A reader takes no lock. Rows are counted before the outliers among them, so a concurrent reader may
@@ -16,10 +18,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,8 @@ _REASONS = len(Reason) + 1
 _TABLE = (len(Decision) + 1) * _REASONS
 _OUTLIER = int(Reason.OUTLIER)
 _EXEMPLAR_SECONDS = 1.0
+
+_log = logging.getLogger("darksight.metrics")
 
 
 def model_sections(classes: int) -> Sections:
@@ -273,7 +278,7 @@ class Counts:
     worker
         Number of the worker; a restarted worker with the same number continues with the same files.
     max_models
-        Maximum number of versions with a file of their own; the others share one.
+        Maximum number of versions with a file each; the others share one.
     """
 
     def __init__(self, folder: Path, worker: int, *, max_models: int = 64) -> None:
@@ -281,7 +286,12 @@ class Counts:
         self.process = ProcessCounts(self.folder, worker)
         self._models: dict[tuple[str, str], ModelCounts] = {}
         self._other: ModelCounts | None = None
+        self._reserved: Collection[tuple[str, str]] = ()
         self._lock = threading.Lock()
+
+    def reserve(self, versions: Collection[tuple[str, str]]) -> None:
+        """Name the active and shadow versions, by model and version: they get a file before all others."""
+        self._reserved = versions
 
     def model(
         self, model: str, version: str, *, classes: int, calibration_rows: int, class_names: Sequence[str] = ()
@@ -303,8 +313,7 @@ class Counts:
             known = self._models.get((model, version))
             if known is not None:
                 return known
-            if len(self._models) >= self.max_models:
-                self.process.add("models_refused")
+            if len(self._models) >= self.max_models and not self._free_a_file(model, version):
                 if self._other is None:
                     self._other = self._open(OTHER, OTHER, 0, 0, ())
                 return self._other
@@ -312,6 +321,19 @@ class Counts:
             self._models[model, version] = counts
             self._evict()
             return counts
+
+    def _free_a_file(self, model: str, version: str) -> bool:
+        """Delete the oldest file of a version that is not reserved, for one that is; whether there was one."""
+        if (model, version) not in self._reserved:
+            return False
+        retired = next((key for key in self._models if key not in self._reserved), None)
+        if retired is None:
+            self.process.add("models_refused")
+            _log.error("version_without_metrics", extra={"model": model, "version": version, "limit": self.max_models})
+            return False
+        # Calls in flight still write to the mapping, so it is not closed.
+        self._models.pop(retired).file.path.unlink(missing_ok=True)
+        return True
 
     def _open(
         self, model: str, version: str, classes: int, calibration_rows: int, class_names: Sequence[str]

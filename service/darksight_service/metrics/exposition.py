@@ -72,7 +72,9 @@ _OF_STORAGE = {
     "store_errors": "darksight_store_errors_total",
     "pruned": "darksight_store_pruned_rows_total",
     "starts": "darksight_storage_starts_total",
+    "state_rebuilds": "darksight_state_rebuilds_total",
 }
+_OF_SUPERVISOR = {"ready": "darksight_ready", "hung": "darksight_hung_processes_total"}
 _DRAINED = {"inserted": "inserted", "duplicates": "duplicate", "quarantined": "quarantined"}
 _RULE = ("calibration_rows", "alpha", "rank", "rule_since")
 _EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id")
@@ -118,7 +120,9 @@ class CountsCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """All families of the catalogue, in its order."""
         page = _Page()
-        files: dict[str, list[Snapshot]] = {"model": [], "process": [], "storage": [], "live": []}
+        files: dict[str, list[Snapshot]] = {
+            "model": [], "process": [], "storage": [], "supervisor": [], "live": [],
+        }  # fmt: skip
         unreadable = 0
         for path in list_files(self._folder):
             try:
@@ -132,6 +136,8 @@ class CountsCollector(Collector):
             _add_live(page, snapshot)
         _add_processes(page, files["process"])
         _add_storage(page, files["storage"])
+        for section, metric in _OF_SUPERVISOR.items():
+            page.add(metric, sum(each.number(section) for each in files["supervisor"]))
         page.add("darksight_metric_files_unreadable", unreadable)
         expiry = None if self._certificate is None else certificate_expiry(self._certificate)
         if expiry is not None:
@@ -262,6 +268,8 @@ def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:
         failures = sum(each.sections["auth"][index] for each in snapshots)
         page.add("darksight_auth_failures_total", failures, {"kind": kind})
     page.add("darksight_workers", sum(each.number("started_at") > 0.0 for each in snapshots))
+    not_loaded = max((each.number("versions_not_loaded") for each in snapshots), default=0.0)
+    page.add("darksight_versions_not_loaded", not_loaded)
     oldest = max((each.number("spool_oldest_seconds") for each in snapshots), default=0.0)
     page.add("darksight_spool_oldest_seconds", oldest)
     used = [each.number("spool_bytes") / max(each.number("spool_limit_bytes"), 1.0) for each in snapshots]

@@ -1,4 +1,4 @@
-"""Counters of workers and of the storage worker that do not depend on the model: calls, refusals, spool, drain.
+"""Counters of processes that do not depend on the model: calls, refusals, spool, drain, restarts.
 
 A restarted process continues the counters of its predecessor; its gauges start at 0.
 """
@@ -8,13 +8,22 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, list_files, read
 
-__all__ = ["AUTH_FAILURES", "GRPC_CODES", "ProcessCounts", "SpoolNumbers", "StorageCounts", "clear_gauges"]
+__all__ = [
+    "AUTH_FAILURES",
+    "GRPC_CODES",
+    "ProcessCounts",
+    "SpoolNumbers",
+    "StorageCounts",
+    "SupervisorCounts",
+    "clear_gauges",
+]
 
 GRPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -43,7 +52,14 @@ class SpoolNumbers(Protocol):
 
 
 _UNKNOWN = GRPC_CODES.index("UNKNOWN")
-_PROCESS_GAUGES = ("in_flight", "spool_bytes", "spool_limit_bytes", "spool_oldest_seconds", "started_at")
+_PROCESS_GAUGES = (
+    "in_flight",
+    "spool_bytes",
+    "spool_limit_bytes",
+    "spool_oldest_seconds",
+    "started_at",
+    "versions_not_loaded",
+)
 _PROCESS_SECTIONS: Sections = (
     *((name, 1) for name in _PROCESS_GAUGES),
     ("calls", 1),
@@ -141,7 +157,9 @@ _STORAGE_SECTIONS: Sections = (
     ("store_errors", 1),
     ("pruned", 1),
     ("starts", 1),
+    ("state_rebuilds", 1),
 )
+_SUPERVISOR_SECTIONS: Sections = (("ready", 1), ("hung", 1))
 _LIVE_SECTIONS: Sections = (
     ("accepted_labelled", 1),
     ("accepted_correct", 1),
@@ -194,10 +212,25 @@ class StorageCounts(_Cells):
             self._live[model, version] = file
         file.array[:] = (accepted_labelled, accepted_correct, rejected_labelled, rejected_correct, target_accuracy)
 
+    def drop_accuracy(self, keep: Collection[tuple[str, str]]) -> None:
+        """Delete the live accuracy of all versions but those to keep, given by model and version."""
+        for key in self._live.keys() - set(keep):
+            file = self._live.pop(key)
+            file.path.unlink(missing_ok=True)
+            file.close()
+
     def close(self) -> None:
         """Unmap the files; they keep their numbers."""
         for file in (self.file, *self._live.values()):
             file.close()
+
+
+class SupervisorCounts(_Cells):
+    """What the supervisor sees of its children: `ready`, and `hung`, the number of children killed as hung."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / f"supervisor{SUFFIX}", {"kind": "supervisor"}, _SUPERVISOR_SECTIONS)
+        self.set("ready", 0.0)
 
 
 def clear_gauges(folder: Path) -> None:

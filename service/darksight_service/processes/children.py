@@ -1,8 +1,8 @@
 """Child processes, as the supervisor and as the child itself see them.
 
 The supervisor holds the other end of each child's stdin. When the supervisor exits, for whatever reason, the child
-reads the end of stdin and stops: no process of the service outlives its supervisor. A child prints `ready` on stdout
-when it has started.
+reads the end of stdin and stops: no process of the service outlives its supervisor. A child reports on stdout, every
+second, that it works and whether it is ready. A child that stops reporting hangs: it is not ready, and is replaced.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 
-__all__ = ["Child", "stop_event"]
+__all__ = ["REPORT_SECONDS", "Child", "keep_reporting", "report", "stop_event"]
+
+REPORT_SECONDS = 1.0
+"""Time between two reports of a child."""
+
+_READY = b"ready"
+_NOT_READY = b"not ready"
 
 # A child that dies is restarted at once, and later each time if it keeps dying.
 _BACKOFF_SECONDS = (0.1, 10.0)
 # A child that has run this long is healthy: the next restart is at once again.
 _HEALTHY_SECONDS = 30.0
+# A child that has not reported for this long is not ready, and is killed.
+_LATE_SECONDS = 4.0
+_HUNG_SECONDS = 10.0
+# The longest silence that one look at a child adds: the supervisor itself may have been paused.
+_LOOK_SECONDS = 0.5
 
 _log = logging.getLogger("darksight.supervisor")
 
@@ -49,7 +61,8 @@ class Child:
         descriptors: tuple[int, ...] = (),
     ) -> None:
         self.name = name
-        self.is_ready = False
+        self.hangs = 0
+        """How often the process was killed because it did not report."""
         self._command = [sys.executable, "-m", module, *arguments]
         self._environment = {**os.environ, **environment}
         self._descriptors = descriptors
@@ -57,12 +70,22 @@ class Child:
         self._start_at = 0.0
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
+        self._last_report = b""
+        self._silent_seconds = 0.0
+        self._looked_at = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process reports that it is ready."""
+        return self._last_report == _READY and self._silent_seconds < _LATE_SECONDS
 
     def keep_running(self, now: float) -> None:
-        """Start the process if it is not running and its restart is due."""
+        """Start the process if it is not running and its restart is due; kill it if it hangs."""
         process = self._process
-        if process is not None and process.poll() is not None:
-            self.is_ready = False
+        if process is not None and process.poll() is None:
+            self._kill_if_hung(process, now)
+        elif process is not None:
+            self._last_report = b""
             if now - self._started_at > _HEALTHY_SECONDS:
                 self._backoff = _BACKOFF_SECONDS[0]
             _log.error(
@@ -75,12 +98,27 @@ class Child:
         if self._process is None and now >= self._start_at:
             self._started_at = now
             self._process = self._start()
-            threading.Thread(target=self._await_ready, args=(self._process,), daemon=True).start()
+            threading.Thread(target=self._read_reports, args=(self._process,), daemon=True).start()
 
-    def stop(self) -> None:
-        """Send SIGTERM."""
+    def _kill_if_hung(self, process: subprocess.Popen[bytes], now: float) -> None:
+        self._silent_seconds += min(now - self._looked_at, _LOOK_SECONDS)
+        self._looked_at = now
+        # A start takes as long as it takes: without a first report the process is not ready anyway.
+        if self._last_report and self._silent_seconds > _HUNG_SECONDS:
+            _log.error("child_hung", extra={"child": self.name, "pid": process.pid, "seconds": _HUNG_SECONDS})
+            self._last_report = b""
+            self.hangs += 1
+            process.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process runs."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
+
+    def switch_debug(self) -> None:
+        """Let the process log more, or less again; not before it has started, when the signal would end it."""
+        if self._last_report:
+            self.send(signal.SIGHUP)
 
     @property
     def pid(self) -> int | None:
@@ -101,7 +139,8 @@ class Child:
             process.kill()
             status = process.wait()
         self._release()
-        return status
+        # Stopped before it could handle the signal: it had done nothing.
+        return 0 if status == -signal.SIGTERM and not self._last_report else status
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -117,13 +156,34 @@ class Child:
         if process is not None and process.stdin is not None:
             process.stdin.close()
 
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
+    def _read_reports(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                if line.strip() == b"ready" and process is self._process:
-                    self.is_ready = True
+                if process is not self._process:
+                    continue
+                self._silent_seconds = 0.0
+                if line.strip() == _READY != self._last_report:
                     _log.info("child_ready", extra={"child": self.name, "pid": process.pid})
+                self._last_report = line.strip()
+
+
+def report(is_ready: bool = True) -> None:
+    """In a child: tell the supervisor that this process works, and whether it is ready."""
+    # The supervisor may have exited.
+    with suppress(OSError):
+        os.write(1, (_READY if is_ready else _NOT_READY) + b"\n")
+
+
+def keep_reporting(stop: threading.Event) -> None:
+    """In a child: report from a thread until `stop` is set, for a process whose main thread may wait for long."""
+
+    def run() -> None:
+        while not stop.wait(REPORT_SECONDS):
+            report()
+
+    report()
+    threading.Thread(target=run, name="report", daemon=True).start()
 
 
 def stop_event() -> threading.Event:

@@ -27,7 +27,7 @@ from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
-from darksight_service.processes.children import stop_event
+from darksight_service.processes.children import keep_reporting, stop_event
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
@@ -47,7 +47,7 @@ def main() -> int:
     os.nice(_NICE)
     stop = stop_event()
     bound = socket.socket(fileno=int(sys.argv[1]))
-    return serve(settings, bound, stop, lambda: print("ready", flush=True))  # noqa: T201  # the supervisor waits for it
+    return serve(settings, bound, stop, lambda: keep_reporting(stop))
 
 
 def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_ready: Callable[[], None]) -> int:
@@ -108,7 +108,7 @@ def _sources(settings: Settings, folder: Path) -> Sources:
     # Opened at the first request that needs it: pages must work while the database is down.
     @lru_cache
     def store() -> Store:
-        opened = Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+        opened = Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
         # Modules and bundles are loaded by now. A garbage collection that visits them takes 100 ms, and every few
         # thousand rows that are read start one.
         gc.collect()
@@ -128,6 +128,9 @@ def _reload_certificate(config: uvicorn.Config, settings: Settings) -> None:
     if config.ssl is None or settings.tls_cert is None:
         return
     try:
+        # First into a context that is not used: a certificate that is written before its key would otherwise replace
+        # the old one, and no connection could be made until the key follows.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
         config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
         _log.info("certificate_reloaded")
     except (OSError, ssl.SSLError) as error:

@@ -16,16 +16,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from darksight_core.bundle import read_bundle
 from darksight_core.errors import DarkSightError
-from darksight_service.control.bundle_files import deployed_path
-from darksight_service.control.changes import record_deployments, sync
+from darksight_service.control.bundle_files import read_version
+from darksight_service.control.changes import copy_deployed, record_deployments, sync
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.drain import Drain
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
-from darksight_service.processes.children import stop_event
+from darksight_service.processes.children import keep_reporting, stop_event
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
@@ -55,7 +54,7 @@ def main() -> int:
     os.nice(_NICE)
     stop = stop_event()
     counts = StorageCounts(settings.data_dir / "counts", max_models=settings.max_models)
-    print("ready", flush=True)  # noqa: T201  # the supervisor waits for it
+    keep_reporting(stop)
     store = _open_store(settings, stop, counts)
     if store is None:
         return 0
@@ -93,7 +92,7 @@ class StorageWorker:
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys((_ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
-        self._is_trail_complete = False
+        self._recorded_rebuilds = self._copied_change = -1
         self._targets: dict[str, float] = {}
         self._is_store_up = True
         self._start(self._follow_changes, "changes")
@@ -156,14 +155,22 @@ class StorageWorker:
             self._counts.add("store_errors")
 
     def _sync(self) -> None:
-        if not self._is_trail_complete:
+        state = sync(self._state_file, self._store)
+        self._counts.set("state_rebuilds", state.rebuilds)
+        # At the start and after each rebuild.
+        if state.rebuilds != self._recorded_rebuilds:
             record_deployments(self._state_file, self._store, self._settings.bundles)
-            self._is_trail_complete = True
-        sync(self._state_file, self._store)
+            self._recorded_rebuilds = state.rebuilds
+            state = sync(self._state_file, self._store)
+        if state.last_change != self._copied_change:
+            copy_deployed(self._state_file, self._settings.bundles, state)
+            self._copied_change = state.last_change
 
     def _publish_accuracy(self) -> None:
         until = int(time.time() * 1000) + 1
-        for name, model in self._state_file.read().models.items():
+        models = self._state_file.read().models
+        self._counts.drop_accuracy({(name, model.active) for name, model in models.items()})
+        for name, model in models.items():
             found = self._store.label_counts(name, model.active, since_ms=until - _ACCURACY_MS, until_ms=until)
             self._counts.set_accuracy(
                 name,
@@ -178,8 +185,13 @@ class StorageWorker:
     def _target(self, version: str, path: str) -> float:
         """Certified accuracy of accepted rows; 0 if the bundle certifies none."""
         if version not in self._targets:
-            file = deployed_path(self._settings.bundles, path, version)
-            certificate = read_bundle(file, verify=False).manifest["certificate"]
+            copies = self._state_file.bundle_copies
+            try:
+                bundle = read_version(self._settings.bundles, copies, path, version, verify=False)
+            except DarkSightError:
+                # The workers report a bundle that cannot be loaded.
+                return 0.0
+            certificate = bundle.manifest["certificate"]
             reject = (certificate or {}).get("reject") or {}
             is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
             self._targets[version] = float(reject["promised"]) if is_promised else 0.0
@@ -206,7 +218,8 @@ class StorageWorker:
             self._counts.follow(name, sum(getattr(each, name) for each in stats))
         self._counts.follow("store_errors", sum(each.errors for each in stats))
         lag = max((each.lag_seconds for each in stats), default=0.0)
-        self._counts.set_drain(lag_seconds=lag, is_store_up=self._is_store_up)
+        is_up = self._is_store_up and not any(each.last_error for each in stats)
+        self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
 
 
 def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts) -> Store | None:
@@ -214,7 +227,11 @@ def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts
     was_logged = False
     while True:
         try:
-            return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+            return Store.open(
+                settings.read_store_url,
+                keep_probs=settings.keep_probabilities,
+                auto_upgrade=settings.upgrades_store,
+            )
         except DarkSightError as error:
             counts.add("store_errors")
             if not was_logged:

@@ -1,8 +1,8 @@
 """The supervisor: the parent of all processes of the service.
 
-It starts the workers, the storage worker and the explorer, restarts those that die, and serves metrics and health. It
-never creates a gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it reports not
-ready at once, lets the workers finish their calls, and then lets the storage worker write what they left.
+It starts the workers, the storage worker and the explorer, restarts those that die or hang, and serves metrics and
+health. It never creates a gRPC object: a process that has one cannot be forked or cleaned up reliably. On SIGTERM it
+reports not ready at once, lets the workers finish their calls, and then lets the storage worker write what they left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from types import FrameType
 from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.http_api.health import HealthServer
+from darksight_service.logging import switch_debug
 from darksight_service.metrics.exposition import render
-from darksight_service.metrics.processes import clear_gauges
+from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
 from darksight_service.settings import Settings
 
@@ -32,6 +34,8 @@ _EXIT_SECONDS = 5.0
 _STORAGE_SECONDS = 15.0
 # A worker has one core, and BLAS would start as many threads as the machine has cores.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+# The C library of gRPC writes lines of its own to stderr, about failed handshakes and the like, which are not JSON.
+_QUIET_GRPC = {"GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE")}
 # glibc keeps the memory of a large batch for the next one. Returned to the system, it comes back page by page, which
 # takes a twentieth of the time of the batch.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
@@ -55,7 +59,7 @@ class Supervisor:
         update = {"grpc_port": self._grpc_socket.getsockname()[1], "workers": settings.worker_count}
         self.settings = settings.model_copy(update=update)
         self.is_stopping = False
-        environment = {**_ONE_THREAD, **self.settings.environment()}
+        environment = {**_ONE_THREAD, **_QUIET_GRPC, **self.settings.environment()}
         memory = {name: os.environ.get(name, value) for name, value in _KEEP_MEMORY.items()}
         self._workers = [
             Child(
@@ -82,18 +86,24 @@ class Supervisor:
             )
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
+        self._own_counts = SupervisorCounts(self._counts)
         self._http = HealthServer(settings.host, settings.http_port, self)
 
     def run(self, when_ready: Callable[[], None] = lambda: None) -> int:
         """Run until SIGTERM or SIGINT and return the exit status; calls `when_ready` once, when calls are taken."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._on_signal)
+        # The terminal was closed; without a terminal SIGHUP is the request of an operator to log more, or less.
+        signal.signal(signal.SIGHUP, self._on_signal if sys.stdin.isatty() else self._switch_debug)
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         was_ready = False
         while not self.is_stopping:
             now = time.monotonic()
-            for child in (*self._workers, self._storage, *self._explorer):
+            children = (*self._workers, self._storage, *self._explorer)
+            for child in children:
                 child.keep_running(now)
+            self._own_counts.follow("hung", sum(child.hangs for child in children))
+            self._own_counts.set("ready", float(self.is_ready))
             if self.is_ready and not was_ready:
                 was_ready = True
                 when_ready()
@@ -125,7 +135,7 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every worker takes calls."""
+        """Whether every worker takes calls for every model."""
         return not self.is_stopping and all(worker.is_ready for worker in self._workers)
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
@@ -147,13 +157,19 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.stop()
 
+    def _switch_debug(self, number: int, frame: FrameType | None) -> None:
+        switch_debug()
+        for child in (*self._workers, self._storage, *self._explorer):
+            child.switch_debug()
+
     def _shut_down(self) -> int:
         _log.info("shutdown_started")
+        self._own_counts.set("ready", 0.0)
         end = time.monotonic() + self.settings.grace_seconds + _EXIT_SECONDS
         for child in (*self._explorer, *self._workers):
-            child.stop()
+            child.send(signal.SIGTERM)
         statuses = [worker.wait(end - time.monotonic()) for worker in self._workers]
-        self._storage.stop()
+        self._storage.send(signal.SIGTERM)
         statuses.append(self._storage.wait(end + _STORAGE_SECONDS - time.monotonic()))
         statuses += [explorer.wait(end - time.monotonic()) for explorer in self._explorer]
         if self._explorer_socket is not None:

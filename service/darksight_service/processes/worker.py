@@ -1,7 +1,7 @@
 """A worker: one process on one core that answers gRPC calls.
 
-The supervisor starts it, with settings in the environment and its number as argument. It prints `ready` on stdout when
-it listens, and stops on SIGTERM or when the supervisor has exited.
+The supervisor starts it, with settings in the environment and its number as argument. It reports to the supervisor from
+when it listens, and stops on SIGTERM or when the supervisor has exited.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,12 @@ from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.server import RpcServer
-from darksight_service.ingest.spool import Spool
+from darksight_service.ingest.spool import Spool, SpoolStats
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
-from darksight_service.processes.children import stop_event
+from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
-from darksight_service.settings import Settings, read_settings
+from darksight_service.settings import read_settings
 
 if TYPE_CHECKING:
     from darksight_service.store.store import Store
@@ -37,7 +38,7 @@ __all__ = ["main"]
 
 # A change of the state file reaches all workers within this time.
 _WATCH_SECONDS = 0.05
-_SPOOL_SECONDS = 1.0
+_DROP_LOG_SECONDS = 60.0
 # The interpreter's 5 ms is too long for a call of 0.2 ms that waits behind a large batch.
 _SWITCH_SECONDS = 0.0005
 
@@ -72,7 +73,7 @@ def main() -> int:
     def store() -> Store:
         from darksight_service.store.store import Store
 
-        return Store.open(settings.store_url, keep_probs=settings.keep_probabilities)
+        return Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
 
     bulk = BulkPool()
     scoring = Scoring(service, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
@@ -83,15 +84,24 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     server.start()
-    server.set_serving(list(registry.models()))
-    print("ready", flush=True)  # noqa: T201  # the supervisor waits for it
+    _publish_models(registry, counts, server)
+    report(is_ready=not registry.missing)
     # Rows are scored in numpy until the kernel is there.
     KERNEL.on_event = lambda event: _log.info(f"kernel_{event}")
     KERNEL.start()
 
-    watcher = threading.Thread(target=_watch, args=(stop, registry, spool, counts, server, settings), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
     watcher.start()
-    stop.wait()
+    drops = _DropLog()
+    while not stop.wait(REPORT_SECONDS):
+        try:
+            # This waits for a call that writes to the spool. If the disk does not respond, the report stays away.
+            stats = spool.stats()
+            counts.process.set_spool(stats, limit_bytes=settings.spool_bytes)
+            drops.log(stats, time.monotonic())
+        except Exception:
+            _log.exception("spool_failed")
+        report(is_ready=not registry.missing)
     server.stop(settings.grace_seconds)
     watcher.join()
     spool.close()
@@ -99,27 +109,44 @@ def main() -> int:
     return 0
 
 
-def _watch(
-    stop: threading.Event, registry: Registry, spool: Spool, counts: Counts, server: RpcServer, settings: Settings
-) -> None:
-    """Reload the state file when it changes, and close spool segments in time."""
-    elapsed, served = _SPOOL_SECONDS, registry.models()
+class _DropLog:
+    """Logs that the spool drops records: at once, and then at most every `_DROP_LOG_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._logged = 0
+        self._due = 0.0
+
+    def log(self, stats: SpoolStats, now: float) -> None:
+        """Log the records that were dropped since the last line, if it is time for another one."""
+        if stats.dropped == self._logged or now < self._due:
+            return
+        facts = {"records": stats.dropped - self._logged, "spool_bytes": stats.bytes, "error": stats.last_error}
+        _log.error("records_dropped", extra=facts)
+        self._logged, self._due = stats.dropped, now + _DROP_LOG_SECONDS
+
+
+def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: RpcServer) -> None:
+    """Reload the state file when it changes, in a thread of its own: to load a bundle may take seconds."""
+    state, served = registry.state, registry.models()
     while not stop.wait(_WATCH_SECONDS):
         try:
             registry.refresh()
             # A call may have refreshed the registry before this thread.
             if registry.models() is not served:
                 served = registry.models()
-                server.set_serving(list(served))
-                _log.info("state_reloaded", extra={"change": registry.state.last_change})
-            elapsed += _WATCH_SECONDS
-            if elapsed >= _SPOOL_SECONDS:
-                elapsed = 0.0
-                spool.tick()
-                counts.process.set_spool(spool.stats(), limit_bytes=settings.spool_bytes)
+                _publish_models(registry, counts, server)
+            if registry.state is not state:
+                state = registry.state
+                _log.info("state_reloaded", extra={"change": state.last_change})
         except Exception:
             # It is tried again at the next tick, and calls are served meanwhile.
             _log.exception("watch_failed")
+
+
+def _publish_models(registry: Registry, counts: Counts, server: RpcServer) -> None:
+    """Publish which models are loaded, as health and as a metric."""
+    server.set_serving(registry.models(), registry.missing)
+    counts.process.set("versions_not_loaded", len(registry.failures))
 
 
 if __name__ == "__main__":

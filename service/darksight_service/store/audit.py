@@ -24,8 +24,8 @@ class Change:
         an `action`: `save` with `polygon` and `expires_ms`, `enforce`, `shadow` or `remove`.
     author, comment
         As the operator gave them.
-    id, changed_ms
-        Set by the store.
+    id, changed_ms, hash
+        Set by the store; the hash, in hex, covers this entry and all before it.
     """
 
     kind: str
@@ -35,3 +35,4 @@ class Change:
     comment: str = ""
     id: int = 0
     changed_ms: int = 0
+    hash: str = ""

@@ -13,14 +13,15 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, TimeoutError
 from sqlalchemy.pool import QueuePool
@@ -67,16 +68,22 @@ class Timeouts:
     silence: float = 75.0
 
 
-def make_engine(url: str, *, timeouts: Timeouts | None = None) -> Engine:
-    """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet."""
+def make_engine(url: str | Callable[[], str], *, timeouts: Timeouts | None = None) -> Engine:
+    """An engine for `sqlite:///FILE` or `postgresql://...`; nothing is connected yet.
+
+    A function that returns the URL is called again for every new connection to PostgreSQL.
+    """
     try:
-        parsed = make_url(url)
+        parsed = make_url(url if isinstance(url, str) else url())
     except (ArgumentError, ValueError):
         raise ConfigError("the database URL is not valid; use sqlite:///FILE or postgresql://USER@HOST/NAME") from None
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
-        return _postgresql(parsed, timeouts or Timeouts())
+        engine = _postgresql(parsed, timeouts or Timeouts())
+        if not isinstance(url, str):
+            event.listen(engine, "do_connect", partial(_use_current_url, url))
+        return engine
     raise ConfigError(f"the store is SQLite or PostgreSQL, not {parsed.get_backend_name()}")
 
 
@@ -209,6 +216,13 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
         raise ConfigError("PostgreSQL needs psycopg; run: pip install 'darksight[service]'") from None
 
 
+def _use_current_url(
+    url: Callable[[], str], dialect: Dialect, _record: object, _arguments: object, parameters: dict[str, Any]
+) -> None:
+    """Connect with the URL of now: its password may have changed since the engine was made."""
+    parameters.update(dialect.create_connect_args(make_url(url()))[1])
+
+
 def _connected(engine: Engine) -> Connection:
     """A connection that the server did not close while it was in the pool.
 
@@ -269,11 +283,54 @@ def translate_database_errors(engine: Engine) -> Iterator[None]:
         raise _translated(engine, error) from error
 
 
+# Why a connection failed, by SQLSTATE or by words of libpq, which has no SQLSTATE for most of it.
+_REASONS = {
+    "28P01": "wrong user or password",
+    "28000": "the server does not let this user in",
+    "3D000": "no such database",
+    "password authentication failed": "wrong user or password",
+    "no password supplied": "wrong user or password",
+    "no pg_hba.conf entry": "the server does not let this user in",
+    'role "': "wrong user or password",
+    "does not exist": "no such database",
+    "SSL": "TLS",
+    "certificate": "TLS",
+    "could not translate host name": "unknown host name",
+    "failed to resolve host": "unknown host name",
+    "Name or service not known": "unknown host name",
+    "Connection refused": "connection refused",
+    "No such file or directory": "connection refused",
+    "timeout expired": "no response",
+    "database is locked": "locked by another writer",
+    "disk is full": "disk full",
+    "readonly database": "read-only",
+    "unable to open database file": "the file cannot be opened",
+}
+
+
+def _reason(message: str, state: str) -> str:
+    """Why a connection failed; empty if that is not known, or if a statement failed. The text itself is not shown."""
+    if state:
+        return _REASONS.get(state, "")
+    return next((reason for sign, reason in _REASONS.items() if sign in message), "")
+
+
+def _place(url: URL) -> str:
+    """Server and database of a URL, without user and password; libpq also takes the server from other places."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    query = {name: each if isinstance(each, str) else ",".join(each) for name, each in url.query.items()}
+    host = url.host or query.get("host") or os.environ.get("PGHOST") or "the local PostgreSQL"
+    port = url.port or query.get("port")
+    database = url.database or query.get("dbname") or ""
+    return f"{host}{f':{port}' if port else ''}{f'/{database}' if database else ''}"
+
+
 def _translated(engine: Engine, error: BaseException | None) -> Exception:
     state = getattr(error, "sqlstate", None) or ""
     kind = type(error).__name__
-    where = engine.url.host or engine.url.database or "the database"
-    what = f"{kind} {state}".strip()
+    where = _place(engine.url)
+    what = _reason(str(error), state) or f"{kind} {state}".strip()
     if "no such table" in str(error) or "no such column" in str(error) or state in ("42P01", "42703"):
         return SchemaMismatchError("a table or column is missing from the database; run: darksight db upgrade")
     # 25006: a standby that is not promoted yet. Class 08: lost connections, 53: no resources, 57: shutting down.

@@ -22,6 +22,7 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, text
 
+from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import metadata
@@ -81,10 +82,21 @@ def upgrade(engine: Engine, revision: str = "head") -> tuple[str | None, str | N
     return before, after
 
 
-def downgrade(engine: Engine, revision: str) -> None:
-    """Undo migrations down to a revision, `base` for all of them; the data that they added is deleted."""
+def downgrade(engine: Engine, revision: str) -> tuple[str | None, str | None]:
+    """Undo migrations down to a revision, `base` for all of them, and delete what they added.
+
+    Returns the revisions before and after. ConfigError if the revision is unknown, or is not an earlier one.
+    """
     with _exclusive(engine) as connection:
-        _run(connection, command.downgrade, revision)
+        before = _revision(connection)
+        try:
+            _run(connection, command.downgrade, revision)
+        except CommandError as error:
+            raise ConfigError(f"cannot downgrade from revision {before or 'none'} to {revision!r}: {error}") from error
+        after = _revision(connection)
+    if before != after:
+        _log.info("database_migrated", extra={"before": before, "after": after})
+    return before, after
 
 
 def forbid_differences(engine: Engine) -> None:

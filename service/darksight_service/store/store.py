@@ -20,13 +20,12 @@ from darksight_core.map.regions import Region
 from darksight_service.store import migrate, rollups
 from darksight_service.store.audit import Change
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, yield_to_operators
-from darksight_service.store.ids import MINUTE_MS, received_ms
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
 from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
-from darksight_service.store.tables import outcome, outcome_point, point, rollup
+from darksight_service.store.tables import outcome, outcome_point, point
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
@@ -75,7 +74,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Size of the store; `points` are counted from the minute of the oldest one."""
+    """Size of the store, in rows and bytes."""
 
     database: str
     revision: str | None
@@ -111,7 +110,7 @@ class Store:
     @classmethod
     def open(
         cls,
-        url: str,
+        url: str | Callable[[], str],
         *,
         keep_probs: str = "float16",
         auto_upgrade: bool = False,
@@ -124,11 +123,12 @@ class Store:
         Parameters
         ----------
         url
-            The database.
+            The database, or a function that returns it and is called for every new connection to PostgreSQL: a
+            password may change.
         keep_probs
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
         auto_upgrade
-            Whether to migrate an old SQLite file; PostgreSQL is migrated by `darksight db upgrade` only.
+            Whether to run missing migrations.
         check
             Whether to raise SchemaMismatchError if the database is not migrated; without it no connection is made.
         timeouts
@@ -138,7 +138,7 @@ class Store:
         """
         store = cls(make_engine(url, timeouts=timeouts), keep_probs=keep_probs, clock=clock)
         try:
-            if auto_upgrade and store._engine.dialect.name == "sqlite":
+            if auto_upgrade:
                 store.upgrade()
             if check:
                 migrate.require(store._engine)
@@ -162,6 +162,10 @@ class Store:
     def upgrade(self) -> tuple[str | None, str | None]:
         """Run the missing migrations; returns the revisions before and after."""
         return migrate.upgrade(self._engine)
+
+    def downgrade(self, revision: str) -> tuple[str | None, str | None]:
+        """Undo migrations down to a revision, and delete what they added; returns the revisions before and after."""
+        return migrate.downgrade(self._engine, revision)
 
     def check(self) -> tuple[int, str]:
         """Compare the database with the tables, and verify the audit trail.
@@ -335,15 +339,13 @@ class Store:
         return prune(self._engine, limits, now_ms=self._clock(), dry_run=dry_run)
 
     def stats(self) -> StoreStats:
-        """Size of the store."""
+        """Size of the store; counts every row, which takes seconds for a hundred million."""
         has_point = exists().where(outcome_point.c.outcome_id == outcome.c.id)
         with reading(self._engine) as connection:
-            first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
-            oldest = received_ms(first) // MINUTE_MS if first is not None else 1 << 30
             points, outcomes, unmatched, disputed = (
                 int(connection.scalar(query) or 0)
                 for query in (
-                    select(func.sum(rollup.c.points)).where(rollup.c.minute >= oldest),
+                    select(func.count()).select_from(point),
                     select(func.count()).select_from(outcome),
                     select(func.count()).select_from(outcome).where(outcome.c.is_open, ~has_point),
                     select(func.count()).select_from(outcome).where(outcome.c.is_disputed),

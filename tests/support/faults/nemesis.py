@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+from darksight_client import Client, Policy
 
 from tests.support.faults.clients import MODEL
 from tests.support.postgres import Postgres
@@ -128,7 +129,8 @@ class Service:
         if self.has_stepped_clock:
             if not self.clock.exists():
                 self.clock.write_bytes(bytes(8))
-            environment |= {"PYTHONPATH": str(Path(__file__).with_name("clock")), "FAULTS_CLOCK": str(self.clock)}
+            paths = os.pathsep.join([str(Path(__file__).with_name("clock")), os.environ.get("PYTHONPATH", "")])
+            environment |= {"PYTHONPATH": paths, "FAULTS_CLOCK": str(self.clock)}
         options = ["--workers", str(self.workers), "--grpc-port", str(self.port), "--http-port", str(self.http_port)]
         options += ["--database-url", self.url] if self.url else []
         for attempt in range(_START_TRIES):
@@ -162,6 +164,11 @@ class Service:
             self.server.process.wait()
             wait_until(lambda: not any(map(is_alive, pids)), what="the children to be gone")
             self._gone()
+
+    def is_ready(self) -> bool:
+        """Whether it says so."""
+        assert self.server is not None
+        return self.server.get("/v2/health/ready")[0] == 200
 
     def child(self, words: str) -> list[int]:
         """Children whose command line has these words."""
@@ -227,6 +234,9 @@ class Nemesis:
             "kill -9 of the parent only": self.kill_parent,
             "pause of a worker": lambda: self.pause(self._worker()),
             "pause of the storage worker": lambda: self.pause(self._storage()),
+            "hung worker": lambda: self.hang(self._worker()),
+            "hung storage worker": lambda: self.hang(self._storage()),
+            "lost bundle": self.lose_bundle,
         }
         if self.service.has_stepped_clock:
             found["clock step"] = self.step_clock
@@ -239,6 +249,7 @@ class Nemesis:
                 "kill -9 of one of its connections": self.kill_connection,
                 "outage of PostgreSQL": self.outage,
                 "pause of PostgreSQL": self.pause_postgres,
+                "restored audit trail": self.restore_trail,
             }
         return found
 
@@ -269,6 +280,44 @@ class Nemesis:
         send(signal.SIGSTOP, *pids)
         time.sleep(seconds)
         send(signal.SIGCONT, *pids)
+
+    def hang(self, pids: list[int]) -> None:
+        """SIGSTOP without end; the supervisor must replace them."""
+        send(signal.SIGSTOP, *pids)
+        wait_until(lambda: not any(map(is_alive, pids)), what="hung processes to be replaced")
+        wait_until(self.service.is_ready, what="the service to be ready again")
+
+    def lose_bundle(self) -> None:
+        """The bundles are gone when a worker starts, and are back later."""
+        copies, away = self.service.data_dir / "bundles", self.service.data_dir / "away"
+        wait_until(self.service.is_ready, what="the service to be ready")
+        copies.rename(away)
+        self.kill_worker()
+        # Ready until the supervisor sees that the worker is gone, and then not until the bundle is back.
+        time.sleep(1.0)
+        end = time.monotonic() + 3.0
+        was_ready = False
+        while time.monotonic() < end:
+            was_ready |= self.service.is_ready()
+            time.sleep(0.1)
+        away.rename(copies)
+        wait_until(self.service.is_ready, what="the service to be ready again")
+        assert not was_ready, "ready without a model"
+
+    def restore_trail(self) -> None:
+        """The database loses its last change, as by a restore; points stay, so that they can still be counted."""
+        assert self.postgres is not None
+        server, database = self.service.server, self.service.url.partition("?")[0].rpartition("/")[2]
+        assert server is not None
+        with Client(self.service.target, timeout_seconds=60.0) as client:
+            client.set_policy(MODEL, Policy(), comment="lost by the restore")
+        before = server.counted("darksight_state_rebuilds_total")
+        self.postgres.execute(
+            "BEGIN; SET LOCAL session_replication_role = replica; "
+            "DELETE FROM policy_change WHERE id = (SELECT max(id) FROM policy_change); COMMIT",
+            database,
+        )
+        wait_until(lambda: server.counted("darksight_state_rebuilds_total") > before, what="the state to be rebuilt")
 
     def kill_postgres(self) -> None:
         """All of its processes, as a machine that goes down would; what it had committed it must know again."""

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 from darksight_service.errors import SettingsError
-from darksight_service.settings import read_settings
+from darksight_service.settings import Settings, read_settings
+from darksight_service.settings import service_links as ignored_links
+
+from tests.support.replicas import service_links
 
 
 @pytest.fixture
@@ -59,6 +62,47 @@ def test_a_secret_can_be_read_from_a_file(tmp_path: Path, setenv):
     assert read_settings().database_url == "sqlite:///x"
 
 
+def test_the_content_of_a_secret_file_is_not_passed_on(tmp_path: Path, setenv):
+    """A child process inherits the name of the file, and reads what is in it now."""
+    secret = tmp_path / "url"
+    secret.write_text("postgresql://user:first@host/db\n")
+    setenv({"DARKSIGHT_DATABASE_URL_FILE": str(secret)})
+    settings = read_settings()
+    setenv(settings.environment())
+
+    assert not any("first" in value for value in settings.environment().values())
+    assert read_settings() == settings
+    secret.write_text("postgresql://user:second@host/db\n")
+    assert settings.read_store_url() == "postgresql://user:second@host/db"
+    assert read_settings(database_url="sqlite:///x").environment()["DARKSIGHT_DATABASE_URL"] == "sqlite:///x"
+
+
+def test_service_links_of_kubernetes_are_ignored(setenv):
+    """Also where their name is that of a setting; a mistake in the name of a setting is still an error."""
+    setenv(service_links())
+
+    assert read_settings() == Settings()
+    assert "DARKSIGHT_HTTP_PORT" in ignored_links()
+    setenv({"DARKSIGHT_HTPP_PORT": "8080"})
+    with pytest.raises(SettingsError, match="DARKSIGHT_HTPP_PORT is not a setting"):
+        read_settings()
+
+
+def test_models_come_from_a_table_or_a_variable(tmp_path: Path, setenv):
+    """A TOML table has names and bundles; a variable has pairs, and travels to a child process."""
+    file = tmp_path / "darksight.toml"
+    file.write_text('[models]\ndigits = "digits.safetensors"\nother = "/b/other.safetensors"\n')
+
+    settings = read_settings(file)
+    file.write_text("[models]\ndigits = 3\n")
+    with pytest.raises(SettingsError, match=r"darksight.toml: models.digits must be a path, not 3"):
+        read_settings(file)
+    setenv(settings.environment())
+
+    assert settings.models == {"digits": Path("digits.safetensors"), "other": Path("/b/other.safetensors")}
+    assert read_settings() == settings
+
+
 def test_an_empty_variable_is_not_set(setenv):
     """As compose files write a variable that nobody has given a value."""
     setenv({"DARKSIGHT_TOKENS_FILE": "", "DARKSIGHT_WORKERS": ""})
@@ -84,6 +128,7 @@ def test_a_path_may_begin_with_the_home_directory(setenv):
         ({"DARKSIGHT_RETENTION_DAYS": "nan"}, "DARKSIGHT_RETENTION_DAYS must be a finite number, not 'nan'"),
         ({"DARKSIGHT_GRPC_PORT": "70000"}, "DARKSIGHT_GRPC_PORT must be at most 65535, not '70000'"),
         ({"DARKSIGHT_MAX_MESSAGE_BYTES": "9"}, "DARKSIGHT_MAX_MESSAGE_BYTES must be at least 1024, not '9'"),
+        ({"DARKSIGHT_MODELS": "digits"}, "DARKSIGHT_MODELS must be NAME=BUNDLE,NAME=BUNDLE, not 'digits'"),
         ({"DARKSIGHT_DURABILITY": "perhaps"}, "DARKSIGHT_DURABILITY must be process or fsync, not 'perhaps'"),
         ({"DARKSIGHT_TLS_CERT": "cert.pem"}, "tls_cert and tls_key must be set together"),
         ({"DARKSIGHT_TLS_CLIENT_CA": "ca.pem"}, "tls_client_ca needs tls_cert and tls_key"),

@@ -195,7 +195,7 @@ def _run_service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[s
                 raise RefusedError(f"the service did not start; see {log}")
             time.sleep(0.1)
             text = log.read_text(encoding="utf-8")
-            found = re.search(r"gRPC (\S+), metrics and health on (\S+?)(?:, explorer on (\S+))?\n", text)
+            found = re.search(r'gRPC (\S+), metrics and health on ([^\s,"]+)(?:, explorer on ([^\s"]+))?"', text)
         if found[3]:
             say(f"while the demo runs, its maps are on {found[3]}")
         yield found[1], found[2]

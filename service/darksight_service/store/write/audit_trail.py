@@ -93,4 +93,4 @@ def _hash(before: bytes, values: Mapping[str, Any]) -> bytes:
 
 def _change(row: Any) -> Change:
     payload = json.loads(row.payload)
-    return Change(row.kind, row.model, payload, row.author, row.comment, row.id, row.changed_at)
+    return Change(row.kind, row.model, payload, row.author, row.comment, row.id, row.changed_at, bytes(row.hash).hex())

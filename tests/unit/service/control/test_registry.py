@@ -12,6 +12,7 @@ from darksight_service.control.changes import Control, deploy_at_start
 from darksight_service.control.registry import Registry, Version
 from darksight_service.control.state import Change, apply_change
 from darksight_service.control.state_file import StateFile
+from darksight_service.errors import NotLoadedError
 from darksight_service.grpc_api.admin import Admin
 from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
@@ -227,6 +228,112 @@ def test_a_region_of_a_pinned_version_expires(tmp_path: Path, registry: Registry
 
     assert len(before) == 1
     assert timed.get("m", version).gate.regions == ()
+
+
+def test_a_deployed_version_outlives_the_file_that_it_was_deployed_from(tmp_path: Path) -> None:
+    """The file is replaced and deployed again; the version before can be rolled back to, also after a restart."""
+    path, state_file = tmp_path / "elsewhere" / "m.safetensors", StateFile(tmp_path / "registry.json")
+    path.parent.mkdir()
+    old = write_bundle(path, make_bundle(rows=400, seed=1))
+    with Store.open(f"sqlite:///{tmp_path / 'points.db'}", auto_upgrade=True) as store:
+        deploy_at_start(state_file, store, path.parent, [("m", path)])
+        registry = Registry(state_file, path.parent, Counts(tmp_path / "counts", 0))
+        control = Control(registry, state_file, lambda: store)
+
+        write_bundle(path, make_bundle(rows=400, seed=2), overwrite=True)
+        new = control.deploy("m", path.name, activate=True, author="a")
+        control.roll_back("m", author="a")
+
+    restarted = Registry(state_file, path.parent, Counts(tmp_path / "counts", 1))
+    restarted.refresh()
+    assert restarted.get("m").version == old
+    assert restarted.get("m", new).version == new
+    assert restarted.missing == ()
+
+
+def test_a_model_without_its_bundle_is_missing_until_the_file_is_back(tmp_path: Path, registry: Registry) -> None:
+    """Calls fail as unavailable, and loading is retried though the state file does not change."""
+    now = [1_000.0]
+    (copy,) = (tmp_path / "bundles").glob("*.safetensors")
+    copy.rename(tmp_path / "away")
+    restarted = Registry(
+        StateFile(tmp_path / "registry.json"), tmp_path / "bundles", Counts(tmp_path / "counts", 1), lambda: now[0]
+    )
+    restarted.refresh()
+
+    was_missing = restarted.missing
+    with pytest.raises(NotLoadedError):
+        restarted.get("m")
+    (tmp_path / "away").rename(copy)
+    now[0] += 3.0
+    restarted.refresh()
+
+    assert was_missing == ("m",)
+    assert (restarted.missing, restarted.failures) == ((), {})
+    assert restarted.get("m").version == copy.stem
+
+
+def test_a_model_whose_new_version_cannot_be_loaded_keeps_the_old_one_and_its_regions_expire(
+    tmp_path: Path, registry: Registry
+) -> None:
+    """The version that was active before answers under its own policy, and the failure is reported."""
+    now = [1_000.0]
+    old = registry.get("m").version
+    change = {"version": old, "region": "r"}
+    polygon = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
+    make_change(tmp_path, registry, "region", **change, action="save", polygon=polygon, expires_ms=1_500_000)
+    make_change(tmp_path, registry, "region", **change, action="enforce")
+    timed = Registry(
+        StateFile(tmp_path / "registry.json"), tmp_path / "bundles", Counts(tmp_path / "counts", 1), lambda: now[0]
+    )
+    timed.refresh()
+
+    make_change(tmp_path, timed, "deploy", version="0" * 64, path="lost.safetensors", activate=True)
+    regions = timed.get("m").gate.regions
+    now[0] = 2_000.0
+    timed.refresh()
+
+    assert timed.get("m").version == old
+    assert timed.missing == ()
+    assert list(timed.failures) == [("m", "0" * 64)]
+    assert len(regions) == 1
+    assert timed.get("m").gate.regions == ()
+
+
+def test_a_shadow_that_cannot_be_loaded_does_not_affect_the_active_version(tmp_path: Path, registry: Registry) -> None:
+    """The active version takes its new policy, and the failure is reported."""
+    make_change(tmp_path, registry, "deploy", version="0" * 64, path="lost.safetensors", activate=False)
+    make_change(tmp_path, registry, "shadow", version="0" * 64)
+
+    set_alpha(tmp_path, registry, 0.2)
+
+    active = registry.get("m")
+    assert active.shadow is None
+    assert active.gate.outlier is not None
+    assert active.gate.outlier.alpha == 0.2
+    assert list(registry.failures) == [("m", "0" * 64)]
+
+
+def test_active_and_shadow_versions_have_their_own_metrics_however_many_were_active_before(
+    tmp_path: Path, registry: Registry
+) -> None:
+    """Retired versions, and those that callers ask for by name, leave their files to them."""
+    few = Registry(
+        StateFile(tmp_path / "registry.json"),
+        tmp_path / "bundles",
+        Counts(tmp_path / "few" / "counts", 0, max_models=2),
+    )
+    few.refresh()
+    shadow, *versions = [deploy(tmp_path, few, seed) for seed in range(1, 6)]
+
+    for version in versions:
+        make_change(tmp_path, few, "activate", version=version)
+        few.get("m", versions[0])
+    make_change(tmp_path, few, "shadow", version=shadow)
+    ScoringService(few, Nowhere()).score("m", "", random_rows(7))
+
+    assert counted(tmp_path / "few", versions[-1]).number("batch_sum") == 7
+    assert counted(tmp_path / "few", shadow).sections["shadow"].sum() == 7
 
 
 def test_a_worker_sees_what_another_one_changed(tmp_path: Path) -> None:

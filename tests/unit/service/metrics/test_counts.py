@@ -181,6 +181,7 @@ def test_reader_refuses_or_reads_any_file(tmp_path: Path, at: int) -> None:
 def test_versions_beyond_the_limit_share_one_file(tmp_path: Path) -> None:
     """The number of files is bounded, no row goes uncounted, and the same version gets the same counters."""
     counts = Counts(tmp_path, 0, max_models=3)
+    counts.reserve({("m", f"{i:064x}") for i in range(10)})
 
     for i in range(10):
         counts.model("m", f"{i:064x}", classes=10, calibration_rows=99).observe(**batch(7))
