@@ -6,7 +6,7 @@ export const DAY_MS = 86400000;
 
 const SPANS = { "1h": 3600000, "6h": 6 * 3600000, "24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS };
 
-const WORDS = { "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
+const WORDS = { latest: "Last day with traffic", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
 
 /** A share in per cent. */
 export function percent(share, digits = 1) {

@@ -39,6 +39,7 @@ _MORE_SCORES = {
     "energy": "energy",
     "max_logit": "max-logit",
     "kl_matching": "KL matching",
+    "refitted": "learned, refitted to these labels",
 }
 _CURVE_POINTS = 250
 _SHORT = 3
