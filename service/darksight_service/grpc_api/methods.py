@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -25,7 +26,9 @@ from darksight_service.metrics.processes import ProcessCounts
 __all__ = ["Method", "MethodTable", "in_pool"]
 
 MONITOR, ADMIN, INFERENCE = "darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"
-HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+HEALTH = "grpc.health.v1.Health"
+# The messages of both are encoded alike. Older clients know v1alpha only, newer ones ask for v1 first.
+REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -106,14 +109,15 @@ class MethodTable:
         }
 
     def reflection(self) -> dict[str, Method]:
-        """The standard reflection service."""
-        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, REFLECTION))
+        """The standard reflection service, in both of its versions."""
+        _describe_reflection()
+        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, *REFLECTIONS))
         handler = grpc.stream_stream_rpc_method_handler(
             in_pool(servicer.ServerReflectionInfo, self.streams),
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
-        return {f"/{REFLECTION}/ServerReflectionInfo": Method("read", handler, self.streams)}
+        return {f"/{name}/ServerReflectionInfo": Method("read", handler, self.streams) for name in REFLECTIONS}
 
     def _unary(
         self,
@@ -171,3 +175,12 @@ def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> 
 
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
     return call
+
+
+def _describe_reflection() -> None:
+    """Add the description of reflection v1, which grpc_reflection does not have, to those that clients may read."""
+    found = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(found)
+    text = text_format.MessageToString(found).replace("v1alpha", "v1")
+    described = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    descriptor_pool.Default().AddSerializedFile(described.SerializeToString())
