@@ -43,9 +43,9 @@ def confusion_figure(found: Findings) -> Figure | None:
     value = "is not defined here" if rho is None else f"is {rho:.2f}"
     right = (
         " Confused classes are next to each other. Right: each dot is a pair of classes, by the distance of their "
-        f"centres on the map and the share of rows confused; grey pairs, of which at most {_MAX_PAIRS:,} are drawn, are never "
-        "confused. On a good map the share decreases with the distance. The rank correlation of closeness and "
-        f"confusion {value} (1 is best, 0 chance)."
+        f"centres on the map and the share of rows confused; grey pairs, of which at most {_MAX_PAIRS:,} are drawn, "
+        "are never confused. On a good map the share decreases with the distance. The rank correlation of closeness "
+        f"and confusion {value} (1 is best, 0 chance)."
     )
     return Figure(
         "global-fidelity",
