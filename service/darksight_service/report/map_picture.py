@@ -102,6 +102,7 @@ def draw_map(
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
     axes.set_title(title, fontsize=11, loc="left")
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
+    note += "; a larger dot is several rows" if rows_here.max(initial=1) > 1 else ""
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
     if many:
         shown = range(student.n_classes) if columns is None else columns

@@ -204,5 +204,5 @@ def _centres(found: Findings, low: Floats, high: Floats) -> list[dict[str, Any]]
     names = [escape(name, _NAME_LENGTH) for name in found.class_names]
     scale = min(_PLOT_PIXELS / (high - low))
     counts = np.bincount(found.predicted, minlength=found.n_classes)
-    sides = place_labels(means * scale, text_sizes(names, font), counts, gap=4.0)
+    sides = place_labels(means * scale, text_sizes(names, font), counts, gap=7.0)
     return centre_traces(means, names, sides, font, name="class centres", showlegend=False)

@@ -87,7 +87,7 @@ def small_multiples(found: Findings) -> Figure | None:
             (found.predicted[:, None] == group).sum(axis=0),
         )
         centres = student.means[group] * _PANEL_PIXELS / (high - low)
-        sides = place_labels(centres, text_sizes(names, 10), counts, gap=5.0)
+        sides = place_labels(centres, text_sizes(names, 10), counts, gap=7.0)
         data += centre_traces(student.means[group], names, sides, 10, **panel)
         axes |= _panel(number, columns, lines, low, high)
     part = "" if len(groups) == len(every) else f" The {len(groups)} most confused of {len(every)} groups are drawn."

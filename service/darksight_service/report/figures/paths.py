@@ -65,7 +65,7 @@ def path_figure(found: Findings, number: int) -> Figure:
     means = found.bundle.embedder.student.means[shown]
     names = [escape(found.class_names[k], _NAME) for k in shown]
     sides = place_labels(
-        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=4.0
+        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=7.0
     )
     data += centre_traces(means, names, sides, 13, **right)
     frame: dict[str, Any] = {"showline": True, "mirror": True}
