@@ -6,9 +6,9 @@ import re
 
 import httpx
 import pytest
-from darksight_service.report.palette import class_colours
 from playwright.sync_api import Page, Route, expect
 
+from darksight_core.pictures.palette import class_colours
 from tests.e2e.conftest import CLASSES, Explored
 
 # A label waits four seconds before it is sent, and the machine may be busy.

@@ -284,8 +284,8 @@ def _result(
 
 
 def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
+    from darksight_core.pictures.map_picture import save_map
     from darksight_service.report.heat_maps import draw_heat_maps
-    from darksight_service.report.map_picture import save_map
 
     if not out.suffix:
         out.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from darksight_core.map.strip import spread_over_strip, strip_height
+from darksight_core.pictures.palette import map_view
 from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
@@ -18,7 +19,6 @@ from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.columns import Columns, point_columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, VersionInput, now_ms
-from darksight_service.report.palette import map_view
 from darksight_service.store.points import PointFilter
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 

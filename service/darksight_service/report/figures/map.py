@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import GRADES, class_colours, map_view
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -20,8 +22,6 @@ from darksight_service.report.figures.chart import (
     points_trace,
 )
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import GRADES, class_colours, map_view
 
 __all__ = ["LEGEND_CLASSES", "entropy_axis", "map_figure"]
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import class_colours
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -19,8 +21,6 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import entropy_axis
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import class_colours
 
 __all__ = ["class_groups", "cluster_figure", "small_multiples"]
 

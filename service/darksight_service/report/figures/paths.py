@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from darksight_core.map.paths import MapPath
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import class_colours, map_view
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -20,8 +22,6 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import LEGEND_CLASSES
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["path_figure"]
 

@@ -13,9 +13,9 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from darksight_core.map.student import Student
+from darksight_core.pictures.labels import LABEL_SIDES, place_labels
+from darksight_core.pictures.palette import class_colours, map_view
 from darksight_core.simplex import Floats
-from darksight_service.report.labels import LABEL_SIDES, place_labels
-from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["draw_map", "save_map"]
 

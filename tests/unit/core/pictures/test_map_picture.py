@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.report.map_picture import draw_map, save_map
-from darksight_service.report.palette import class_colours
 from matplotlib.image import imread
 
 from darksight_core.map.student import Student
+from darksight_core.pictures.map_picture import draw_map, save_map
+from darksight_core.pictures.palette import class_colours
 
 
 @pytest.mark.parametrize("classes", [80, 1000])
