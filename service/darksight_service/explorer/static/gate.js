@@ -79,12 +79,12 @@ function show() {
 
 function showPromise() {
   const { promise, is_certified: isCovered } = found;
-  at("promise-card").hidden = !promise || !found.used.labels;
-  if (at("promise-card").hidden) return;
+  at("promise-card").hidden = !promise;
+  if (!promise) return;
   const { measured, kind } = promise;
   const what = { accuracy: "accuracy of accepted", coverage: "accepted", joint_risk: "accepted and wrong" }[kind];
   const sure = promise.delta === null ? "on average" : `with ${percent(1 - promise.delta, 0)} confidence`;
-  const [style, title, words] = VERDICTS[promise.verdict];
+  const [style, title, words] = measured.rows ? VERDICTS[promise.verdict] : ["verdict", "Not measured. ", "It needs labelled points that the gate accepts."];
   at("promise").replaceChildren(
     element("div", { class: "stats" },
       stat(`${kind === "joint_risk" ? "≤" : "≥"} ${percent(promise.promised)}`, `promised, ${sure}`, promise.words),
