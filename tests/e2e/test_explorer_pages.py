@@ -38,6 +38,8 @@ def test_the_gate_opens_with_its_promise(page: Page) -> None:
     expect(page.locator("#delta")).to_have_value("0.05")
     expect(page.locator("#scores")).to_contain_text("max-softmax (in force)")
     expect(page.locator("#scores")).to_contain_text("refitted to these labels (proposal)")
+    colours = page.locator("#scores .swatch").evaluate_all("all => all.map((each) => each.style.background)")
+    assert len(set(colours)) == len(colours) > 8
 
 
 def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) -> None:
