@@ -27,6 +27,21 @@ def test_a_page_names_what_it_shows(page: Page, name: str) -> None:
     expect(page.locator(".modebar-btn[data-title*='hare'], .modebar-btn[data-title*='loud']")).to_have_count(0)
 
 
+def test_the_gate_opens_with_its_promise(page: Page) -> None:
+    """Promised and measured accuracy with a verdict, the promised accuracy to certify, and the score in force."""
+    page.goto("/gate?model=digits")
+
+    expect(page.locator("#promise")).to_contain_text("≥ 97.0%")
+    # Another test may have changed the gate.
+    expect(page.locator("#promise .verdict")).to_contain_text(re.compile(r"Broken\.|Kept\.|Not decided\."))
+    expect(page.locator("#accuracy")).to_have_value("0.97")
+    expect(page.locator("#delta")).to_have_value("0.05")
+    expect(page.locator("#scores")).to_contain_text("max-softmax (in force)")
+    expect(page.locator("#scores")).to_contain_text("refitted to these labels (proposal)")
+    colours = page.locator("#scores .swatch").evaluate_all("all => all.map((each) => each.style.background)")
+    assert len(set(colours)) == len(colours) > 8
+
+
 def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) -> None:
     """The slider changes what is kept at once and stands in the address; applied, it is the gate's and in the trail."""
     page.goto("/gate?model=digits")
