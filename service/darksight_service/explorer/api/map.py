@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from darksight_core.map.strip import spread_over_strip, strip_height
+from darksight_core.map.strip import spread_over_strip, strip_to_line
 from darksight_core.pictures.palette import map_view
 from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
@@ -157,9 +157,7 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
     low, high = _view(bundle)
     low, high = low - 0.25 * (high - low), high + 0.25 * (high - low)
     x, y = (np.linspace(low[i], high[i], _GRID) for i in range(2))
-    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    if strip_height(bundle.embedder.student) > 0.0:
-        grid[:, 1] = 0.0
+    grid = strip_to_line(bundle.embedder.student, np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2))
     if layer == "kde":
         found = bundle.content.kde.log_density(grid)
     else:

@@ -75,12 +75,12 @@ def small_multiples(found: Findings) -> Figure | None:
         tail = "" if number == 0 else str(number + 1)
         panel = {"xaxis": f"x{tail}", "yaxis": f"y{tail}", "showlegend": False}
         grey = {"color": GREY, "size": 3, "opacity": 0.4}
-        data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
+        data.append(points_trace(found.drawn, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
         for k in group:
             rows = np.flatnonzero(found.predicted == k)
             rows = rows[rng.permutation(len(rows))[:120]]
             look = {"color": colours[k], "size": 4, "opacity": 0.8}
-            data.append(points_trace(found.points, rows, name=escape(found.class_names[k]), marker=look, **panel))
+            data.append(points_trace(found.drawn, rows, name=escape(found.class_names[k]), marker=look, **panel))
         low, high = _close_view(found, group)
         names, counts = (
             [escape(found.class_names[k], 14) for k in group],
@@ -132,7 +132,7 @@ def cluster_figure(found: Findings) -> Figure:
     rng = np.random.default_rng(0)
     some = np.sort(rng.permutation(len(found.compared))[:1_500])
     panels: list[tuple[str, Floats, float | None]] = [
-        ("DarkSight", found.points[found.compared], found.measures_compared.cluster_monotonicity.mean)
+        ("DarkSight", found.drawn[found.compared], found.measures_compared.cluster_monotonicity.mean)
     ]
     panels += [
         (baseline.label, baseline.points, baseline.measures.cluster_monotonicity.mean)

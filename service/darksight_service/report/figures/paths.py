@@ -56,8 +56,8 @@ def path_figure(found: Findings, number: int) -> Figure:
     back = np.random.default_rng(0).permutation(len(found))[:1_500]
     right = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
     grey = {"color": GREY, "size": 3, "opacity": 0.5}
-    data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
-    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
+    data.append(points_trace(found.drawn, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
+    data.append(points_trace(found.drawn, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
     data.append({
         "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
         "line": {"color": "#808080", "width": 2}, "hoverinfo": "skip", **right,
