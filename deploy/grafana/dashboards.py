@@ -160,6 +160,23 @@ MODEL = Dashboard(
             limits=(0.1,),
         ),
         Panel(
+            "Drift evidence (natural logarithm)",
+            {
+                "{{kind}}, {{version}}": f"model:darksight_drift:log_evidence{{{_M}}}",
+                "{{kind}}, restarting, {{version}}": f"model:darksight_drift:restarting_log_evidence{{{_M}}}",
+            },
+            "none",
+            "Since the version was deployed; an alert fires at 5.86 (1 false alarm in 100 versions). Restarting "
+            "evidence forgets a drift that has ended: ln c once in c rows without drift.",
+            limits=(5.858,),
+        ),
+        Panel(
+            "Rows tested for drift",
+            {"{{version}}": f"sum by (version) (darksight_drift_tested_rows{{{_M}}})"},
+            "short",
+            "Stored rows that the drift evidence is about, over all replicas.",
+        ),
+        Panel(
             "Evidence (natural logarithm)",
             {
                 "since the rule took effect, {{version}}": f"model:darksight_drift_evidence{{{_M}}}",

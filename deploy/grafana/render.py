@@ -26,6 +26,8 @@ from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 
+from darksight_core.drift.stream import DriftTest
+from darksight_core.guarantees.calibration import Calibration
 from deploy.grafana.dashboards import DASHBOARDS, Dashboard, Panel
 
 IMAGES = Path(__file__).parents[1] / "images"
@@ -54,6 +56,9 @@ class Replica:
         for model in (*self._models, *self._shadows):
             model.set_rule(ALPHA, RANK)
         self._labelled, self._right = np.zeros(2), np.zeros(2)
+        ranks = np.arange(1, CALIBRATION + 1) / (CALIBRATION + 1)
+        self._test = DriftTest(Calibration(ranks, top=ranks), np.full(10, 1_000))
+        self._drift = self._test.start()
         self._spool, self._appended, self._waiting, self._inserted = 0.0, [0, 0], 0.0, 0
 
     def step(self, seconds: float, *, unusual: float, is_store_up: bool) -> None:
@@ -68,6 +73,9 @@ class Replica:
                 counts.process.end_call(3 if self._rng.random() < 0.004 else 0)
                 self._appended[i] += 1
                 self._learn(rows)
+                _, _, p, predicted, _ = rows
+                uniforms = self._rng.random((len(p), 3))
+                self._drift, _ = self._test.update(self._drift, p, p, predicted, uniforms)
             counts.process.start_call()
             counts.process.report_outcomes(int(self._rng.integers(5, 15)))
             counts.process.end_call()
@@ -85,6 +93,7 @@ class Replica:
             self._inserted = sum(self._appended)
         else:
             self._storage.add("store_errors", 2.0)
+        self._storage.set_drift("vision", VERSION, self._drift)
         accepted, rejected = self._labelled.tolist()
         self._storage.set_accuracy(
             "vision",

@@ -16,7 +16,7 @@ from tests.bench import results
 QUICK = {
     "capacity": ["--seconds", "8"],
     "confidence": ["--seeds", "1"],
-    "drift": ["--seeds", "1", "--streams", "10"],
+    "drift": ["--seeds", "1", "--streams", "5", "--quiet-streams", "10"],
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
     "metrics": ["--rounds", "3"],

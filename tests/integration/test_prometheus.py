@@ -54,11 +54,11 @@ def test_drift_alerts_fire_after_the_drift(story_run: tuple[Prometheus, float, f
     """Outliers and evidence raise alerts once the traffic has drifted, and none before."""
     server, start, end = story_run
 
-    query = 'min by (alertname) (timestamp(ALERTS{alertname=~"DarkSightOutlier.*",alertstate="firing"}))'
+    query = 'min by (alertname) (timestamp(ALERTS{alertname=~"DarkSightOutlier.*|DarkSightDrift",alertstate="firing"}))'
     found = server.get("query_range", query=query, start=start, end=end, step=1)["result"]
 
     first = {each["metric"]["alertname"]: float(each["values"][0][1]) - start for each in found}
-    assert {"DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"} <= set(first)
+    assert {"DarkSightDrift", "DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"} <= set(first)
     assert min(first.values()) > 0.4 * SECONDS
 
 

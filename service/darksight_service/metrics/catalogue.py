@@ -142,6 +142,27 @@ METRICS = (
         "Without drift it ever reaches ln 100 = 4.6 with probability 1 %, however often it is read.",
     ),
     Metric(
+        "darksight_drift_log_evidence",
+        "gauge",
+        (*_VERSION, "kind"),
+        "Natural log of the evidence that outlier scores, confidence or predicted classes of stored rows have changed.",
+        "Without drift any kind ever reaches ln 350 = 5.86 with probability 1 %, however often it is read.",
+    ),
+    Metric(
+        "darksight_drift_restarting_log_evidence",
+        "gauge",
+        (*_VERSION, "kind"),
+        "The same, of bets that are opened anew at every row: it forgets a drift that has ended.",
+        "Without drift it reaches ln c after at least c rows on average.",
+    ),
+    Metric(
+        "darksight_drift_tested_rows",
+        "gauge",
+        _VERSION,
+        "Rows that the drift evidence of this replica is about.",
+        "Few rows are little evidence.",
+    ),
+    Metric(
         "darksight_bundle_info",
         "info",
         (*_VERSION, "sha256", "classes"),

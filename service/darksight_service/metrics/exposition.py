@@ -29,7 +29,7 @@ from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
-from darksight_service.metrics.processes import AUTH_FAILURES, GRPC_CODES
+from darksight_service.metrics.processes import AUTH_FAILURES, DRIFT_KINDS, GRPC_CODES
 
 __all__ = ["DRIFT_LEVEL", "CountsCollector", "make_registry", "render"]
 
@@ -121,7 +121,7 @@ class CountsCollector(Collector):
         """All families of the catalogue, in its order."""
         page = _Page()
         files: dict[str, list[Snapshot]] = {
-            "model": [], "process": [], "storage": [], "supervisor": [], "live": [],
+            "model": [], "process": [], "storage": [], "supervisor": [], "live": [], "drift": [],
         }  # fmt: skip
         unreadable = 0
         for path in list_files(self._folder):
@@ -134,6 +134,8 @@ class CountsCollector(Collector):
             _add_model(page, merged)
         for snapshot in files["live"]:
             _add_live(page, snapshot)
+        for snapshot in files["drift"]:
+            _add_drift(page, snapshot)
         _add_processes(page, files["process"])
         _add_storage(page, files["storage"])
         for section, metric in _OF_SUPERVISOR.items():
@@ -256,6 +258,15 @@ def _add_live(page: _Page, snapshot: Snapshot) -> None:
             page.add(f"darksight_live_{kind}_rows", snapshot.number(f"{prefix}_{kind}"), key | {"decision": decision})
     if snapshot.number("target_accuracy") > 0.0:
         page.add("darksight_certified_accuracy", snapshot.number("target_accuracy"), key)
+
+
+def _add_drift(page: _Page, snapshot: Snapshot) -> None:
+    key = _key(snapshot)
+    page.add("darksight_drift_tested_rows", snapshot.number("drift_rows"), key)
+    for index, kind in enumerate(DRIFT_KINDS):
+        of_kind = key | {"kind": kind}
+        page.add("darksight_drift_log_evidence", snapshot.sections["log_evidence"][index], of_kind)
+        page.add("darksight_drift_restarting_log_evidence", snapshot.sections["log_restarting"][index], of_kind)
 
 
 def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,10 @@ from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, list_f
 
 __all__ = [
     "AUTH_FAILURES",
+    "DRIFT_KINDS",
     "GRPC_CODES",
+    "DriftNumbers",
+    "EvidenceNumbers",
     "ProcessCounts",
     "SpoolNumbers",
     "StorageCounts",
@@ -49,6 +52,24 @@ class SpoolNumbers(Protocol):
     def dropped(self) -> int: ...  # noqa: D102
     @property
     def errors(self) -> int: ...  # noqa: D102
+
+
+class DriftNumbers(Protocol):
+    """Drift evidence of a version; see `darksight_core.drift.stream.DriftState`."""
+
+    @property
+    def rows(self) -> int: ...  # noqa: D102
+    @property
+    def kinds(self) -> Mapping[str, EvidenceNumbers]: ...  # noqa: D102
+
+
+class EvidenceNumbers(Protocol):
+    """Evidence of one kind."""
+
+    @property
+    def log_evidence(self) -> float: ...  # noqa: D102
+    @property
+    def log_restarting(self) -> float: ...  # noqa: D102
 
 
 _UNKNOWN = GRPC_CODES.index("UNKNOWN")
@@ -167,6 +188,14 @@ _LIVE_SECTIONS: Sections = (
     ("rejected_correct", 1),
     ("target_accuracy", 1),
 )
+DRIFT_KINDS = ("scores", "confidence", "classes")
+"""Kinds of drift evidence, as in `darksight_core.drift.stream`."""
+
+_DRIFT_SECTIONS: Sections = (
+    ("drift_rows", 1),
+    ("log_evidence", len(DRIFT_KINDS)),
+    ("log_restarting", len(DRIFT_KINDS)),
+)
 
 
 class StorageCounts(_Cells):
@@ -182,7 +211,8 @@ class StorageCounts(_Cells):
         self.set("store_up", 0.0)
         self.add("starts")
         self._live: dict[tuple[str, str], MetricFile] = {}
-        for path in self._folder.glob(f"live-*{SUFFIX}"):
+        self._drift: dict[tuple[str, str], MetricFile] = {}
+        for path in (*self._folder.glob(f"live-*{SUFFIX}"), *self._folder.glob(f"drift-*{SUFFIX}")):
             path.unlink(missing_ok=True)
 
     def set_drain(self, *, lag_seconds: float, is_store_up: bool) -> None:
@@ -202,26 +232,39 @@ class StorageCounts(_Cells):
         target_accuracy: float = 0.0,
     ) -> None:
         """Rows with a known outcome in the storage worker's window, and the certified accuracy (0 for none)."""
-        file = self._live.get((model, version))
-        if file is None:
-            if len(self._live) >= self._max_models:
-                return
+        file = self._file(self._live, "live", model, version, _LIVE_SECTIONS)
+        if file is not None:
+            file.array[:] = (accepted_labelled, accepted_correct, rejected_labelled, rejected_correct, target_accuracy)
+
+    def set_drift(self, model: str, version: str, state: DriftNumbers) -> None:
+        """Drift evidence of the rows that were stored."""
+        file = self._file(self._drift, "drift", model, version, _DRIFT_SECTIONS)
+        if file is not None:
+            kinds = [state.kinds[name] for name in DRIFT_KINDS]
+            evidence, restarting = [each.log_evidence for each in kinds], [each.log_restarting for each in kinds]
+            file.array[:] = (state.rows, *evidence, *restarting)
+
+    def drop_drift(self, keep: Collection[tuple[str, str]]) -> None:
+        """Delete the drift evidence of all versions but those to keep, given by model and version."""
+        _drop(self._drift, keep)
+
+    def _file(
+        self, files: dict[tuple[str, str], MetricFile], kind: str, model: str, version: str, sections: Sections
+    ) -> MetricFile | None:
+        """The file of a version; None beyond the limit."""
+        if (model, version) not in files and len(files) < self._max_models:
             digest = hashlib.blake2b(f"{model}\0{version}".encode(), digest_size=10).hexdigest()
-            labels = {"kind": "live", "model": model, "version": version}
-            file = MetricFile(self._folder / f"live-{digest}{SUFFIX}", labels, _LIVE_SECTIONS)
-            self._live[model, version] = file
-        file.array[:] = (accepted_labelled, accepted_correct, rejected_labelled, rejected_correct, target_accuracy)
+            labels = {"kind": kind, "model": model, "version": version}
+            files[model, version] = MetricFile(self._folder / f"{kind}-{digest}{SUFFIX}", labels, sections)
+        return files.get((model, version))
 
     def drop_accuracy(self, keep: Collection[tuple[str, str]]) -> None:
         """Delete the live accuracy of all versions but those to keep, given by model and version."""
-        for key in self._live.keys() - set(keep):
-            file = self._live.pop(key)
-            file.path.unlink(missing_ok=True)
-            file.close()
+        _drop(self._live, keep)
 
     def close(self) -> None:
         """Unmap the files; they keep their numbers."""
-        for file in (self.file, *self._live.values()):
+        for file in (self.file, *self._live.values(), *self._drift.values()):
             file.close()
 
 
@@ -231,6 +274,13 @@ class SupervisorCounts(_Cells):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / f"supervisor{SUFFIX}", {"kind": "supervisor"}, _SUPERVISOR_SECTIONS)
         self.set("ready", 0.0)
+
+
+def _drop(files: dict[tuple[str, str], MetricFile], keep: Collection[tuple[str, str]]) -> None:
+    for key in files.keys() - set(keep):
+        file = files.pop(key)
+        file.path.unlink(missing_ok=True)
+        file.close()
 
 
 def clear_gauges(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """The storage worker: the one process of a replica that writes to the database.
 
-It drains the spools of all workers, applies changes that other replicas made, drops points beyond the retention limits,
-and publishes the live accuracy. While the database is down it waits, and scoring is not affected.
+It drains the spools of all workers, follows the drift of their rows, applies changes that other replicas made, drops
+points beyond the retention limits, and publishes the live accuracy. While the database is down it waits, and scoring is
+not affected.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from darksight_core.errors import DarkSightError
+from darksight_core.drift.stream import DriftTest
+from darksight_core.errors import ConfigError, DarkSightError
+from darksight_core.evaluation.drift import drift_test
 from darksight_service.control.bundle_files import read_version
 from darksight_service.control.changes import copy_deployed, record_deployments, sync
 from darksight_service.control.state_file import StateFile
@@ -34,6 +38,7 @@ __all__ = ["StorageWorker", "main"]
 _NICE = 10
 _TICK_SECONDS = 0.1
 _SYNC_SECONDS = 1.0
+_DRIFT_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
 _PRUNE_SECONDS = 60.0
 _RETRY_SECONDS = 2.0
@@ -91,16 +96,19 @@ class StorageWorker:
         self._stop = threading.Event()
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys((_ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
         self._recorded_rebuilds = self._copied_change = -1
         self._targets: dict[str, float] = {}
         self._is_store_up = True
+        self._drift_tests: dict[str, DriftTest | None] = {}
+        store.follow_drift(_replica(settings.data_dir), self._drift_test)
         self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:
         """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        for every, work in ((_ACCURACY_SECONDS, self._publish_accuracy), (_PRUNE_SECONDS, self._maintain)):
+        works = (self._publish_drift, self._publish_accuracy, self._maintain)
+        for every, work in zip(self._due, works, strict=True):
             if now >= self._due[every]:
                 self._due[every] = now + every
                 self._attempt(work)
@@ -182,6 +190,35 @@ class StorageWorker:
                 target_accuracy=self._target(model.active, model.versions[model.active].path),
             )
 
+    def _publish_drift(self) -> None:
+        """Publish the drift evidence of active versions."""
+        active = [(name, model.active) for name, model in self._state_file.read().models.items()]
+        for name, version in active:
+            state = self._store.drift_state(name, version)
+            if state is not None:
+                self._counts.set_drift(name, version, state)
+        self._counts.drop_drift(active)
+
+    def _drift_test(self, model: str, version: str) -> DriftTest | None:
+        """The drift test of a version; None if its bundle has none, or cannot be read now."""
+        if version not in self._drift_tests:
+            models = self._state_file.read().models
+            known = models[model].versions.get(version) if model in models else None
+            if known is None:
+                return None
+            copies = self._state_file.bundle_copies
+            try:
+                bundle = read_version(self._settings.bundles, copies, known.path, version, verify=False)
+            except DarkSightError:
+                # The workers report a bundle that cannot be loaded.
+                return None
+            try:
+                self._drift_tests[version] = drift_test(bundle)
+            except ConfigError as error:
+                _log.warning("drift_not_tested", extra={"model": model, "version": version, "error": error.message})
+                self._drift_tests[version] = None
+        return self._drift_tests[version]
+
     def _target(self, version: str, path: str) -> float:
         """Certified accuracy of accepted rows; 0 if the bundle certifies none."""
         if version not in self._targets:
@@ -220,6 +257,16 @@ class StorageWorker:
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
+
+
+def _replica(folder: Path) -> str:
+    """Name of the replica, kept in its data directory."""
+    path = folder / "replica"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        partial.write_text(uuid.uuid4().hex, encoding="ascii")
+        os.replace(partial, path)
+    return path.read_text(encoding="ascii").strip()
 
 
 def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts) -> Store | None:

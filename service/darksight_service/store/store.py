@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
+from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
 from darksight_service.store import migrate, rollups
@@ -27,6 +28,7 @@ from darksight_service.store.read import map_points, point_table, policy_evaluat
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 from darksight_service.store.tables import outcome, outcome_point, point
 from darksight_service.store.write import audit_trail
+from darksight_service.store.write.drift_state import DriftFollower
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
@@ -197,6 +199,22 @@ class Store:
             refused=counted.refused,
             matched=matched + counted.matched,
         )
+
+    def follow_drift(self, replica: str, tests: Callable[[str, str], DriftTest | None]) -> None:
+        """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""
+        self._inserter.follower = DriftFollower(replica, tests)
+
+    def drift_state(self, model: str, version: str) -> DriftState | None:
+        """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
+        follower, states = self._inserter.follower, self._inserter.drift
+        if (model, version) not in states and follower is not None:
+            number = {found: number for number, found in self._names.known(model, version).items()}.get(version)
+            if number is not None:
+                with reading(self._engine) as connection:
+                    found = follower.read(connection, number, model, version)
+                if found is not None:
+                    states.setdefault((model, version), found)
+        return states.get((model, version))
 
     def maintain(self) -> int:
         """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.

@@ -4,6 +4,7 @@
            │          ├─ rollup         counts per minute of decisions and reasons
            │          └─ rollup_bin     counts per minute of p-values, in 20 bins
            └─ outcome ── outcome_point  labels, and the points they belong to
+    drift_state                         drift evidence by bundle and replica
     policy_change                       the audit trail: versions, policies, regions
 
 The score columns of `point` come from `darksight_core.scored.SCHEMA`. A point is small: real numbers have 4 bytes,
@@ -53,6 +54,7 @@ __all__ = [
     "Moment",
     "PointId",
     "bundle",
+    "drift_state",
     "insert_into",
     "metadata",
     "model",
@@ -204,6 +206,14 @@ rollup_bin = Table(
     Column("bin", SmallInteger, primary_key=True, autoincrement=False),
     Column("points", BigInteger, nullable=False),
     sqlite_with_rowid=False,
+)
+
+drift_state = Table(
+    "drift_state",
+    metadata,
+    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
+    Column("replica", Text, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
 )
 
 _is_open = text("is_open")

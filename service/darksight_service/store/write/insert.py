@@ -23,6 +23,7 @@ from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import point
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
+from darksight_service.store.write.drift_state import DriftFollower, States
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import match_points
 
@@ -48,6 +49,14 @@ class BundlePoints(NamedTuple):
         return self._replace(points=self.points.take(rows))
 
 
+class _Written(NamedTuple):
+    """What a transaction has written: new points, points that had an outcome waiting, and drift states."""
+
+    points: int
+    matched: int
+    states: States
+
+
 class Inserter:
     """Writes points.
 
@@ -67,6 +76,9 @@ class Inserter:
         self._codec = codec
         self._is_postgresql = engine.dialect.name == "postgresql"
         self._days: dict[int, str] = {}
+        self.follower: DriftFollower | None = None
+        self.drift: States = {}
+        """Drift states of the rows that were committed last, by model and version."""
 
     def insert(self, tables: Sequence[PointTable], *, today: int) -> tuple[int, int]:
         """Store points; returns the number of new ones, and of those that had an outcome waiting."""
@@ -74,18 +86,25 @@ class Inserter:
         if not groups:
             return 0, 0
         if not self._is_postgresql:
-            return self._insert_into_sqlite(groups)
+            return self._committed(self._insert_into_sqlite(groups))
         try:
-            return self._copy(groups, today)
+            return self._committed(self._copy(groups, today))
         except StoreError as error:
             state = error.details.get("state")
             if state == _UNIQUE_VIOLATION:
-                return self._merge(groups, today)
+                return self._committed(self._merge(groups, today))
             # Another process dropped a partition since it was listed, or made one for rows of the default partition.
             if not isinstance(error, SchemaMismatchError) and state != _CHECK_VIOLATION:
                 raise
             self._days = {}
-        return self._merge(groups, today)
+        return self._committed(self._merge(groups, today))
+
+    def _committed(self, written: _Written) -> tuple[int, int]:
+        # Only now: the states of a transaction that was rolled back never existed. Threads commit in any order.
+        for key, state in written.states.items():
+            if key not in self.drift or state.rows >= self.drift[key].rows:
+                self.drift[key] = state
+        return written.points, written.matched
 
     def make_days(self, days: set[int], today: int) -> None:
         """Make sure that each of these days that is plausible has a partition."""
@@ -105,7 +124,7 @@ class Inserter:
             for (model, version, _), parts in groups.items()
         ]
 
-    def _copy(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+    def _copy(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         by_table: dict[str, list[BundlePoints]] = {}
         days = [group.points.received_ms // DAY_MS for group in groups]
         self.make_days({int(day) for each in days for day in np.unique(each)}, today)
@@ -117,9 +136,9 @@ class Inserter:
         with writing(self._engine) as connection:
             for table, parts in by_table.items():
                 self._copy_into(connection, table, parts)
-            return _count_and_match(connection, groups)
+            return self._count(connection, groups)
 
-    def _merge(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+    def _merge(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         self.make_days({int(day) for group in groups for day in np.unique(group.points.received_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
@@ -129,7 +148,7 @@ class Inserter:
                 "ON CONFLICT DO NOTHING RETURNING id"
             )
             fresh = {found.bytes for (found,) in connection.execute(text(query))}
-            return _count_and_match(connection, _only(groups, fresh))
+            return self._count(connection, _only(groups, fresh))
 
     def _copy_into(self, connection: Connection, table: str, groups: Sequence[BundlePoints]) -> None:
         driver: Any = connection.connection.driver_connection
@@ -142,7 +161,7 @@ class Inserter:
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
-    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> tuple[int, int]:
+    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> _Written:
         with writing(self._engine) as connection:
             driver: Any = connection.connection.driver_connection
             driver.execute("SAVEPOINT fast")
@@ -152,7 +171,15 @@ class Inserter:
                 driver.execute("ROLLBACK TO fast")
                 groups = _only(groups, _absent(driver, groups))
                 self._execute(driver, groups)
-            return _count_and_match(connection, groups)
+            return self._count(connection, groups)
+
+    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> _Written:
+        """Count new points, follow their drift and match outcomes that wait for them."""
+        counted = [(group.bundle_id, group.points) for group in groups]
+        add_counts(connection, counted)
+        states = {} if self.follower is None else self.follower.follow(connection, counted)
+        matched = match_points(connection, [(group.model_id, group.points) for group in groups])
+        return _Written(sum(len(points) for _, points in counted), matched, states)
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
         for group in groups:
@@ -166,13 +193,6 @@ def sql_values(group: BundlePoints) -> dict[str, Any]:
     event_at = np.clip(points.event_ms, _EARLIEST_MS, LATEST_MS)
     others = {"event_at": event_at, "is_shadow": points.is_shadow, "bundle_id": group.bundle_id}
     return {**score_values(points), **others}
-
-
-def _count_and_match(connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
-    counted = [(group.bundle_id, group.points) for group in groups]
-    add_counts(connection, counted)
-    matched = match_points(connection, [(group.model_id, group.points) for group in groups])
-    return sum(len(points) for _, points in counted), matched
 
 
 def _only(groups: Sequence[BundlePoints], fresh: set[bytes]) -> list[BundlePoints]:

@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from scipy.stats import beta
 
 from darksight_core.drift import OutlierCounts, OutlierRateTest
+from darksight_core.drift.stream import DriftState, DriftTest
+from darksight_core.guarantees.calibration import Calibration
 from tests.unit.service.metrics.test_instance import EXPIRES_2027
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -85,7 +87,9 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
     """Names, types and labels on the page are those of the catalogue."""
     quiet(tmp_path)
     rows = {"accepted_labelled": 1, "accepted_correct": 1, "rejected_labelled": 0, "rejected_correct": 0}
-    StorageCounts(tmp_path).set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
+    storage = StorageCounts(tmp_path)
+    storage.set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
+    storage.set_drift("m", VERSION, drifted())
 
     certificate = tmp_path / "tls.crt"
     certificate.write_text(EXPIRES_2027)
@@ -214,6 +218,28 @@ def test_fail_open_is_counted(tmp_path: Path) -> None:
     model.observe(np.full(2, 1, np.uint8), np.full(2, 6, np.uint8), none, np.zeros(2, np.int32), none, 1e-3)
 
     assert value(make_registry(tmp_path), "darksight_fail_open_total") == 2
+
+
+def drifted() -> DriftState:
+    """Evidence of a few rows with very low scores."""
+    test = DriftTest(Calibration(np.arange(99.0), top=np.full(99, 0.5)), np.array([50, 50]))
+    return test.update(test.start(), np.full(20, -1.0), np.full(20, 0.5), np.arange(20) % 2, np.full((20, 3), 0.5))[0]
+
+
+def test_drift_evidence_of_active_versions_is_shown(tmp_path: Path) -> None:
+    """Each kind has a series; the series of a version that is no longer active end."""
+    storage, state = StorageCounts(tmp_path), drifted()
+    storage.set_drift("m", VERSION, state)
+    storage.set_drift("old", VERSION, state)
+    storage.drop_drift([("m", VERSION)])
+    registry = make_registry(tmp_path)
+
+    for name, metric in (("log_evidence", "log_evidence"), ("log_restarting", "restarting_log_evidence")):
+        for kind, evidence in state.kinds.items():
+            assert value(registry, f"darksight_drift_{metric}", kind=kind) == getattr(evidence, name)
+    assert state.scores.log_evidence > 5.0
+    assert value(registry, "darksight_drift_tested_rows") == 20
+    assert value(registry, "darksight_drift_tested_rows", model="old") is None
 
 
 def test_live_accuracy_and_certificate(tmp_path: Path) -> None:
