@@ -46,6 +46,8 @@ MEMORY_ROWS = 2_500
 """Most rows that scores are fitted on."""
 
 _LEAST_ROWS = 40
+# Rows per component of the Dirichlet mixture, which has as many components as there are classes.
+_COMPONENT_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +113,7 @@ def compare(
     known: ScoredPredictions,
     foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
-    maps: Mapping[str, Floats] | None = None,
+    maps: Callable[[], Mapping[str, Floats]] = dict,
     fast: bool = False,
     resamples: int = 200,
     seed: int = 0,
@@ -127,7 +129,8 @@ def compare(
     foreign
         Rows of unknown kinds, by name.
     maps
-        Points of the known rows on maps of other methods, (n, 2), by name; scores `kde_NAME` and `gmm_NAME`.
+        Called when all other scores are fitted; returns points of the known rows on maps of other methods, (n, 2), by
+        name, for the scores `kde_NAME` and `gmm_NAME`.
     fast
         Whether to omit densities that are slow to fit.
     resamples
@@ -144,7 +147,7 @@ def compare(
     notes: list[str] = []
     models = _fit(bundle, memory, notes, fast=fast, seed=seed)
     scores = _scores(models, measured)
-    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
+    merged = scores | _map_scores(maps(), first, rest, fast=fast, seed=seed)
     failure, choice = None, None
     own = None if bundle.gate is None else bundle.gate.learned
     if measured.errors is None:
@@ -189,7 +192,7 @@ def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: b
     models.others["gmm"] = lambda rows: mixture.log_density(rows.scores.points)
     kde = RowKde.fit(probs, seed=seed)
     models.others["kde_probs"] = lambda rows: kde.log_density(np.exp(rows.log_pi))
-    if len(memory) < 2 * memory.log_pi.shape[1]:
+    if len(memory) < _COMPONENT_ROWS * memory.log_pi.shape[1]:
         notes.append(f"dirichlet was omitted: {len(memory)} rows are too few for its components")
         return models
     dirichlet = DirichletMixture.fit(probs, seed=seed)

@@ -161,6 +161,11 @@ def test_score_applies_the_gate_of_a_bundle(folder: Path, tmp_path: Path, ending
     assert table["reason"] == [Reason(code).name.lower() for code in expected.reason]
     assert set(table["decision"]) <= {"accept", "reject"}
     assert table["decision"].count("accept") == found["accepted"] == int(expected.accepted.sum())
+    assert [int(number) for number in table["predicted"]] == expected.predicted.tolist()
+    assert [float(value) for value in table["top"]] == pytest.approx(expected.top.tolist())
+    rejected = {reason: table["reason"].count(reason) for reason in set(table["reason"]) - {"none"}}
+    assert found["rejected"] == rejected
+    assert (found["alpha"], found["outliers"]) == (0.05, rejected.get("outlier", 0))
 
 
 def test_alpha_with_delta_is_stricter_than_on_average(folder: Path, tmp_path: Path) -> None:
