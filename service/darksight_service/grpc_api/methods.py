@@ -5,6 +5,8 @@ A method that is not in the table cannot be called.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ MONITOR, ADMIN, INFERENCE = "darksight.v1.MonitorService", "darksight.v1.AdminSe
 HEALTH = "grpc.health.v1.Health"
 # The messages of both are encoded alike. Older clients know v1alpha only, newer ones ask for v1 first.
 REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+_log = logging.getLogger("darksight.rpc")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -135,7 +139,16 @@ class MethodTable:
 
     def _store_call(self, scope: str, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
         """A call that may wait for the database, in a thread of its own: scoring must not wait behind it."""
-        call = in_pool(self._counted(behaviour), self.store_calls)
+
+        def logged(request: Any, context: grpc.ServicerContext) -> bytes:
+            started = time.monotonic()
+            try:
+                return behaviour(request, context)
+            finally:
+                facts = {"call": behaviour.__name__, "seconds": round(time.monotonic() - started, 4)}
+                _log.debug("store_call_ended", extra=facts)
+
+        call = in_pool(self._counted(logged), self.store_calls)
         return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.store_calls)
 
     def _counted(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Callable[..., Any]:
