@@ -292,7 +292,7 @@ def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], limit
     print(
         f"\nNo alerts: {reason}."
         "\nInstead, this is the evidence of the service (darksight_drift_log_evidence) that the traffic has changed."
-        f"\nIt is an alarm from e^{limit:.1f} on: at most one of 100 services has a false alarm, however long it runs.\n"
+        f"\nIt is an alarm from e^{limit:.1f} on: at most 1 of 100 services has a false alarm, however long it runs.\n"
     )
     print_table(
         [
