@@ -23,7 +23,7 @@ from darksight_core.version import __version__
 
 if TYPE_CHECKING:
     from darksight_core.bundle import Bundle, read_bundle, write_bundle
-    from darksight_core.fit.estimator import DarkSight
+    from darksight_core.estimator import DarkSight
     from darksight_core.gate.gate import Gate
     from darksight_core.runtime.scorer import Scorer
 
@@ -40,7 +40,7 @@ __all__ = [
 
 _MODULES = {
     "Bundle": "darksight_core.bundle",
-    "DarkSight": "darksight_core.fit.estimator",
+    "DarkSight": "darksight_core.estimator",
     "Gate": "darksight_core.gate.gate",
     "Scorer": "darksight_core.runtime.scorer",
     "read_bundle": "darksight_core.bundle",

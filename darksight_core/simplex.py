@@ -3,7 +3,8 @@
 A row π of class probabilities usually comes from a softmax, and its small entries carry information over many orders of
 magnitude. So everything here works in log space and in float64. Exact zeros, which text and tree classifiers produce,
 have no logarithm: `log_probs` raises them to `FLOOR`, which is too small to change any result of a softmax classifier.
-No other code interprets zeros.
+No other code interprets zeros. A zero where a map has probability q then costs about 35 q of KL_sym; `kl_sym_of_zeros`
+says how much of a KL_sym is due to zeros.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ __all__ = [
     "js_distance",
     "kl",
     "kl_sym",
+    "kl_sym_of_zeros",
     "largest_probs",
     "log_probs",
     "log_softmax",
     "logsumexp",
     "on_simplex",
     "temper",
+    "total_variation",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -112,6 +115,23 @@ def kl(log_p: Floats, log_q: Floats) -> Floats:
 def kl_sym(log_p: Floats, log_q: Floats) -> Floats:
     """KL_sym(p, q) = (KL(p, q) + KL(q, p)) / 2 = Σ_k (p_k - q_k)(log p_k - log q_k) / 2 for each row, (n,)."""
     total: Floats = 0.5 * ((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)).sum(axis=-1)
+    return total
+
+
+def kl_sym_of_zeros(log_p: Floats, log_q: Floats) -> Floats:
+    """The part of KL_sym(p, q) that comes from entries of p at `FLOOR`, for each row, (n,)."""
+    # The sum of a row, by which `log_probs` divides, may be off by a thousandth.
+    parts = np.where(log_p <= np.log(FLOOR) + 2e-3, (np.exp(log_p) - np.exp(log_q)) * (log_p - log_q), 0.0)
+    total: Floats = 0.5 * parts.sum(axis=-1)
+    return total
+
+
+def total_variation(log_p: Floats, log_q: Floats) -> Floats:
+    """TV(p, q) = Σ_k |p_k - q_k| / 2 for each row, (n,): the probability that has to be moved to make one the other.
+
+    Unlike a divergence it is bounded and does not depend on how zeros are read. TV <= √(KL_sym / 2).
+    """
+    total: Floats = 0.5 * np.abs(np.exp(log_p) - np.exp(log_q)).sum(axis=-1)
     return total
 
 

@@ -49,7 +49,7 @@ from darksight_core.bundle.parts import (
     SplitSketches,
     make_manifest,
 )
-from darksight_core.bundle.views import describe, diff
+from darksight_core.bundle.views import describe, describe_raw, diff
 
 __all__ = [
     "MAX_FILE",
@@ -85,6 +85,7 @@ __all__ = [
     "TensorSpecError",
     "decode_bundle",
     "describe",
+    "describe_raw",
     "diff",
     "encode_bundle",
     "make_manifest",

@@ -188,6 +188,9 @@ def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
     for name, kind in kinds.items():
         if name not in manifest or not isinstance(manifest[name], kind):
             raise ManifestError(f"{source}: the manifest has no usable {name}. {_AGAIN}", source=source)
+    warnings = manifest.get("warnings", [])
+    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
+        raise ManifestError(f"{source}: the manifest has no usable warnings. {_AGAIN}", source=source)
     names = manifest["class_names"]
     if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ManifestError(f"{source}: class names must be unique, non-empty strings. {_AGAIN}", source=source)

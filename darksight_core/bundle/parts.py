@@ -242,6 +242,11 @@ class Bundle:
         return tuple(self.manifest["class_names"])
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the rows of the fit do not allow; see `darksight_core.fit.warnings`."""
+        return tuple(self.manifest.get("warnings", ()))
+
+    @property
     def short_version(self) -> str:
         """The first twelve digits of the version: enough to tell bundles apart."""
         return self.version[:12]

@@ -4,6 +4,7 @@ measures         all measures of a map: fidelity, neighbourhoods and classes
 fidelity         agreement of the student with the watched classifier
 neighbourhoods   local fidelity and trustworthiness
 classes          confidence around class centres, and the distance of confused classes
+reliability      whether confidence is accuracy, in bins and by class
 failure          how well a score finds wrong predictions and foreign rows
 compare          all scores side by side
 cases            rows worth a look

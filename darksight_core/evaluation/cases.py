@@ -1,6 +1,6 @@
 """Rows worth a look, as row numbers, by the question that they answer.
 
-    typical            what does the classifier usually predict for a class?        highest score of each class
+    typical            what does the classifier usually predict for a class?        median confidence, densest place
     unusual            which rows does it hardly ever produce?                      lowest score
     midway             between which classes is it undecided?                       smallest margin of a confused pair
     wrong_alike        which mistakes come in groups?                               same mistake, same area of the map
@@ -56,23 +56,27 @@ class Alike(JsonRecord):
     chance: float
 
 
-def typical(usual: Floats, predicted: NDArray[np.integer], *, classes: int, most: int = 1) -> list[Case]:
-    """The rows with the highest scores of each predicted class.
+def typical(confidence: Floats, usual: Floats, predicted: NDArray[np.integer], *, classes: int) -> list[Case]:
+    """A typical row of each predicted class: of the fifth of its rows around the median confidence, the most usual one.
 
     Parameters
     ----------
+    confidence
+        Largest probability, (n,).
     usual
         Score, higher is more usual, (n,).
     predicted
         Predicted classes, (n,).
-    classes, most
-        Number of classes K, and of rows per class.
+    classes
+        Number of classes K.
     """
     found = []
     for label in range(classes):
         rows = np.flatnonzero(predicted == label)
         if len(rows):
-            found.append(Case("typical", (label,), _first(rows, -usual[rows], most)))
+            order = rows[np.argsort(confidence[rows], kind="stable")]
+            middle = order[int(0.4 * len(order)) : max(int(0.6 * len(order)), int(0.4 * len(order)) + 1)]
+            found.append(Case("typical", (label,), _first(middle, -usual[middle], 1)))
     return found
 
 

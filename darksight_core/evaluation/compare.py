@@ -7,8 +7,9 @@ A bundle keeps points on the map, but not the probabilities of its fit rows. Sco
 templates, a kernel density and a Dirichlet mixture of probabilities) are therefore fitted on a part of the given rows,
 the memory, drawn by seed, and all scores are measured on the others. The Gaussian mixture on the map is fitted on the
 reference points of the bundle. Maps that other methods made of the known rows get a kernel density and a mixture of the
-memory rows too; they have no points for foreign rows. The learned score is cross-fitted to find errors, and fitted on
-the memory to find foreign rows.
+memory rows too; they have no points for foreign rows. The learned score is that of the bundle's gate, if it has one,
+beside one that is cross-fitted to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the
+memory to find foreign rows.
 
 The reject score is chosen from those that a gate can serve; the outlier score is that of the bundle. Foreign rows
 choose nothing, because future foreign rows will be different.
@@ -45,6 +46,8 @@ MEMORY_ROWS = 2_500
 """Most rows that scores are fitted on."""
 
 _LEAST_ROWS = 40
+# Rows per component of the Dirichlet mixture, which has as many components as there are classes.
+_COMPONENT_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +113,7 @@ def compare(
     known: ScoredPredictions,
     foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
-    maps: Mapping[str, Floats] | None = None,
+    maps: Callable[[], Mapping[str, Floats]] = dict,
     fast: bool = False,
     resamples: int = 200,
     seed: int = 0,
@@ -120,13 +123,14 @@ def compare(
     Parameters
     ----------
     bundle
-        Provides map, outlier score and reference points.
+        Provides the reference points and a learned score.
     known
         Known rows that are not fit rows; with labels, failure is measured too.
     foreign
         Rows of unknown kinds, by name.
     maps
-        Points of the known rows on maps of other methods, (n, 2), by name; scores `kde_NAME` and `gmm_NAME`.
+        Called when all other scores are fitted; returns points of the known rows on maps of other methods, (n, 2), by
+        name, for the scores `kde_NAME` and `gmm_NAME`.
     fast
         Whether to omit densities that are slow to fit.
     resamples
@@ -142,22 +146,24 @@ def compare(
     memory, measured = known.take(first), known.take(rest)
     notes: list[str] = []
     models = _fit(bundle, memory, notes, fast=fast, seed=seed)
-    scores = _scores(bundle, models, measured)
-    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
+    scores = _scores(models, measured)
+    merged = scores | _map_scores(maps(), first, rest, fast=fast, seed=seed)
     failure, choice = None, None
+    own = None if bundle.gate is None else bundle.gate.learned
     if measured.errors is None:
         notes.append("without labels failure is not measured and no reject score is chosen")
     else:
         servable = candidates(measured, seed=seed)
         choice = choose_score(servable, measured.errors)
-        merged |= {name: servable[name] for name in servable if name == "learned"}
+        if "learned" in servable:
+            merged["learned" if own is None else "refitted"] = servable["learned"]
         failure = {
             name: failure_figures(values, measured.errors, resamples=resamples, seed=seed)
             for name, values in merged.items()
         }
     ood = {}
     for name, rows in (foreign or {}).items():
-        other = _scores(bundle, models, rows)
+        other = _scores(models, rows)
         ood[name] = {
             score: ood_figures(scores[score], other[score], resamples=resamples, seed=seed)
             for score in scores
@@ -168,8 +174,8 @@ def compare(
 
 
 def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: bool, seed: int) -> _Models:
-    learned = None
-    if memory.errors is not None and len(memory) >= MIN_ROWS:
+    learned = None if bundle.gate is None else bundle.gate.learned
+    if learned is None and memory.errors is not None and len(memory) >= MIN_ROWS:
         densities = {"log_density": memory.scores.log_density, "log_kde": memory.scores.log_kde}
         learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities)
     models = _Models(KlMatching.fit(memory.log_pi), learned)
@@ -186,7 +192,7 @@ def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: b
     models.others["gmm"] = lambda rows: mixture.log_density(rows.scores.points)
     kde = RowKde.fit(probs, seed=seed)
     models.others["kde_probs"] = lambda rows: kde.log_density(np.exp(rows.log_pi))
-    if len(memory) < 2 * memory.log_pi.shape[1]:
+    if len(memory) < _COMPONENT_ROWS * memory.log_pi.shape[1]:
         notes.append(f"dirichlet was omitted: {len(memory)} rows are too few for its components")
         return models
     dirichlet = DirichletMixture.fit(probs, seed=seed)
@@ -208,13 +214,13 @@ def _map_scores(
     return found
 
 
-def _scores(bundle: Bundle, models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
+def _scores(models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
     densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
     found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
+    found["outlier_score"] = rows.scores.outlier_score
     if rows.logits is not None:
         found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
-    found["outlier_score"] = bundle.outlier_score.score(rows.log_pi)
     if models.learned is not None:
         found["learned"] = models.learned.log_odds(rows.log_pi, **densities)
     return found | {name: score(rows) for name, score in models.others.items()}

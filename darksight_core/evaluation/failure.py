@@ -5,7 +5,8 @@
     AUROC    probability that a right prediction scores above a wrong one
     FPR95    share of wrong predictions accepted at the strictest threshold that keeps 95% of the right ones
 
-Selective and joint risk are defined in `darksight_core.guarantees.risk_curve`.
+Selective and joint risk are defined in `darksight_core.guarantees.risk_curve`. Scores are compared as float32, as they
+are stored: rows that tie have scores that differ by rounding, which must not order them.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def failure_figures(
     seed
         Seed of the resampling.
     """
-    confidence, wrong = check_scores(scores, errors)
+    confidence, wrong = check_scores(np.asarray(scores, dtype=np.float32), errors)
     ranked = RankedRows.of(confidence, wrong)
     n, k = len(wrong), int(wrong.sum())
 
@@ -152,7 +153,8 @@ def ood_figures(
     if not n or not m:
         raise ConfigError(f"out-of-distribution figures need rows of both kinds, not {n} known and {m} foreign")
     foreign = np.arange(n + m) >= n
-    ranked = RankedRows.of(*check_scores(np.concatenate([np.atleast_1d(score_in), np.atleast_1d(score_out)]), foreign))
+    scores = np.concatenate([np.atleast_1d(score_in), np.atleast_1d(score_out)]).astype(np.float32)
+    ranked = RankedRows.of(*check_scores(scores, foreign))
     index = np.argsort(ranked.wrong, kind="stable")
 
     def draw(rng: np.random.Generator) -> Counts:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.evaluation.checks import check_labels, check_rows
 from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats, kl, kl_sym
+from darksight_core.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, total_variation
 
 __all__ = ["Fidelity", "fidelity"]
 
@@ -31,6 +31,10 @@ class Fidelity(JsonRecord):
         Share of rows where the student predicts the label; None without labels.
     teacher_acc_ground
         Share of rows where the teacher predicts the label, which `acc_ground` should match; None without labels.
+    total_variation
+        Mean probability that has to be moved to make q of π, in 0..1.
+    kl_sym_of_zeros
+        The part of `kl_sym` that comes from probabilities of zero, which are read as 1e-30.
     """
 
     kl_sym: float
@@ -39,6 +43,8 @@ class Fidelity(JsonRecord):
     acc_teacher: float
     acc_ground: float | None
     teacher_acc_ground: float | None
+    total_variation: float
+    kl_sym_of_zeros: float
 
 
 def fidelity(log_pi: Floats, log_q: Floats, labels: ArrayLike | None = None) -> Fidelity:
@@ -68,4 +74,6 @@ def fidelity(log_pi: Floats, log_q: Floats, labels: ArrayLike | None = None) -> 
         acc_teacher=float((student == teacher).mean()),
         acc_ground=None if truth is None else float((student == truth).mean()),
         teacher_acc_ground=None if truth is None else float((teacher == truth).mean()),
+        total_variation=float(total_variation(log_pi, log_q).mean()),
+        kl_sym_of_zeros=float(kl_sym_of_zeros(log_pi, log_q).mean()),
     )

@@ -21,7 +21,7 @@ from darksight_core.fit.map.fitting import MapFit, place_rows
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import Floats, kl, kl_sym, log_probs, temper
+from darksight_core.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, log_probs, temper, total_variation
 
 __all__ = ["FitReport", "Measurements", "StageFigures"]
 
@@ -43,7 +43,8 @@ class FitReport:
 
     `class_names` and `reference` are of the classes that come in, `student` of `columns` among them.
     `kl_sym`, `acc_teacher` and `acc_ground` are of the map on its fit rows; `heldout` of the served scorer on rows
-    that no step has fitted; `refinement` lists their KL_sym after each Newton step.
+    that no step has fitted; `refinement` lists their KL_sym after each Newton step. `warnings` say what the rows do not
+    allow; see `fit.warnings`.
     """
 
     kl_sym: float
@@ -61,6 +62,7 @@ class FitReport:
     columns: tuple[int, ...] | None
     student: Student
     reference: Reference
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -76,6 +78,7 @@ class FitReport:
             "seconds": self.seconds,
             "bundle": str(self.bundle),
             "version": self.version,
+            "warnings": list(self.warnings),
         }
 
 
@@ -103,7 +106,13 @@ class Measurements:
     config: FitConfig
     report: Report = silent
 
-    def fidelity(self, rows: RowSet, points: Floats, labels: NDArray[np.int64] | None) -> Fidelity:
+    def fidelity(
+        self,
+        rows: RowSet,
+        points: Floats,
+        labels: NDArray[np.int64] | None,
+        student: Student | SoftmaxStudent | None = None,
+    ) -> Fidelity:
         """Fidelity of the map at the points (n, 2) of this process's rows of a set.
 
         Parameters
@@ -114,24 +123,30 @@ class Measurements:
             Points of this process's rows of it.
         labels
             True classes of all rows of this process, if they are known.
+        student
+            Reads the points; by default that of the map before f_p was fine-tuned.
         """
-        found = np.empty((len(points), 6))
+        student = self.fitted.student if student is None else student
+        found = np.empty((len(points), 8))
         for block in rows.blocks:
             log_pi = self._log_pi(rows.own[block])
-            log_q = self.fitted.student.log_posterior(points[block])
-            teacher, student = log_pi.argmax(axis=1), log_q.argmax(axis=1)
+            log_q = student.log_posterior(points[block])
+            teacher, predicted = log_pi.argmax(axis=1), log_q.argmax(axis=1)
             truth = np.full(len(teacher), -1) if labels is None else labels[rows.own[block]]
             found[block] = np.stack(
                 [kl_sym(log_pi, log_q), kl(log_pi, log_q), kl(log_q, log_pi),
-                 student == teacher, student == truth, teacher == truth], axis=1
+                 predicted == teacher, predicted == truth, teacher == truth,
+                 total_variation(log_pi, log_q), kl_sym_of_zeros(log_pi, log_q)], axis=1
             )  # fmt: skip
         mean = rows.gather(found).mean(axis=0).tolist()
-        return Fidelity(*mean[:4], *((None, None) if labels is None else mean[4:]))
+        return Fidelity(*mean[:4], *((None, None) if labels is None else mean[4:6]), *mean[6:])
 
     def stages(
         self, fit: RowSet, held: RowSet, embedder: Embedder, on_map: Floats, served: Floats
-    ) -> tuple[tuple[StageFigures, ...], tuple[float, ...]]:
+    ) -> tuple[tuple[StageFigures, ...], tuple[float, ...], Fidelity]:
         """KL_sym of the map, of f_p alone and as served; and of served held-out rows after each Newton step.
+
+        At last the fidelity as served, on held-out rows if there are any.
 
         Parameters
         ----------
@@ -169,7 +184,9 @@ class Measurements:
             stage(f"served: f_p, anchors, {embedder.refine_steps} steps", embedder.student, served, refined[-1][:, :2]),
         )
         losses = [held.gather(found[:, 2]) for found in refined]
-        return figures, tuple(float(loss.mean()) for loss in losses if len(loss))
+        shown, points = (held, refined[-1][:, :2]) if held.total else (fit, served)
+        fidelity = self.fidelity(shown, points, None, embedder.student)
+        return figures, tuple(float(loss.mean()) for loss in losses if len(loss)), fidelity
 
     def _agreement(
         self, rows: RowSet, student: Student | SoftmaxStudent, points: Floats

@@ -10,6 +10,7 @@ Every figure about served rows comes from the scorer that will serve them, and a
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -43,6 +44,7 @@ from darksight_core.fit.network.distil import Distilled, distil
 from darksight_core.fit.network.training_rows import TrainingRows
 from darksight_core.fit.probes import make_probes, spread_by_confidence
 from darksight_core.fit.sample import Sample
+from darksight_core.fit.warnings import RowFacts, fit_warnings
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
@@ -66,7 +68,7 @@ _NEVER = 1e30
 
 def fit_bundle(
     predictions: Predictions,
-    out: Path,
+    out: str | Path,
     *,
     config: FitConfig | None = None,
     distil_config: DistilConfig | None = None,
@@ -100,6 +102,7 @@ def fit_bundle(
     context
         Processes, checkpoints and progress; by default one process without checkpoints and reports.
     """
+    out = Path(out)
     config = config or FitConfig()
     context = context or FitContext.alone(len(predictions))
     if config.method == "svd":
@@ -117,7 +120,7 @@ def fit_bundle(
     served = fit.served_points(embedder)
     kde = fit.density(served)
     on_map = fitted.points[fit.fit.where(fit.uniform)]
-    map_figures, stages, refinement = fit.figures(fitted, embedder, on_map, served)
+    map_figures, stages, refinement, as_served = fit.figures(fitted, embedder, on_map, served)
     reference = fit.reference(served)
     manifest = make_manifest(
         predictions.class_names,
@@ -129,6 +132,7 @@ def fit_bundle(
         },
         {
             "map": map_figures.as_dict(),
+            "served": as_served.as_dict(),
             "stages": [asdict(stage) for stage in stages],
             "refinement": list(refinement),
             # How long a stage took is no property of the map: without it the same fit gives the same file.
@@ -138,7 +142,7 @@ def fit_bundle(
             ],
         },
     )
-    version = fit.write(out, embedder, kde, reference, manifest, overwrite=overwrite)
+    version, warnings = fit.write(out, embedder, kde, reference, manifest, as_served, overwrite=overwrite)
     context.checkpoints.done()
     last = stages[-1]
     heldout = None
@@ -160,6 +164,7 @@ def fit_bundle(
         columns=embedder.columns,
         student=embedder.student,
         reference=reference,
+        warnings=warnings,
     )
 
 
@@ -273,8 +278,8 @@ class _Fit:
 
     def figures(
         self, fitted: MapFit, embedder: Embedder, on_map: Floats, served: Floats
-    ) -> tuple[Fidelity, tuple[StageFigures, ...], tuple[float, ...]]:
-        """Fidelity of the map, figures of each stage, and KL_sym after each Newton step."""
+    ) -> tuple[Fidelity, tuple[StageFigures, ...], tuple[float, ...], Fidelity]:
+        """Fidelity of the map, figures of each stage, KL_sym after each Newton step, and fidelity as served."""
         shard, rng = self.context.shard, np.random.default_rng(self.config.seed)
         measure = Measurements(self.predictions.probs, self.mapped, fitted, self.config, self.context.report)
         labels = labels_among(self.predictions.labels, self.columns)
@@ -284,8 +289,9 @@ class _Fit:
         fit = shard.select(self.uniform.numbers[_draw(np.arange(self.uniform.total), most, rng)])
         held = shard.select(_draw(np.sort(np.concatenate([self.split.calibrate, self.split.test])), most, rng))
         where = self.uniform.where(fit)
-        stages, refinement = measure.stages(fit, held, embedder, on_map[where], served[where])
-        return measure.fidelity(self.uniform, on_map, labels), stages, refinement
+        return measure.fidelity(self.uniform, on_map, labels), *measure.stages(
+            fit, held, embedder, on_map[where], served[where]
+        )
 
     def reference(self, served: Floats) -> Reference:
         """Points to show on the map, drawn from the rows of all processes."""
@@ -305,10 +311,11 @@ class _Fit:
         kde: Kde,
         reference: Reference,
         manifest: dict[str, object],
+        as_served: Fidelity,
         *,
         overwrite: bool,
-    ) -> str:
-        """Fit the outlier score, calibrate it and write the bundle on the first process; its version."""
+    ) -> tuple[str, tuple[str, ...]]:
+        """Fit the outlier score, calibrate it and write the bundle on the first process; its version and warnings."""
         group, probs, uniform = self.context.group, self.predictions.probs, self.uniform
         drawn = draw_known(uniform.total, self.config.seed)
         known = uniform.pick(probs[uniform.own], drawn)
@@ -317,10 +324,12 @@ class _Fit:
         known_labels = uniform.pick(labels[uniform.own], drawn)
         held_labels = group.pick(labels, self.context.shard.rows.start, self.split.calibrate)
         hashes = group.gather(self.predictions.row_hashes())
-        top = uniform.gather(probs[uniform.own].max(axis=1))
-        probe_rows = uniform.pick(probs[uniform.own], spread_by_confidence(top))
+        own = probs[uniform.own]
+        probe_rows = uniform.pick(own, spread_by_confidence(uniform.gather(own.max(axis=1))))
         # Rows drawn by entropy would look like a leak: equal rows among them are not spread by chance.
         sketched = (uniform.numbers, self.split.calibrate, self.split.test)
+        splits = SplitSketches(*(RowSketch.of(hashes[rows]) for rows in sketched))
+        facts = RowFacts.of(own, splits.fit.n_distinct, uniform.gather)
 
         def make() -> Arrays:
             outlier_score = OutlierScore.fit(log_probs(known))
@@ -331,6 +340,8 @@ class _Fit:
                 accuracy_model = fit_accuracy_model(
                     known, known_labels, held, held_labels, calibration.p_value(scores), seed=self.config.seed
                 )
+            has_place = embedder.starts.has_class
+            warnings = fit_warnings(facts, calibration, as_served, self.predictions.class_names, has_place)
             bundle = Bundle(
                 embedder=embedder,
                 kde=kde,
@@ -338,14 +349,15 @@ class _Fit:
                 calibration=calibration,
                 reference=reference,
                 probes=make_probes(embedder, kde, outlier_score, probe_rows).ranked(calibration),
-                splits=SplitSketches(*(RowSketch.of(hashes[rows]) for rows in sketched)),
-                manifest=manifest,
+                splits=splits,
+                manifest={**manifest, "warnings": list(warnings)},
                 accuracy_model=accuracy_model,
             )
-            version = write_bundle(out, bundle, overwrite=overwrite)
-            return {"version": np.frombuffer(version.encode(), dtype=np.uint8)}
+            texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
+            return {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}
 
-        return group.broadcast(make)["version"].tobytes().decode()
+        made = {name: text.tobytes().decode() for name, text in group.broadcast(make).items()}
+        return made["version"], tuple(json.loads(made["warnings"]))
 
     def _tempered(self, rows: RowSet) -> NDArray[np.float32]:
         """Rows (n, K) of a set that this process has, at the map's temperature."""

@@ -13,8 +13,13 @@ So if the reject score is chosen or learned, a third of the rows is drawn by see
 certified on the others. The first third also provides the thresholds to be tested, which makes the certificate exact
 for any score.
 
+Labels that choose are missing where they certify, and the choice seldom pays. So `auto` is max-softmax on all rows,
+unless there are `CHOICE_ROWS` rows. For an accuracy, two thresholds are then certified: of max-softmax on all rows with
+δ_1 = 0.9 δ, and of a chosen score with δ_2 = 0.1 δ. Both hold with probability 1 - δ_1 - δ_2, so the one that accepts
+more rows may be taken.
+
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
-labels would be needed.
+labels would be needed and which target they would support (`attainable`).
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
@@ -48,10 +54,12 @@ Bools: TypeAlias = NDArray[np.bool_]
 CHOICE_SHARE = 1.0 / 3.0
 """Share of the rows that choose or learn the reject score; the others certify it."""
 
-CHOICE_ROWS = 100
+CHOICE_ROWS = 3_000
 """Labelled rows below which the score is not chosen: it is max-softmax, and all rows certify."""
 
 _DELTA = 0.05
+# Share of delta for a score that is not max-softmax: the less, the more labels are left to max-softmax.
+_CHOICE_DELTA = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +160,11 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
         raise ConfigError("a gate is certified on at least one row, and all rows must be valid")
     outlier = None if targets.alpha is None else cutoff(calibration_rows, targets.alpha, targets.delta)
     gate = Gate(outlier=outlier if outlier is not None and outlier.feasible else None)
-    choice, certifying, reject = None, rows, None
-    choosing = None
-    if targets.rejects:
-        choosing, certifying = _split(rows, targets)
-        usual = None if choosing is None else choosing.take(~_flags(gate, choosing))
-        proposal, choice = _propose(gate, targets, usual)
-        threshold = _threshold(proposal, certifying, targets, usual)
-        gate = replace(proposal, threshold=threshold.value) if threshold.feasible else gate
-        reject = _reject_part(threshold, proposal, choice, certifying)
+    found = _reject_rule(gate, rows, targets) if targets.rejects else None
+    certifying = rows if found is None else found.certifying
+    reject = None if found is None else _reject_part(found)
+    if found is not None and found.threshold.feasible:
+        gate = replace(found.gate, threshold=found.threshold.value)
     observed = _observed(gate, certifying)
     if reject is not None:
         # Of the whole gate: the threshold alone does not count the outliers.
@@ -171,14 +175,14 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
             **rows.fingerprint(),
             "errors": None if rows.errors is None else int(rows.errors.sum()),
             "seed": targets.seed,
-            "choosing": 0 if choosing is None else len(choosing),
+            "choosing": len(rows) - len(certifying),
             "certifying": len(certifying),
         },
         "outlier": None if outlier is None else _outlier_part(outlier, rows),
         "reject": reject,
         "observed": observed,
     }
-    return Certification(gate, certificate, choice)
+    return Certification(gate, certificate, None if found is None else found.choice)
 
 
 def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
@@ -203,15 +207,55 @@ def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _RejectRule:
+    """A gate with a reject score, its threshold, the rows that certify it, and how the score was chosen."""
+
+    gate: Gate
+    threshold: Threshold
+    certifying: ScoredPredictions
+    choice: ScoreChoice | None
+
+
+def _reject_rule(gate: Gate, rows: ScoredPredictions, targets: Targets) -> _RejectRule:
+    """The rule on confidence beside the outlier rule of a gate."""
+    delta = targets.delta or _DELTA
+    if targets.score != "auto":
+        return _certified(gate, rows, targets, delta)
+    _check_labels(rows, targets)
+    plain = replace(targets, score="msp")
+    if len(rows) < CHOICE_ROWS:
+        return _certified(gate, rows, plain, delta)
+    if targets.accuracy is None:
+        return _certified(gate, rows, targets, delta)
+    tried = _certified(gate, rows, targets, _CHOICE_DELTA * delta)
+    best = _certified(gate, rows, plain, (1.0 - _CHOICE_DELTA) * delta)
+    if tried.threshold.coverage > best.threshold.coverage:
+        best = tried
+    assert tried.choice is not None
+    choice = replace(tried.choice, chosen=str(best.gate.reject_score))
+    return replace(best, threshold=replace(best.threshold, delta=delta), choice=choice)
+
+
+def _certified(gate: Gate, rows: ScoredPredictions, targets: Targets, delta: float) -> _RejectRule:
+    """The rule that is certified with this delta, for the given score or one that a third of the rows chooses."""
+    choosing, certifying = _split(rows, targets)
+    usual = None if choosing is None else choosing.take(~_flags(gate, choosing))
+    proposal, choice = _propose(gate, targets, usual)
+    return _RejectRule(proposal, _threshold(proposal, certifying, targets, usual, delta), certifying, choice)
+
+
+def _check_labels(rows: ScoredPredictions, targets: Targets) -> None:
+    if rows.errors is None:
+        text = f"score {targets.score} needs labels, and these rows have none; give another score, such as msp"
+        raise ConfigError(text, score=targets.score)
+
+
 def _split(rows: ScoredPredictions, targets: Targets) -> tuple[ScoredPredictions | None, ScoredPredictions]:
     """Rows that choose or learn the score, None if it is given, and rows that certify."""
     if targets.score not in ("auto", "learned"):
         return None, rows
-    if rows.errors is None:
-        text = f"score {targets.score} needs labels, and these rows have none; give another score, such as msp"
-        raise ConfigError(text, score=targets.score)
-    if targets.score == "auto" and len(rows) < CHOICE_ROWS:
-        return None, rows
+    _check_labels(rows, targets)
     order = np.random.default_rng(targets.seed).permutation(len(rows))
     first = math.floor(CHOICE_SHARE * len(rows))
     if first < MIN_ROWS:
@@ -222,7 +266,7 @@ def _split(rows: ScoredPredictions, targets: Targets) -> tuple[ScoredPredictions
 def _propose(gate: Gate, targets: Targets, usual: ScoredPredictions | None) -> tuple[Gate, ScoreChoice | None]:
     """The gate with its reject score but no threshold yet, and how the score was chosen."""
     if usual is None or usual.errors is None:
-        return replace(gate, reject_score="msp" if targets.score == "auto" else targets.score), None
+        return replace(gate, reject_score=targets.score), None
     choice = None if targets.score != "auto" else choose_score(candidates(usual, seed=targets.seed), usual.errors)
     name = targets.score if choice is None else choice.chosen
     learned = None
@@ -232,29 +276,32 @@ def _propose(gate: Gate, targets: Targets, usual: ScoredPredictions | None) -> t
     return replace(gate, reject_score=name, learned=learned), choice
 
 
-def _threshold(gate: Gate, rows: ScoredPredictions, targets: Targets, usual: ScoredPredictions | None) -> Threshold:
+def _threshold(
+    gate: Gate, rows: ScoredPredictions, targets: Targets, usual: ScoredPredictions | None, delta: float
+) -> Threshold:
     """The loosest threshold that meets the target for rows that pass the outlier rule too."""
     confidence, flagged = _confidence(gate, rows), _flags(gate, rows)
     if targets.coverage is not None:
-        return _threshold_by_coverage(confidence, flagged, targets.coverage, has_outliers=gate.outlier is not None)
+        found = _threshold_by_coverage(confidence, flagged, targets.coverage, has_outliers=gate.outlier is not None)
+        return found if found.feasible else replace(found, attainable=attainable_coverage(flagged))
     if rows.errors is None:
         raise ConfigError("a target accuracy or a bound on undetected failures needs labels, and these rows have none")
     if targets.undetected is not None:
-        return threshold_by_joint_risk(confidence, rows.errors & ~flagged, targets.undetected)
+        wrong = rows.errors & ~flagged
+        found = threshold_by_joint_risk(confidence, wrong, targets.undetected)
+        return found if found.feasible else replace(found, attainable=attainable_risk(confidence, wrong))
     assert targets.accuracy is not None
     passed = ~flagged
     if not passed.any():
         raise ConfigError("the outlier rule rejects every row, so there is no row to certify an accuracy on")
-    found = threshold_by_accuracy(
-        confidence[passed],
-        rows.errors[passed],
-        targets.accuracy,
-        delta=_DELTA if targets.delta is None else targets.delta,
-        reference=None if usual is None else _confidence(gate, usual),
-    )
-    if found.labels_needed is None:
+    confidence, wrong = confidence[passed], rows.errors[passed]
+    reference = None if usual is None else _confidence(gate, usual)
+    found = threshold_by_accuracy(confidence, wrong, targets.accuracy, delta=delta, reference=reference)
+    if found.feasible:
         return found
-    return replace(found, labels_needed=math.ceil(found.labels_needed / float(passed.mean())))
+    needed = None if found.labels_needed is None else math.ceil(found.labels_needed / float(passed.mean()))
+    instead = attainable_accuracy(confidence, wrong, targets.accuracy, delta, reference)
+    return replace(found, labels_needed=needed, attainable=instead)
 
 
 def _threshold_by_coverage(confidence: Floats, flagged: Bools, coverage: float, *, has_outliers: bool) -> Threshold:
@@ -290,13 +337,13 @@ def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
         "p_value": outlier.p_value,
         "feasible": outlier.feasible,
         "rows_needed": None if outlier.feasible else outlier.rows_needed,
+        "attainable": None if outlier.feasible else attainable_alpha(outlier.n, outlier.delta),
         "observed": float(outlier.flags(rows.scores.p_value).mean()),
     }
 
 
-def _reject_part(
-    threshold: Threshold, gate: Gate, choice: ScoreChoice | None, certifying: ScoredPredictions
-) -> dict[str, Any]:
+def _reject_part(found: _RejectRule) -> dict[str, Any]:
+    threshold = found.threshold
     words = {
         "coverage": f"at least {threshold.promised:.6g} of rows are accepted, on average over calibrations",
         "accuracy": f"at least {threshold.promised:.6g} of accepted rows are right, with confidence "
@@ -309,10 +356,10 @@ def _reject_part(
     return {
         "promise": words[threshold.kind],
         **facts,
-        "score": gate.reject_score,
+        "score": found.gate.reject_score,
         "threshold": value if threshold.feasible else None,
-        "chosen_by": None if choice is None else choice.as_dict(),
-        "sha256": certifying.fingerprint()["sha256"],
+        "chosen_by": None if found.choice is None else found.choice.as_dict(),
+        "sha256": found.certifying.fingerprint()["sha256"],
     }
 
 

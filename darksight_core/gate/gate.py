@@ -3,11 +3,14 @@
     INVALID          the row is not on the simplex
     OUTLIER          p-value <= k / (n + 1): unusual, at a stated false-alarm rate
     UNSCORED         the p-value or the reject score is missing
-    LOW_CONFIDENCE   reject score <= threshold: probably wrong, by a certified threshold
+    LOW_CONFIDENCE   reject score < threshold: probably wrong, by a certified threshold
     REGION           inside a region of the map that an analyst has marked
 
 `RULES` is this list. A row gets the first reason that applies to it, and a row without a reason is accepted. A stricter
 gate, or one with an additional rule, accepts a subset of the rows.
+
+A reject score within a millionth of the threshold equals it and is accepted; see `guarantees.risk_curve`. So rows that
+tie with the threshold get the same decision from numpy, from compiled code and from stored float32 columns.
 
 With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
 still says UNSCORED.
@@ -27,6 +30,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import Cutoff
+from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import Region, inside_any
 from darksight_core.scored import Decision, Reason, ScoredBatch
 from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
@@ -37,6 +41,7 @@ from darksight_core.simplex import Floats
 __all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Gate", "accepted_reasons"]
 
 _COLUMNS = ("log_density", "log_kde", "outlier_score")
+_RULE = "accept iff score >= threshold"
 
 LOGIT_SCORES = tuple(LOGIT_FUNCTIONS)
 """Reject scores that need the logits of every row."""
@@ -75,7 +80,7 @@ class Gate:
     reject_score
         One of `REJECT_SCORES`; None for no rule on confidence.
     threshold
-        Reject if reject score <= threshold; -inf accepts every finite score.
+        Reject if reject score < threshold; -inf accepts every score.
     learned
         The model of the reject score "learned".
     fail_open
@@ -102,6 +107,11 @@ class Gate:
             raise ConfigError('the reject score "learned" needs a learned model, and other scores must have none')
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
             raise ConfigError(f"rank of the outlier rule is {self.outlier.rank}; it must be from 1 to {self.outlier.n}")
+
+    @property
+    def lowest_accepted(self) -> float:
+        """The reject score below which rows are rejected: the threshold, less a tie."""
+        return float(lowest_accepted(self.threshold))
 
     def reject_scores(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> Floats:
         """The score that is compared with `threshold`, (n,); parameters as in `decide`."""
@@ -140,7 +150,7 @@ class Gate:
                 found = self.reject_scores(log_pi, scores, logits=logits)
             np.copyto(confidence, found, where=scores.valid)
             unscored |= np.isnan(confidence)
-            applies[Reason.LOW_CONFIDENCE] = confidence <= self.threshold
+            applies[Reason.LOW_CONFIDENCE] = confidence < self.lowest_accepted
         reason = np.full(len(scores), Reason.NONE, dtype=np.int8)
         for rule in reversed(RULES):
             if rule in applies:
@@ -192,7 +202,7 @@ class Gate:
             else {
                 "score": self.reject_score,
                 "threshold": str(self.threshold) if math.isinf(self.threshold) else self.threshold,
-                "rule": "accept iff score > threshold",
+                "rule": _RULE,
                 "learned": None if self.learned is None else self.learned.settings(),
             },
             "fail_open": self.fail_open,
@@ -215,6 +225,8 @@ class Gate:
             regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
             if reject is None:
                 return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
+            if reject["rule"] != _RULE:
+                raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
             return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions)
         except KeyError as missing:

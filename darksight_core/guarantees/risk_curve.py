@@ -1,8 +1,12 @@
 """Risk-coverage curves: what a threshold on a score accepts, and how often the accepted rows are wrong.
 
-A row is accepted if its score is above the threshold, so rows of equal score are accepted or rejected together. A curve
-therefore has points at distinct scores only; between two of them it is what rejecting a random part of the tied rows
-would give.
+A row is accepted if its score is at or above the threshold, so rows of equal score are accepted or rejected together. A
+curve therefore has points at distinct scores only; between two of them it is what rejecting a random part of the tied
+rows would give.
+
+Equal means equal up to `TIE`: numpy, compiled code and float32 columns round the score of the same row differently, and
+the decision on a row that ties with the threshold must not depend on that. `lowest_accepted` is the number that every
+implementation compares scores with.
 
     coverage        share of rows accepted
     selective risk  share of the accepted rows that are wrong
@@ -22,7 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
-__all__ = ["Counts", "RankedRows", "RiskCurve", "check_scores", "risk_curve"]
+__all__ = ["TIE", "Counts", "RankedRows", "RiskCurve", "check_scores", "lowest_accepted", "risk_curve"]
+
+TIE = 1e-6
+"""Relative difference up to which a score equals a threshold; float32 rounds by 6e-8, compiled code by 1e-12."""
+
+# Near zero rounding errors are absolute, so the difference does not shrink further below this threshold.
+_NEAR_ZERO = 1e-5
 
 Counts: TypeAlias = NDArray[np.int64]
 
@@ -34,7 +44,7 @@ class RiskCurve:
     Parameters
     ----------
     threshold
-        Accept if score > threshold, (m,); the last is -inf and accepts all rows.
+        Accept if score >= threshold, (m,); the last is -inf and accepts all rows.
     coverage, selective_risk, joint_risk
         As in the module docstring, (m,).
     """
@@ -48,6 +58,17 @@ class RiskCurve:
     def accuracy(self) -> Floats:
         """Accuracy of the accepted rows, (m,); against `coverage` it is the paper's accuracy-data plot."""
         return 1.0 - self.selective_risk
+
+
+def lowest_accepted(thresholds: ArrayLike) -> Floats:
+    """The lowest score that equals each threshold up to `TIE`: a row is rejected if its score is below it.
+
+    >>> float(lowest_accepted(2.0)), float(lowest_accepted(-np.inf))
+    (1.999998, -inf)
+    """
+    value = np.asarray(thresholds, dtype=np.float64)
+    lowered: Floats = value - TIE * np.maximum(np.abs(value), _NEAR_ZERO)
+    return np.where(np.isfinite(value), lowered, value)
 
 
 def risk_curve(scores: ArrayLike, errors: ArrayLike) -> RiskCurve:
@@ -97,13 +118,19 @@ class RankedRows:
         return cls(wrong[order], starts, ranked[starts])
 
     def thresholds(self) -> Floats:
-        """Threshold that accepts each distinct score and all higher ones, (m,)."""
-        return np.append(self.values[1:], -np.inf)
+        """Threshold that accepts each distinct score and all higher ones, (m,); the last also accepts lower ones."""
+        return np.append(self.values[:-1], -np.inf)
 
     def accepted(self) -> tuple[Counts, Counts]:
         """Numbers of rows and of errors accepted down to each distinct score, (m,) each."""
         ends = np.append(self.starts[1:], len(self.wrong))
         return ends.astype(np.int64), np.cumsum(self.wrong)[ends - 1]
+
+    def accepted_by(self, thresholds: Floats) -> tuple[Counts, Counts]:
+        """Numbers of rows and of errors that thresholds (t,) accept, (t,) each."""
+        rows, errors = (np.append(0, counts) for counts in self.accepted())
+        last = np.searchsorted(-self.values, -lowest_accepted(thresholds), side="right")
+        return rows[last], errors[last]
 
 
 def check_scores(scores: ArrayLike, errors: ArrayLike | None = None) -> tuple[Floats, NDArray[np.bool_]]:

@@ -1,7 +1,10 @@
 """Thresholds on a reject score with a guarantee for new rows, and how many labels they need.
 
-A row is accepted if its score is above the threshold. Choosing the loosest threshold whose *measured* risk meets a
-target misses that target about every other time, because it picks the luckiest of all thresholds. Guaranteed are:
+A row is accepted if its score is at or above the threshold, which is the score of some row. Rows that tie with it are
+all accepted, so a score of few values has feasible thresholds too (`risk_curve` says what a tie is).
+
+Choosing the loosest threshold whose *measured* risk meets a target misses that target about every other time, because
+it picks the luckiest of all thresholds. Guaranteed are:
 
     threshold_by_coverage     E[coverage] >= c                       needs no labels
     threshold_by_accuracy     P(selective accuracy >= a) >= 1 - δ    Learn-then-Test
@@ -23,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
-from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores
+from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores, lowest_accepted
 from darksight_core.json_record import JsonRecord
 from darksight_core.simplex import Floats
 
@@ -44,7 +47,7 @@ class Threshold(JsonRecord):
     Parameters
     ----------
     value
-        Accept if score > value; inf, which accepts nothing, if infeasible.
+        Accept if score >= value; inf, which accepts nothing, if infeasible.
     kind
         What is guaranteed.
     promised
@@ -64,9 +67,11 @@ class Threshold(JsonRecord):
         would not help, because the error rate is above the target at every threshold.
     detail
         Further numbers, which depend on the kind.
+    attainable
+        If infeasible, a weaker target that these rows support; see `darksight_core.gate.attainable`.
     """
 
-    rule: ClassVar[str] = "accept iff score > value"
+    rule: ClassVar[str] = "accept iff score >= value"
 
     value: float
     kind: Kind
@@ -78,6 +83,7 @@ class Threshold(JsonRecord):
     feasible: bool
     labels_needed: int | None
     detail: dict[str, float | int | str]
+    attainable: float | None = None
 
 
 def threshold_by_coverage(scores: ArrayLike, coverage: float) -> Threshold:
@@ -104,8 +110,7 @@ def threshold_by_coverage(scores: ArrayLike, coverage: float) -> Threshold:
     k = math.floor((1.0 - coverage) * (n + 1) + _ROUNDING)
     value, low = -math.inf, 1.0
     if k > 0:
-        # Rows that tie with the k-th score must be accepted; otherwise a plateau of scores could reject all rows.
-        value = float(np.nextafter(np.partition(confidence, k - 1)[k - 1], -np.inf))
+        value = float(np.partition(confidence, k - 1)[k - 1])
         low = float(beta_quantile(0.05, n + 1 - k, k))
     return Threshold(
         value=value,
@@ -114,7 +119,7 @@ def threshold_by_coverage(scores: ArrayLike, coverage: float) -> Threshold:
         delta=None,
         n=n,
         errors_accepted=None,
-        coverage=float((confidence > value).mean()),
+        coverage=float((confidence >= lowest_accepted(value)).mean()),
         feasible=True,
         labels_needed=None,
         detail={"expected_coverage": 1.0 - k / (n + 1), "coverage_low_5_percent": low},
@@ -146,12 +151,11 @@ def threshold_by_accuracy(
     *With `reference`*, scores of other rows, the thresholds are quantiles of these scores. They are fixed in advance, k
     given m is binomial, and the guarantee holds for every distribution.
 
-    *Without it* the thresholds are ranks of the rows themselves. Given the score at a rank, the m rows above it are
-    independent draws, so each p is valid on its own. But which threshold is the first with too high a risk then depends
-    on the scores. The guarantee still holds exactly if the score is continuous and, once the selective risk has passed
-    r, rows at lower scores err at a rate of at least r: rows between the true threshold and the tested one then err at
-    a higher rate, so k is stochastically no smaller than Bin(m, r). For a score without this property, pass
-    `reference`.
+    *Without it* the thresholds are scores of the rows themselves. Given the m-th highest score, the rows above it are
+    independent draws. But which threshold is the first with too high a risk then depends on the scores. The guarantee
+    still holds exactly if the score is continuous and, once the selective risk has passed r, rows at lower scores err
+    at a rate of at least r: the m-th row, and rows between the true threshold and the tested one, then err at such a
+    rate, so k is stochastically no smaller than Bin(m, r). For a score without this property, pass `reference`.
 
     Parameters
     ----------
@@ -168,16 +172,11 @@ def threshold_by_accuracy(
     risk = _allowed_risk(accuracy, delta)
     levels = np.array(_levels(len(wrong), risk, delta), dtype=np.int64)
     ranked = RankedRows.of(confidence, wrong)
-    accepted, cumulated = ranked.accepted()
     if reference is None:
-        last_accepted = np.unique(np.searchsorted(accepted, levels))
-        thresholds = ranked.thresholds()[last_accepted]
+        thresholds = ranked.thresholds()[np.unique(np.searchsorted(ranked.accepted()[0], levels))]
     else:
         thresholds = _quantiles(check_scores(reference)[0], levels, len(wrong))
-        # Index of the last accepted distinct score; -1 if none is accepted.
-        last_accepted = np.searchsorted(-ranked.values, -thresholds) - 1
-    m = np.where(last_accepted < 0, 0, accepted[last_accepted])
-    k = np.where(last_accepted < 0, 0, cumulated[last_accepted])
+    m, k = ranked.accepted_by(thresholds)
     is_certified = binomial_cdf(k, m, risk) <= delta
     passed = len(is_certified) if is_certified.all() else int(np.argmin(is_certified))
     detail: dict[str, float | int | str] = {
@@ -215,9 +214,12 @@ def threshold_by_joint_risk(scores: ArrayLike, errors: ArrayLike, alpha: float) 
     detail: dict[str, float | int | str] = {"errors_allowed": max(allowed, 0)}
     if allowed < 0:
         return _infeasible("joint_risk", alpha, None, ranked, math.ceil(1.0 / alpha - _ROUNDING) - 1, detail)
-    at_errors = np.sort(confidence[wrong])[::-1]
-    value = float(at_errors[allowed]) if allowed < len(at_errors) else -math.inf
-    return _feasible("joint_risk", alpha, None, ranked, value, detail)
+    thresholds = ranked.thresholds()
+    within = np.flatnonzero(ranked.accepted_by(thresholds)[1] <= allowed)
+    if not len(within):
+        # The rows of the highest score, which tie, include too many errors.
+        return _infeasible("joint_risk", alpha, None, ranked, None, detail)
+    return _feasible("joint_risk", alpha, None, ranked, float(thresholds[within[-1]]), detail)
 
 
 @lru_cache(maxsize=64)
@@ -245,8 +247,9 @@ def _quantiles(reference: Floats, levels: Counts, n: int) -> Floats:
     """Thresholds that accept about `levels` of n rows, from the scores of other rows, strict to loose."""
     # The number accepted is random, so request three standard deviations more than needed.
     share = np.minimum((levels + 3.0 * np.sqrt(levels)) / n, 1.0)
-    ranked = np.append(np.sort(reference)[::-1], -np.inf)
-    return np.unique(ranked[np.round(share * len(reference)).astype(np.int64)])[::-1]
+    ranked = np.append(np.sort(reference)[:0:-1], -np.inf)
+    rank = np.maximum(np.round(share * len(reference)).astype(np.int64), 1)
+    return np.unique(ranked[rank - 1])[::-1]
 
 
 def _labels_needed(ranked: RankedRows, risk: float, delta: float) -> int | None:
@@ -275,9 +278,7 @@ def _feasible(
     value: float,
     detail: dict[str, float | int | str],
 ) -> Threshold:
-    accepted, wrong = ranked.accepted()
-    last = int(np.searchsorted(-ranked.values, -value)) - 1
-    k, m = (int(wrong[last]), int(accepted[last])) if last >= 0 else (0, 0)
+    m, k = (int(counts[0]) for counts in ranked.accepted_by(np.array([value])))
     n = len(ranked.wrong)
     return Threshold(value, kind, promised, delta, n, k, m / n, True, None, detail)
 

@@ -34,9 +34,11 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 
-__all__ = ["array_rows", "npy_rows", "npz_rows"]
+__all__ = ["HINT_KIND", "array_rows", "npy_rows", "npz_rows"]
 
-_HINT_KIND = 'If these are logits, pass kind="logits" (--logits on the command line).'
+HINT_KIND = 'If these are logits, pass kind="logits" (--logits on the command line).'
+"""What to do about logits in an array without a name."""
+
 _HINT_ARRAY = "If these are logits, name the array logits."
 
 # A longer text is not a name, and an array of fixed-width texts allocates this much for every row.
@@ -139,6 +141,7 @@ def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, sourc
     column = f"array {name}"
     if len(array.shape) != 1:
         text = f"the array has shape {array.shape}; {name} must have one dimension."
+        text += " Several labels for a row are not supported." if name == "labels" else ""
         raise defect(ArrayShapeError, source, text, column=column)
     if n_rows is not None and array.shape[0] != n_rows:
         text = f"{array.shape[0]} {name} for {n_rows} rows; give one for each row."
@@ -166,7 +169,7 @@ def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
     name = kind or "probs"
     values = _NpyStream(file, n_bytes, source=source, name=name)
     is_logits = kind == "logits"
-    layout = _layout(values, source=source, name=name, is_logits=is_logits, names=None, hint=_HINT_KIND)
+    layout = _layout(values, source=source, name=name, is_logits=is_logits, names=None, hint=HINT_KIND)
     for start in range(0, values.shape[0], chunk_rows):
         yield RawRows(layout, start, values.read(chunk_rows))
 
@@ -218,6 +221,7 @@ def array_rows(
     labels: ArrayLike | None,
     ids: ArrayLike | None,
     class_names: Sequence[str] | None,
+    hint: str,
     chunk_rows: int,
 ) -> Iterator[RawRows]:
     """Rows of arrays in memory, as views if possible."""
@@ -237,7 +241,7 @@ def array_rows(
         text = "the rows differ in length; predictions must have shape (n, K)."
         raise defect(ArrayShapeError, source, text, column=f"array {kind}") from error
     is_logits = kind == "logits"
-    layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=_HINT_KIND)
+    layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=hint)
     raw_labels, raw_ids = vector(labels, "labels"), vector(ids, "ids")
     for start in range(0, len(matrix), chunk_rows):
         chunk = slice(start, start + chunk_rows)

@@ -21,6 +21,7 @@ from darksight_core.predictions.defects import (
     NegativeProbabilityError,
     NotFiniteError,
     NotNumericError,
+    NotSupportedError,
     RowSumError,
     defect,
 )
@@ -44,6 +45,9 @@ Floats32: TypeAlias = NDArray[np.float32]
 
 _TINY = np.finfo(np.float32).tiny
 _BLOCK_VALUES = 1 << 18
+_REGRESSION = "Values of a regression are not supported."
+# Rows that must be off, and the range of their sums, to be taken for multi-label ones: a typing error is neither.
+_LEAST_OFF, _SUM_RANGE = 5, 0.05
 
 
 def _softmax(logits: Floats32) -> Floats32:
@@ -61,7 +65,8 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
     bad = probs < -CLIP
     if bad.any():
         row, column = divmod(int(bad.argmax()), probs.shape[1])
-        text = f"probability is {raw.values[row, column]:g}; probabilities must be >= 0. {layout.logits_hint}"
+        text = f"probability is {raw.values[row, column]:g}; probabilities must be >= 0. "
+        text += f"{layout.logits_hint} {_REGRESSION}"
         raise defect(NegativeProbabilityError, text=text, column=layout.columns[column], **raw.location(row))
     np.maximum(probs, 0.0, out=probs)
     sums = probs.sum(axis=1, dtype=np.float64)
@@ -69,11 +74,23 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
     if (gaps > SUM_LIMIT).any():
         row = int((gaps > SUM_LIMIT).argmax())
         text = f"probabilities sum to {sums[row]:.6g}; the sum must be 1 within {SUM_LIMIT:g}. "
+        if _is_multi_label(probs, sums, gaps):
+            text += "The rows look like separate probabilities of several labels. Multi-label predictions are not "
+            text += "supported: every row must be one distribution over the classes."
+            raise defect(NotSupportedError, text=text, **raw.location(row))
         text += f"Write more decimals or normalise the rows. {layout.logits_hint}"
+        text += f" {_REGRESSION}" if probs.max() > 1.0 + CLIP else ""
         raise defect(RowSumError, text=text, **raw.location(row))
     off = gaps > SUM_EXACT
     probs[off] = probs[off] / sums[off, None]
     return int(off.sum())
+
+
+def _is_multi_label(probs: Floats32, sums: NDArray[np.float64], gaps: NDArray[np.float64]) -> bool:
+    """Whether most rows are probabilities whose sums differ, some of them above one: independent sigmoids."""
+    off = gaps > SUM_LIMIT
+    most = off.sum() >= _LEAST_OFF and off.mean() > 0.5
+    return bool(most and probs.max() <= 1.0 + CLIP and sums.max() > 1.0 + SUM_LIMIT and np.ptp(sums) > _SUM_RANGE)
 
 
 def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predictions:

@@ -32,6 +32,7 @@ __all__ = [
     "NegativeProbabilityError",
     "NotFiniteError",
     "NotNumericError",
+    "NotSupportedError",
     "PickledArrayError",
     "RaggedRowError",
     "RowSumError",
@@ -141,6 +142,12 @@ class RowSumError(PredictionsError):
     """The probabilities of a row do not sum to one."""
 
     code = "predictions_row_sum"
+
+
+class NotSupportedError(PredictionsError):
+    """The rows are not of a classifier that gives each input one class, but of a multi-label one."""
+
+    code = "predictions_not_supported"
 
 
 class LabelLengthError(PredictionsError):

@@ -12,7 +12,7 @@ from typing import get_args
 from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
-from darksight_core.predictions.arrays import array_rows, npy_rows, npz_rows
+from darksight_core.predictions.arrays import HINT_KIND, array_rows, npy_rows, npz_rows
 from darksight_core.predictions.checks import check, gather
 from darksight_core.predictions.defects import (
     DirectoryError,
@@ -98,6 +98,7 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     source: str = "array",
     keep_logits: bool = False,
+    logits_hint: str = HINT_KIND,
 ) -> Predictions:
     """Check arrays by the rules for files; the result shares no memory with them.
 
@@ -117,13 +118,22 @@ def from_arrays(
         Name of the arrays in messages.
     keep_logits
         Whether to keep the logits too.
+    logits_hint
+        What a message tells to do if the values are logits.
 
     >>> from_arrays([[0.0, 0.0]], kind="logits").probs
     array([[0.5, 0.5]], dtype=float32)
     """
     _check_kind(kind)
     rows = array_rows(
-        values, source=source, kind=kind, labels=labels, ids=ids, class_names=class_names, chunk_rows=_READ_ROWS
+        values,
+        source=source,
+        kind=kind,
+        labels=labels,
+        ids=ids,
+        class_names=class_names,
+        hint=logits_hint,
+        chunk_rows=_READ_ROWS,
     )
     return gather(_not_empty(rows, source), keep_logits=keep_logits, progress=None)
 

@@ -61,6 +61,8 @@ def check_labels(raw: RawRows) -> NDArray[np.int64] | None:
             row = int(bad.argmax())
             found = str(labels[row]) or "empty"
             text = f"label is {found}; labels must be {allowed}. Omit all labels if some rows have none."
+            if isinstance(labels, np.ndarray) and kind is LabelValueError and np.isfinite(labels[row]):
+                text += " Fractions, as a regression has, are not supported."
             raise defect(kind, text=text, column=layout.label_column, **raw.location(row))
     return indices.astype(np.int64)
 

@@ -53,7 +53,7 @@ class Layout:
     def __post_init__(self) -> None:
         if len(self.columns) < 2:
             text = f"number of classes is {len(self.columns)}; predictions need at least 2. "
-            text += "A binary classifier needs both columns, 1 - p and p."
+            text += "A binary classifier needs both columns, 1 - p and p. A regression is not supported."
             raise defect(FewClassesError, self.source, text, n_classes=len(self.columns))
         if len(self.class_names) != len(self.columns):
             text = f"{len(self.class_names)} class_names for {len(self.columns)} classes; give one name for each class."

@@ -40,9 +40,6 @@ ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))
 REJECT_SCORES = (None, "msp", "gen", "log_density", "log_kde", "outlier_score")
 """Reject scores that a rule can have; the gate itself decides by the others."""
 
-# Those that are computed here may differ from numpy's by this much of themselves, or of one; measured are 1e-12.
-_COMPUTED, _CLOSE = ("msp", "gen"), 1e-9
-
 
 Results: TypeAlias = tuple[Floats, NDArray[np.int32], NDArray[np.int8]]
 
@@ -102,15 +99,11 @@ class Outlier(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A gate: decision and reason of each outcome, (2, 5), the number of its reject score, and its thresholds.
-
-    `closeness` says how close to the threshold rounding may decide, -1 where it never does.
-    """
+    """A gate: decision and reason of each outcome, (2, 5), the number of its reject score, and its thresholds."""
 
     table: NDArray[np.int8]
     score: int
-    threshold: float
-    closeness: float
+    lowest: float
     p_value: float
 
 
@@ -192,12 +185,10 @@ def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
     """A gate but for its regions, of which the compiled code knows nothing; without a decision all outcomes are 0."""
     reasons = np.array(_REASONS, dtype=np.int8)
     table = np.stack([gate.decisions(reasons), reasons])
-    is_computed = gate.reject_score in _COMPUTED and not math.isinf(gate.threshold)
     rule = Rule(
         table=table if is_decided else np.zeros_like(table),
         score=REJECT_SCORES.index(gate.reject_score),
-        threshold=float(gate.threshold),
-        closeness=_CLOSE * max(1.0, abs(gate.threshold)) if is_computed else -1.0,
+        lowest=gate.lowest_accepted,
         p_value=-math.inf if gate.outlier is None else float(gate.outlier.p_value),
     )
     return _fixed(rule)
@@ -213,7 +204,7 @@ def blank_arguments() -> tuple[Any, ...]:
     start = Start(longs, cube, flat, single, network_above=0.0)
     density = Density(longs, table, table, single, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
     outlier = Outlier(single, cube, cube, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
-    rule = Rule(table.astype(np.int8), score=0, threshold=0.0, closeness=0.0, p_value=0.0)
+    rule = Rule(table.astype(np.int8), score=0, lowest=0.0, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
     return (table, table, *blank_results(0), model, _fixed(rule))
 

@@ -33,7 +33,7 @@ class Kernel:
     """The compiled kernel of this process, once it is there; `score_rows` is None until then."""
 
     def __init__(self) -> None:
-        self.score_rows: Callable[..., int] | None = None
+        self.score_rows: Callable[..., None] | None = None
         self.on_event: Callable[[str], None] = lambda event: None
         """Called in another thread with "compiling", before a compilation that takes long, and with "loaded"."""
         self._start = threading.Lock()

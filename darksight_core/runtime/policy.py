@@ -2,9 +2,9 @@
 
     probs -> Scorer.score -> Gate.decide        as one pass of the compiled kernel, once it is loaded
 
-The decisions are those of `Gate.decide` on the same scores, without exception: reject scores of the compiled code
-differ from numpy's by rounding alone, so the gate itself decides on rows that close to the threshold. That matters
-because a threshold is the score of some row, and classifiers give thousands of rows that are equal.
+The decisions are those of `Gate.decide`. Scores of the compiled code differ from numpy's by rounding, and a threshold
+is the score of some row, of which classifiers give thousands that are equal. Both accept these rows, because scores
+that close to the threshold equal it; see `Gate.lowest_accepted`.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class ScoringPolicy:
         rows, kernel = self.scorer.read(probs), self.scorer.kernel
         if kernel is None or self._rule is None:
             return self._score_by_parts(rows, logits)
-        batch, close = self.scorer.run(kernel, rows, self._rule)
-        if close:
-            self._decide_close(rows, batch, self._rule.closeness)
+        batch = self.scorer.run(kernel, rows, self._rule)
         self.gate.reject_inside(batch)
         return batch
 
@@ -83,11 +81,10 @@ class ScoringPolicy:
         probs, kernel = np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs), self.scorer.kernel
         if rows == 1 and kernel is not None and self._rule is not None and not self.gate.regions:
             # Most calls have one row, and then arrays take longer than the row.
-            (results, predicted, outcomes), close = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
-            if not close:
-                found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), *outcomes[:, 0].tolist()))
-                if found is not None:
-                    return found
+            results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
+            found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), *outcomes[:, 0].tolist()))
+            if found is not None:
+                return found
         return ResultBlock.of(self.score(probs))
 
     def unscored(self, n: int) -> ScoredBatch:
@@ -107,10 +104,3 @@ class ScoringPolicy:
         batch = self.scorer.score(rows)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return self.gate.decide(log_probs(rows), batch, logits=given)
-
-    def _decide_close(self, rows: Floats, batch: ScoredBatch, closeness: float) -> None:
-        """Let the gate decide on the rows that are close to its threshold."""
-        near = np.flatnonzero(np.abs(batch.confidence - self.gate.threshold) <= closeness)
-        decided = self.gate.decide(log_probs(rows[near]), batch.take(near))
-        for name in ("confidence", "decision", "reason"):
-            getattr(batch, name)[near] = getattr(decided, name)

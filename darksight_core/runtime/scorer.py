@@ -122,7 +122,7 @@ class Scorer:
         return self.kernel is not None
 
     @property
-    def kernel(self) -> Callable[..., int] | None:
+    def kernel(self) -> Callable[..., None] | None:
         """The compiled kernel once it is loaded, unless it is not to be used."""
         return KERNEL.score_rows if self._may_compile else None
 
@@ -153,7 +153,7 @@ class Scorer:
         """
         rows, kernel = self.read(probs), self.kernel
         if kernel is not None:
-            return self.run(kernel, rows, _UNDECIDED)[0]
+            return self.run(kernel, rows, _UNDECIDED)
         started = time.thread_time()
         batch = ScoredBatch.unscored(len(rows))
         for start in range(0, len(rows), CHUNK):
@@ -164,13 +164,14 @@ class Scorer:
             self.start_compiling()
         return batch
 
-    def run(self, kernel: Callable[..., int], rows: Floats, rule: Rule) -> tuple[ScoredBatch, int]:
-        """Rows scored and decided by the compiled kernel, and how many are close to the threshold."""
-        (results, predicted, outcomes), close = self.run_raw(kernel, rows, rule)
+    def run(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> ScoredBatch:
+        """Rows scored and decided by the compiled kernel."""
+        results, predicted, outcomes = self.run_raw(kernel, rows, rule)
         batch: Any = ScoredBatch  # mypy does not count the rows of an array
-        return batch(results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0), close
+        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0)
+        return scored
 
-    def run_raw(self, kernel: Callable[..., int], rows: Floats, rule: Rule) -> tuple[Results, int]:
+    def run_raw(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> Results:
         """The same as arrays: float64 results (9, n), classes (n,), and decisions over reasons (2, n)."""
         mapped = _WHOLE
         if not self.embedder.is_whole:
@@ -178,7 +179,8 @@ class Scorer:
             with np.errstate(all="ignore"):
                 mapped = np.ascontiguousarray(self.embedder.shown(log_probs(rows)))
         results = blank_results(len(rows))
-        return results, kernel(rows, mapped, *results, self.model, rule)
+        kernel(rows, mapped, *results, self.model, rule)
+        return results
 
     def read(self, probs: ArrayLike) -> Floats:
         """A private float64 copy of the rows, in C order; ShapeError if they are none."""

@@ -5,7 +5,7 @@
 is the area under the generalised risk-coverage curve: the probability that a row is wrong and ranked above another row
 (lower is better). It is a mean over pairs of rows, so the contribution of each row gives the standard error of a
 difference between two scores in closed form. A paired bootstrap converges to the same value, with noise: here two equal
-scores differ by exactly zero.
+scores differ by exactly zero. Scores are compared as float32, so that rounding does not order rows that tie.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def choose_score(candidates: Mapping[str, Floats], errors: ArrayLike, baseline: 
 
 def _pair_means(scores: Floats, wrong: Floats) -> Floats:
     """Mean over j of the two pairs (i, j) and (j, i) in AUGRC, (n,)."""
-    _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, group, counts = np.unique(scores.astype(np.float32), return_inverse=True, return_counts=True)
     errors = np.bincount(group, weights=wrong)
     below = np.cumsum(counts) - 0.5 * counts
     above = errors.sum() - np.cumsum(errors) + 0.5 * errors

@@ -28,8 +28,12 @@ _FILES = (
     "mnist_paper", "mnist_lenet", "cifar10_resnet20", "cifar10_resnet56", "cifar10_vgg16", "cifar100_resnet56",
     "news20", "imdb",
 )  # fmt: skip
-_PARTS = ("fidelity", "pace", "density", "bundle", "process", "cold")
+_PARTS = ("fidelity", "sweep", "pace", "density", "bundle", "process", "cold")
 _ROWS = 4_096
+# Segments between rows, and steps on each.
+_SEGMENTS, _STEPS = 300, 400
+# KL_sym below which there is nothing to compare: two classes are reproduced exactly.
+_NOTHING = 1e-9
 
 PROBE = """
 import resource, sys, time
@@ -84,6 +88,18 @@ class Bundles:
             self._reports[name] = fit_bundle(self.sets[name], out, shares=(0.5, 0.25, 0.25))
         return self._reports[name]
 
+    def part(self, name: str, columns: tuple[int, ...]) -> tuple[Any, Any]:
+        """A scorer of some classes of a data set, and its rows: those of these classes, over them alone."""
+        from darksight_core.fit.pipeline import fit_bundle
+        from darksight_core.predictions import from_arrays
+        from darksight_core.runtime.scorer import Scorer
+
+        probs = self.sets[name].probs
+        probs = probs[np.isin(probs.argmax(axis=1), columns)][:, list(columns)]
+        out = self._folder / f"{name}-{len(columns)}.safetensors"
+        fit_bundle(from_arrays(probs / probs.sum(axis=1, keepdims=True)), out, shares=(0.5, 0.25, 0.25))
+        return Scorer.load(out), probs / probs.sum(axis=1, keepdims=True)
+
     def typical(self) -> list[str]:
         """One data set for each number of classes, the smallest and the largest."""
         by_classes = sorted(self.sets, key=lambda name: self.sets[name].n_classes)
@@ -101,8 +117,8 @@ def fidelity(bundles: Bundles) -> results.Table:
             (
                 name, predictions.n_classes, exact.heldout_kl_sym, served.heldout_kl_sym, network.heldout_kl_sym,
                 " ".join(f"{value:.4g}" for value in report.refinement),
-                f"{served.heldout_kl_sym / exact.heldout_kl_sym:.4f}",
-                f"{served.heldout_kl_sym / exact.fit_kl_sym:.3f}",
+                *(f"{served.heldout_kl_sym / solved:.4f}" if solved > _NOTHING else "both are 0"
+                  for solved in (exact.heldout_kl_sym, exact.fit_kl_sym)),
                 f"{100 * served.heldout_agree:.2f}%",
             )
         )  # fmt: skip
@@ -110,6 +126,41 @@ def fidelity(bundles: Bundles) -> results.Table:
     header = (
         "rows", "K", "each row solved", "served", "f_p alone", "served, after 0 to 5 steps", "served / solved",
         "served / fitted rows", "agree",
+    )  # fmt: skip
+    return results.Table(header, rows)
+
+
+def sweep(bundles: Bundles) -> results.Table:
+    """How far a point moves while a row moves along a segment between two rows of different classes."""
+    rows = []
+    name = bundles.typical()[0]
+    for columns in ((3, 5), (0, 3, 5), tuple(range(bundles.sets[name].n_classes))):
+        scorer, probs = bundles.part(name, columns)
+        low, high = np.quantile(scorer.score(probs).points, [0.005, 0.995], axis=0)
+        width, rng = float((high - low).max()), np.random.default_rng(0)
+        first, last = rng.permutation(probs)[:_SEGMENTS], rng.permutation(probs)[:_SEGMENTS]
+        apart = first.argmax(axis=1) != last.argmax(axis=1)
+        share = np.linspace(0.0, 1.0, _STEPS + 1)[:, None]
+        moves, falls = [], 0
+        for start, end in zip(first[apart].astype(np.float64), last[apart].astype(np.float64), strict=True):
+            points = scorer.score((1.0 - share) * start + share * end).points
+            step = 0.5 * np.abs(end - start).sum() / _STEPS
+            moves.append(np.hypot(*np.diff(points, axis=0).T) / width / step)
+            falls += int((np.diff(points[:, 0]) * np.sign(end[-1] - start[-1]) < -1e-6).sum())
+        each = np.array(moves)
+        inner = each[:, _STEPS // 20 : -_STEPS // 20]
+        rows.append(
+            (
+                name, len(columns), len(each), *(f"{np.quantile(each, q):.1f}" for q in (0.5, 0.99)),
+                f"{each.max():.1f}", f"{inner.max():.1f}", f"{100 * (inner > 0.1 * _STEPS).any(axis=1).mean():.1f}%",
+                falls if len(columns) == 2 else None,
+            )
+        )  # fmt: skip
+        print(rows[-1], file=sys.stderr)
+    header = (
+        "rows", "K", "segments", "widths of the map per unit of total variation, median", "p99", "largest",
+        "largest, from 5% to 95% of a segment", "segments with a step above 10% of the width there",
+        "steps against the log-odds",
     )  # fmt: skip
     return results.Table(header, rows)
 
@@ -355,6 +406,7 @@ def main(argv: list[str]) -> int:
         bundles = Bundles(Path(folder))
         runs: dict[str, tuple[str, Callable[[], results.Table]]] = {
             "fidelity": ("held-out KL_sym, half of the rows fitted", lambda: fidelity(bundles)),
+            "sweep": ("moves of a point along segments", lambda: sweep(bundles)),
             "pace": ("pace on one core", lambda: pace(bundles, args.rounds)),
             "density": ("density of the map", lambda: density(args.rounds)),
             "bundle": ("bundle files", lambda: files(bundles, args.altered)),

@@ -180,6 +180,25 @@ def test_a_region_is_drawn_previewed_saved_and_enforced(page: Page, explored: Ex
         wait_until(lambda: reason() == Reason.NONE, what="no region")
 
 
+def test_a_region_is_visible_while_it_is_drawn(page: Page) -> None:
+    """Its border is thick and opaque from the first stroke on, also among points; after that it is the draft's."""
+    open_map(page)
+    page.get_by_role("button", name="Draw a region").click()
+    box = page.locator("#plot").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.down()
+    for x, y in ((350, 200), (350, 350), (200, 350)):
+        page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
+
+    border = page.locator("#plot .select-outline").last
+    expect(border).to_have_css("opacity", "1")
+    expect(border).to_have_css("stroke-width", "3px")
+    page.mouse.move(box["x"] + 202, box["y"] + 202, steps=2)
+    page.mouse.up()
+    expect(page.locator("#draft-preview")).to_contain_text("stored points inside")
+
+
 def test_points_are_added_as_they_arrive(page: Page, explored: Explored) -> None:
     """Whoever follows the traffic sees a call's rows without loading the page again."""
     open_map(page)

@@ -6,9 +6,10 @@ import re
 
 import httpx
 import pytest
+from darksight_service.report.palette import class_colours
 from playwright.sync_api import Page, Route, expect
 
-from tests.e2e.conftest import Explored
+from tests.e2e.conftest import CLASSES, Explored
 
 # A label waits four seconds before it is sent, and the machine may be busy.
 expect.set_options(timeout=60_000)
@@ -113,3 +114,84 @@ def test_two_windows_are_compared(page: Page) -> None:
 
     expect(page.locator("#classes tbody tr")).to_have_count(5)
     expect(page.locator("#compared")).to_contain_text("points")
+
+
+COVERED = """() => {
+  const visible = (selector) => [...document.querySelectorAll(selector)].filter(each => each.checkVisibility());
+  const boxes = (selector) => visible(selector).map(each => each.getBoundingClientRect());
+  const controls = boxes("header a, header select, main button, main input, main select, main textarea, main a");
+  return boxes(".notice").flatMap(notice => controls.filter(each => {
+    const frame = document.querySelector("main").getBoundingClientRect();
+    const bottom = Math.min(each.bottom, frame.bottom);
+    return each.left < notice.right && notice.left < each.right && each.top < notice.bottom && notice.top < bottom;
+  })).length;
+}"""
+
+
+@pytest.mark.parametrize("name", ["map", "gate", "review"])
+def test_a_notice_covers_no_control(page: Page, name: str) -> None:
+    """Neither in a wide window nor in a narrow one."""
+    page.goto(f"/{name}?model=nonsense")
+    expect(page.locator(".notice")).to_contain_text("There is no model nonsense")
+    expect(page.locator("#controls")).to_be_enabled()
+
+    assert page.evaluate(COVERED) == 0
+    page.set_viewport_size({"width": 700, "height": 500})
+    assert page.evaluate(COVERED) == 0
+
+
+def test_points_are_sorted_by_a_column(page: Page) -> None:
+    """A click on a title sorts the page, a second one the other way; the order is in the address."""
+
+    def p_values() -> list[float]:
+        return [float(text) for text in page.locator("#table tbody td:nth-child(6)").all_inner_texts()]
+
+    page.goto("/points?model=digits")
+    page.get_by_role("button", name="p-value", exact=True).click()
+    expect(page.locator("th[aria-sort=ascending]")).to_contain_text("p-value")
+    assert p_values() == sorted(p_values())
+    page.get_by_role("button", name="p-value", exact=True).click()
+    expect(page).to_have_url(re.compile("sort=-6"))
+    page.reload()
+
+    expect(page.locator("th[aria-sort=descending]")).to_contain_text("p-value")
+    assert p_values() == sorted(p_values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", ["gate", "drift", "points"])
+def test_pages_follow_the_colour_scheme(page: Page, name: str) -> None:
+    """Text is dark on light or light on dark, in figures too, also when the scheme changes while a page is open."""
+
+    def light(script: str) -> float:
+        return float(
+            page.evaluate(f"""() => {{
+          const [r, g, b] = {script}.match(/\\d+/g).map(Number);
+          return (r + g + b) / 765;
+        }}""")
+        )
+
+    page.emulate_media(color_scheme="light")
+    page.goto(f"/{name}?model=digits")
+    expect(page.locator("#used")).to_contain_text(re.compile(r"\d+ "))
+    text, ground = "getComputedStyle(document.body).color", "getComputedStyle(document.body).backgroundColor"
+    assert light(ground) > 0.9 > 0.3 > light(text)
+    page.emulate_media(color_scheme="dark")
+
+    assert light(ground) < 0.2 < 0.8 < light(text)
+    if name != "points":
+        expect(page.locator(".plot .xtick text").first).to_have_css("fill", "rgb(227, 232, 239)")
+
+
+def test_classes_have_the_colours_of_reports(page: Page) -> None:
+    """The swatches of the points page are those of the palette."""
+    page.goto("/points?model=digits")
+    expect(page.locator("#table .swatch").first).to_be_visible()
+
+    shown = page.locator("#table td:nth-child(3)").evaluate_all(
+        "all => all.map(each => [each.textContent, each.querySelector('.swatch').style.background])"
+    )
+
+    for name, colour in shown:
+        wanted = class_colours(CLASSES)[int(name.removeprefix("class "))]
+        red, green, blue = (int(wanted[i : i + 2], 16) for i in (1, 3, 5))
+        assert colour == f"rgb({red}, {green}, {blue})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def test_a_region_from_preview_to_export(tmp_path: Path, capsys: pytest.CaptureF
     np.testing.assert_array_equal(ScoringPolicy.of(exported).score(ROWS).reason, served.reason)
     assert [change["action"] for change in history] == ["remove", "shadow", "enforce", "save"]
     assert "It would reject" in people
+    assert re.search(r"predicted class \d; class \d 0\.\d+, class \d", people)
     assert "agreed" in people
 
 

@@ -18,7 +18,17 @@ from tests.e2e.conftest import Refusal
 from tests.support.browser import watched_page
 from tests.support.bundles import make_bundle
 
-FIGURES = ["map", "clusters", "global-fidelity", "accuracy-data", "foreign", "local-fidelity", "path-1", "path-2"]
+FIGURES = [
+    "map",
+    "clusters",
+    "global-fidelity",
+    "calibration",
+    "accuracy-data",
+    "foreign",
+    "local-fidelity",
+    "path-1",
+    "path-2",
+]
 
 MARKS = ("opened", "drawn")
 

@@ -69,7 +69,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     bundle = make_bundle(2_000, CLASSES)
     gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=-1.0)
     path = folder / "gated.safetensors"
-    write_bundle(path, bundle.with_gate(gate, {"promise": "for the test"}))
+    part = {"kind": "accuracy", "promised": 0.97, "delta": 0.05, "promise": "for the test", "feasible": True}
+    write_bundle(path, bundle.with_gate(gate, {"outlier": None, "reject": part}))
     store = Store.open(settings.store_url, auto_upgrade=True)
     deploy_at_start(StateFile(settings.data_dir / "registry.json"), store, settings.bundles, [("digits", path)])
     until = time.time_ns() // 1_000_000
@@ -129,12 +130,24 @@ def test_scores_are_compared_on_stored_labels(explored: Explored) -> None:
 
     assert found["used"]["labels"] >= LABELLED
     names = {line["name"] for line in found["curves"]}
-    assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "learned"}
+    assert names == {"msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "refitted"}
     for line in found["curves"]:
         assert line["accuracy"][-1] == pytest.approx(1.0 - found["used"]["errors"] / found["used"]["labels"])
     steps = found["steps"]
     assert steps["threshold"][0] == "-inf"
     assert steps["accepted"] == sorted(steps["accepted"], reverse=True)
+
+
+def test_the_promise_stands_beside_what_is_measured(explored: Explored) -> None:
+    """The bundle promises 97%; its gate accepts rows of which far fewer are right, and the page says so."""
+    found = explored.get("gate")
+
+    promise, steps = found["promise"], found["steps"]
+    now = steps["threshold"].index(found["gate"]["reject"]["threshold"])
+    assert (promise["promised"], promise["verdict"]) == (0.97, "broken")
+    assert promise["measured"]["rows"] == steps["accepted"][now]
+    assert promise["measured"]["rows"] - promise["measured"]["right"] == steps["wrong"][now]
+    assert (promise["measured"]["low"], promise["measured"]["high"]) == (steps["low"][now], steps["high"][now])
 
 
 def test_a_certificate_or_the_number_of_labels_it_takes(explored: Explored) -> None:
@@ -207,6 +220,7 @@ def test_a_region_that_cannot_be_is_refused(explored: Explored, values: dict[str
 def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
     """Half of the second hour is noise: more outliers, p-values that are not uniform, other places on the map."""
     hour = 3_600_000
+    # The middle is the very time of a batch, within a minute that has others.
     since, middle, until = explored.until_ms - 2 * hour - 60_000, explored.until_ms - hour, explored.until_ms
     found = explored.get("drift", since_ms=since, until_ms=until)
 
@@ -222,11 +236,22 @@ def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
     response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
     header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
     meta = httpx.Response(200, content=header).json()["meta"]
-    assert sum(cell["before"] for cell in meta["classes"]["cells"]) + sum(
-        cell["now"] for cell in meta["classes"]["cells"]
-    ) == pytest.approx(ROWS, abs=20)
+    cells = meta["classes"]["cells"]
+    assert sum(cell["before"] + cell["now"] for cell in cells) == ROWS
+    assert sum(meta["totals"].values()) == ROWS
     assert meta["clouds"]["p_value"] == 0.005
     assert meta["regions"] is None
+
+
+def test_the_first_view_of_drift_is_the_traffic(explored: Explored) -> None:
+    """Without a window the page shows the last day with traffic, from its first minute to its last."""
+    found = explored.get("drift")
+
+    assert found["points"] == ROWS
+    assert 118 <= (found["until_ms"] - found["since_ms"]) / 60_000 <= 122
+    assert found["since_ms"] % 60_000 == found["until_ms"] % 60_000 == 0
+    moment = explored.get("drift", since_ms=explored.until_ms, until_ms=explored.until_ms + 1)
+    assert moment["until_ms"] - moment["since_ms"] == 120_000
 
 
 def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:

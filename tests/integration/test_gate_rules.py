@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 from darksight_service.store.store import Store
 
+from darksight_core.gate.gate import Gate
 from darksight_core.scored import Reason
 from tests.support.gates import GateCase, gate_cases
 from tests.support.points import VERSION, make_points
@@ -34,6 +35,19 @@ def insert(store: Store, case: GateCase, number: int) -> None:
         reason=np.where(case.valid, Reason.NONE, Reason.INVALID),
     )
     store.insert([batch])
+
+
+def test_the_dry_run_accepts_what_ties_with_the_threshold(store: Store) -> None:
+    """A column rounds scores to float32, up or down; rows that tie with the threshold are accepted nevertheless."""
+    scores = np.repeat(np.log([3.0, 7.0, 11.0]), 20)
+    batch = make_points(60, ms=NOW_MS, with_invalid=False, p_value=np.ones(60), confidence=scores, reason=[1] * 60)
+    store.insert([batch])
+
+    for threshold, expected in zip(np.log([3.0, 7.0, 11.0]).tolist(), (60, 40, 20), strict=True):
+        gate = Gate(reject_score="msp", threshold=threshold)
+        _, after = store.evaluate_policy("digits", VERSION, gate, since_ms=NOW_MS, until_ms=NOW_MS + 60_000)
+
+        assert after.accepted == expected
 
 
 def test_the_dry_run_follows_the_list(store: Store) -> None:

@@ -23,7 +23,7 @@ HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn
 # Modules of the core that need one of these.
 HEAVY_MODULES = tuple(
     f"darksight_core.{part}"
-    for part in ("fit", "explain", "evaluation.baselines", "runtime.compiled.", "runtime.kernel_cache")
+    for part in ("estimator", "fit", "explain", "evaluation.baselines", "runtime.compiled.", "runtime.kernel_cache")
 )
 
 # Pieced together, so that this file does not break its own rule.
@@ -147,7 +147,7 @@ def test_no_file_has(rule: re.Pattern[str]) -> None:
 
 
 def test_core_runs_on_numpy_alone() -> None:
-    """Every core module but fit, explain, the baselines and the compiled kernel imports without a heavy library."""
+    """Every core module but fit, explain, estimator, baselines and compiled kernel imports without a heavy library."""
     modules = [name_of(path) for path in MODULES if path.is_relative_to(ROOT / "darksight_core")]
     light = [name for name in modules if not name.startswith(HEAVY_MODULES)]
     program = f"""

@@ -52,7 +52,7 @@ class GateCase:
             Reason.INVALID: not self.valid[row],
             Reason.OUTLIER: gate.outlier is not None and p_value <= gate.outlier.p_value,
             Reason.UNSCORED: bool(np.isnan(p_value) or (has_threshold and np.isnan(confidence))),
-            Reason.LOW_CONFIDENCE: has_threshold and confidence <= gate.threshold,
+            Reason.LOW_CONFIDENCE: has_threshold and confidence < gate.threshold,
             Reason.REGION: bool(gate.regions) and bool((np.abs(self.points[row]) < 0.5).all()),
         }
         first = next((rule for rule in RULES if applies[rule]), Reason.NONE)

@@ -46,11 +46,12 @@ class MapMixture:
         points
             Points on the map, (n, 2).
         components
-            Numbers of components to try, up to n / 10.
+            Numbers of components to try, up to n / 10 and up to the number of different points.
         seed
             Seed of the starts.
         """
-        tried = [count for count in components if count <= max(1, len(points) // 10)]
+        most = min(max(1, len(points) // 10), len(np.unique(points, axis=0)))
+        tried = [count for count in components if count <= most]
         if not tried:
             raise ConfigError(f"{min(components)} components need more than {len(points)} points")
         # Many rows of a classifier may share one point, whose component would have no width.
@@ -174,7 +175,9 @@ class DirichletMixture:
         count = logs.shape[1] if components is None else components
         if not 1 <= count <= len(logs):
             raise ConfigError(f"{count} components cannot be fitted to {len(logs)} rows")
-        labels = KMeans(count, n_init=3, random_state=seed).fit_predict(np.exp(logs))
+        # With fewer different rows than components the others start empty.
+        clusters = min(count, len(np.unique(logs, axis=0)))
+        labels = KMeans(clusters, n_init=3, random_state=seed).fit_predict(np.exp(logs))
         shares = np.eye(count)[labels]
         alphas, before = np.ones((count, logs.shape[1])), -math.inf
         for _ in range(iterations):

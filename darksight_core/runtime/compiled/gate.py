@@ -32,4 +32,4 @@ def decide(
         return confidence, OUTLIER
     if math.isnan(p_value) or (rule.score != _NONE and math.isnan(confidence)):
         return confidence, UNSCORED
-    return confidence, LOW_CONFIDENCE if rule.score != _NONE and not confidence > rule.threshold else ACCEPTED
+    return confidence, LOW_CONFIDENCE if rule.score != _NONE and confidence < rule.lowest else ACCEPTED

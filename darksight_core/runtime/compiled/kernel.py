@@ -31,15 +31,15 @@ def _score_rows(
     outcomes: NDArray[np.int8],
     model: Model,
     rule: Rule,
-) -> int:
-    """Score rows (n, n_inputs) and decide on them; the number of rows that are close to the threshold.
+) -> None:
+    """Score rows (n, n_inputs) and decide on them.
 
     `mapped` has their log-probabilities as the map shows them, (n, K), or nothing if it shows them as they are. What is
     found goes to `results` (9, n), `predicted` (n,), and `outcomes` (2, n), decisions over reasons. Of a row that is
     not on the simplex all results are NaN, and its class is -1.
     """
     plane, start, density, outlier, calibration = model
-    (count, inputs), classes, is_whole, close = probs.shape, plane.theta.shape[1], len(mapped) == 0, 0
+    (count, inputs), classes, is_whole = probs.shape, plane.theta.shape[1], len(mapped) == 0
     costs, row, residual = np.empty(start.weights.shape[2]), np.empty(inputs), np.empty(inputs)
     inside, last, there, kept = (
         np.empty((2, 1)),
@@ -91,11 +91,9 @@ def _score_rows(
                 scores = (gen_score, log_density, on_map, score)
                 confidence, outcome = decide(pi[i], log_pi[i], label, scores, p_value, rule)
                 found = (x, y, log_density, on_map, here[LOSS, i], score, p_value, confidence, pi[i, label])
-                close += 1 if abs(confidence - rule.threshold) <= rule.closeness else 0
             for j in range(len(found)):
                 results[j, number] = found[j]
             outcomes[0, number], outcomes[1, number] = rule.table[0, outcome], rule.table[1, outcome]
-    return close
 
 
 score_rows: Any = numba.njit(**OPTIONS)(_score_rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from darksight_core.bundle import describe, diff, read_bundle
+from darksight_core.bundle import describe, describe_raw, diff, read_bundle
 from darksight_service.cli.console import print_json
 from darksight_service.cli.options import AsJson, command_group
 
@@ -14,19 +14,21 @@ bundle = command_group("bundle", "Show, verify or compare bundles.")
 
 
 @bundle.command
-def show(file: Path, /, *, json: AsJson = False) -> None:
-    """Print the contents of a bundle, even of one that fails verification.
+def show(file: Path, /, *, raw: bool = False, json: AsJson = False) -> None:
+    """Print what a bundle is and what it promises, even of one that fails verification.
 
     Parameters
     ----------
     file
         Bundle to show.
+    raw
+        Print all settings and figures by their names in the file.
     """
     found = read_bundle(file, verify=False)
     if json:
         print_json({"version": found.version, **found.manifest})
     else:
-        print(describe(found))
+        print(describe_raw(found) if raw else describe(found))
 
 
 @bundle.command

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.certify import CHOICE_ROWS, Certification, Targets, certify
+from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions.sketch import MAX_LEAK
@@ -23,6 +23,8 @@ from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
 __all__ = ["calibrate"]
 
 _RULES = Group("Rules", sort_key=2)
+# Exit status; 2 is bad usage or input.
+_INFEASIBLE = 3
 
 
 def calibrate(
@@ -39,18 +41,19 @@ def calibrate(
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
+    allow_infeasible: bool = False,
     out: Annotated[Path, Parameter(group=OUTPUT)],
     overwrite: Overwrite = False,
     json: AsJson = False,
-) -> None:
+) -> int:
     """Give a bundle a gate with certified thresholds.
 
     Finds thresholds that keep a promise, certifies them on labelled rows that the fit has not seen, and writes a new
     bundle with that gate and its certificate. --alpha can be combined with one of --coverage, --target-accuracy and
     --max-undetected; the promise is then about rows that pass both rules. An existing gate is replaced.
 
-    If there are too few labels to certify a promise, the result says so and states how many labels it needs. The gate
-    then has no such rule.
+    If the labels do not support a promise, the result says how many labels it needs and which promise these labels
+    support. Then no bundle is written and the exit status is 3, unless --allow-infeasible is given.
 
     Parameters
     ----------
@@ -70,9 +73,12 @@ def calibrate(
         Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
         which otherwise holds on average.
     score
-        Score that rejects rows. auto chooses by cross-validated AUGRC on a third of the rows.
+        Score that rejects rows. auto is msp, the largest probability, unless FILE has 3,000 rows or more and another
+        score, chosen on a third of them, accepts more rows under the same promise.
     seed
         Seed of the split of FILE.
+    allow_infeasible
+        Write the bundle even if its gate lacks a rule that is not feasible.
     out
         Bundle to write.
     """
@@ -110,20 +116,27 @@ def calibrate(
         # The map is the same, so the regions where analysts reject are too.
         regions = () if loaded.gate is None else loaded.gate.regions
         gate = replace(found.gate, regions=regions)
-        version = write_bundle(out, loaded.with_gate(gate, found.certificate), overwrite=overwrite)
+        is_written, version = found.feasible or allow_infeasible, None
+        if is_written:
+            version = write_bundle(out, loaded.with_gate(gate, found.certificate), overwrite=overwrite)
+    if json:
+        print_json({**found.as_dict(), "bundle": str(out) if is_written else None, "version": version})
+    else:
+        _print_certification(found)
+        if is_written:
+            _print_effect(found.certificate)
+    if version is None:
+        say(f"{out} was not written: a promise is not feasible; --allow-infeasible writes a gate without it")
+        return _INFEASIBLE
     if loaded.gate is not None:
         kept = f"; its {len(regions)} regions were kept and are not part of the certificate" if regions else ""
         say(f"replaced the gate of {bundle}{kept}")
-    if json:
-        print_json({**found.as_dict(), "bundle": str(out), "version": version})
-    else:
-        _print_certification(found)
-    say(f"wrote {out} (version {version[:12]})")
+    say(f"wrote {out} (version {version[:12]})" + ("" if found.feasible else "; its gate lacks what is not feasible"))
+    return 0
 
 
 def _print_certification(found: Certification) -> None:
     certificate = found.certificate
-    rows = certificate["rows"]
     if found.choice is not None:
         print(f"Reject scores on {found.choice.n:,} rows with {found.choice.errors:,} errors, best first:")
         print_table(
@@ -136,13 +149,16 @@ def _print_certification(found: Certification) -> None:
             ],
             ("score", "AUGRC x1000", f"better than {found.choice.baseline}", "standard error"),
         )
-        print(f"* chosen: {found.choice.baseline}, unless another is better by more than one standard error.\n")
-    elif certificate["reject"] is not None and certificate["reject"]["score"] == "msp" and rows["n"] < CHOICE_ROWS:
-        print(f"{rows['n']} rows are too few to choose a score; msp is used.\n")
+        print(f"* in use: {found.choice.baseline}, unless another is better by more than one standard error and,")
+        print("  for an accuracy, its certificate accepts more rows.\n")
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate[name] is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
-    observed = certificate["observed"]
+
+
+def _print_effect(certificate: dict[str, Any]) -> None:
+    """What the gate does on the rows that certified it."""
+    rows, observed = certificate["rows"], certificate["observed"]
     accuracy = "" if observed["accuracy"] is None else f", {observed['accuracy']:.2%} of them right"
     print(f"The gate accepts {observed['coverage']:.2%} of the {rows['certifying']:,} certifying rows{accuracy}.")
     print("These promises hold while traffic is like these rows. They say nothing about a single row, and do not hold")
@@ -156,7 +172,7 @@ def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:
             rule = f"p-value of {part['score']} <= {part['p_value']:.6g}, {part['n']:,} calibration rows"
         else:
             threshold = float(part["threshold"])
-            rule = f"{part['score']} <= {threshold:.6g}, {part['n']:,} rows"
+            rule = f"{part['score']} < {threshold:.6g}, {part['n']:,} rows"
             if part["score"] == "msp":
                 # The score is the log-odds of the largest probability.
                 rule += f"; this is a largest probability of {0.5 * (1.0 + math.tanh(0.5 * threshold)):.6g}"
@@ -167,7 +183,11 @@ def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:
         needed = "no part of the rows comes close, so more labels would not help; ask for less or use a better score"
     else:
         needed = f"this needs about {part['labels_needed']:,} rows or more, if they are like these {part['n']:,}"
-    return [
-        f"{reason}: NOT FEASIBLE. The gate has no such rule and rejects no row for this reason.",
-        f"  Cannot promise that {part['promise']}: {needed}.",
-    ]
+    lines = [f"{reason}: NOT FEASIBLE.", f"  Cannot promise that {part['promise']}: {needed}."]
+    if reason == "OUTLIER" and part["attainable"] is not None:
+        lines.append(f"  The smallest alpha that this bundle supports is {part['attainable']:.6g}.")
+    elif part["attainable"] is not None:
+        bound = "at least" if part["kind"] in ("accuracy", "coverage") else "at most"
+        lines.append(f"  These rows support {bound} {part['attainable']:.6g} instead. It was found by looking at them,")
+        lines.append("  so certify it on other rows.")
+    return lines

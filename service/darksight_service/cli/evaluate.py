@@ -14,6 +14,7 @@ from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.map.verdict import map_verdict
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
@@ -125,6 +126,8 @@ def _print_measures(found: MapMeasures) -> None:
     if figures is not None:
         rows += [
             ("KL_sym", figures.kl_sym),
+            ("KL_sym from zeros, read as 1e-30", figures.kl_sym_of_zeros),
+            ("total variation", figures.total_variation),
             ("KL(classifier, map)", figures.kl_teacher_student),
             ("KL(map, classifier)", figures.kl_student_teacher),
             ("Acc#teacher", figures.acc_teacher),
@@ -144,6 +147,8 @@ def _print_measures(found: MapMeasures) -> None:
         ("global fidelity, labels", found.global_fidelity.ground),
     ]
     print_table(rows, ("measure", "value"))
+    if figures is not None:
+        print(f"The map is {map_verdict(figures.total_variation)}.")
     for note in found.notes:
         print(note)
 

@@ -43,7 +43,7 @@ class HeatOptions:
     class_name
         Class for --of class. Default: the predicted class.
     method
-        Plain gradient, integrated gradients, or SmoothGrad.
+        SmoothGrad, the plain gradient, or integrated gradients.
     point
         Point to differentiate: refined is the one that is served, network is the output of f_p alone.
     baseline
@@ -58,7 +58,7 @@ class HeatOptions:
 
     of: Literal["density", "kde", "class"] = "density"
     class_name: Annotated[str | None, Parameter(name="--class")] = None
-    method: Literal["gradient", "integrated", "smooth"] = "gradient"
+    method: Literal["smooth", "gradient", "integrated"] = "smooth"
     point: Literal["refined", "network"] = "refined"
     baseline: float = 0.0
     steps: int = 64

@@ -99,6 +99,8 @@ def _fit_bundle(options: FitOptions, plot: Path | None, *, json: bool, quiet: bo
         return
     if plot is not None:
         draw_report(report, plot)
+    for warning in report.warnings:
+        say(f"warning: {warning}")
     if json:
         print_json(report.as_dict())
     else:

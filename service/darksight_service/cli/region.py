@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
+from darksight_client import Model, RegionPreview
 from darksight_client import Region as ServedRegion
-from darksight_client import RegionPreview
 
 from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
@@ -151,12 +151,13 @@ def preview(
         found = client.preview_region(
             model, version=version, name=name, polygon=polygon, since=since, examples=examples
         )
+        classes = () if query.json else _class_names(client.model(model), version)
     if query.json:
         names = [name for name in RegionPreview.__slots__ if name.endswith("accuracy")]
         accuracies = {name: {**asdict(each), "value": each.value} for name in names for each in [getattr(found, name)]}
         print_json({**asdict(found), **accuracies, "accepted_share": found.accepted_share})
     else:
-        _print_preview(found)
+        _print_preview(found, classes)
 
 
 @region.command
@@ -306,7 +307,13 @@ def _report(changed: ServedRegion, change: CommentedChange) -> None:
         print(f"region {changed.name} of version {changed.version[:12]}: {_mode(changed)}, expires {expires}")
 
 
-def _print_preview(found: RegionPreview) -> None:
+def _class_names(model: Model, version: str) -> tuple[str, ...]:
+    """Class names of a version, given by its first digits; of the active one if none are given."""
+    wanted = version or model.active_version
+    return next(each.class_names for each in model.versions if each.version.startswith(wanted))
+
+
+def _print_preview(found: RegionPreview, names: Sequence[str]) -> None:
     counts = (
         ("reference points", found.reference_points, found.reference_inside, found.reference_accuracy),
         ("newest stored points", found.examined, found.inside, found.accuracy),
@@ -322,10 +329,11 @@ def _print_preview(found: RegionPreview) -> None:
         print(f"\nIt would reject {found.accepted_share:.2%} of the accepted points.")
     print("If the region was drawn around known mistakes, their accuracy is too low: use points received since then.")
     for each in found.examples:
-        top = sorted(enumerate(each.probabilities), key=lambda pair: -pair[1])[:3]
-        shown = ", ".join(f"class {number} {value:.3f}" for number, value in top)
-        label = "" if each.label is None else f", label {each.label}"
-        print(f"  {each.prediction_id}: predicted {each.predicted}{label}; {shown}")
+        top = sorted(zip(names, each.probabilities, strict=False), key=lambda pair: -pair[1])[:3]
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in top)
+        predicted = "none" if each.predicted is None else names[each.predicted]
+        label = "" if each.label is None else f", label {names[each.label]}"
+        print(f"  {each.prediction_id}: predicted {predicted}{label}; {shown}")
 
 
 def _mode(found: ServedRegion) -> str:

@@ -20,6 +20,7 @@ from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
 from darksight_service.report import all_figures, build_page, find, write_pictures
 from darksight_service.report.export import find_browser
 from darksight_service.report.images import read_features, read_images
+from darksight_service.report.methods import METHOD_ROWS
 from darksight_service.scoring.files.tables import atomic, check_output
 
 __all__ = ["report"]
@@ -38,6 +39,7 @@ def report(
     logits: Logits = False,
     held_out: HeldOut = False,
     compare: Annotated[Literal["none", "quick", "full"], Parameter(group=_CONTENT)] = "quick",
+    compare_rows: Annotated[int, Parameter(group=_CONTENT)] = METHOD_ROWS,
     path: Annotated[tuple[tuple[str, str], ...], Parameter(group=_CONTENT, metavar="A B")] = (),
     path_points: Annotated[
         tuple[str, ...], Parameter(group=_CONTENT, metavar="'X,Y X,Y ...'", allow_leading_hyphen=True)
@@ -72,6 +74,8 @@ def report(
     compare
         Other methods to run on the same rows. quick: PCA and t-SNE of the probabilities. full: t-SNE at three
         perplexities, UMAP and PCA of probabilities, logits and features.
+    compare_rows
+        Compare methods on at most this many rows, a random sample. t-SNE of 10,000 rows takes minutes.
     path
         Show the path from class A to class B, names or numbers. Repeatable. Default: the most confused pairs.
     path_points
@@ -88,6 +92,8 @@ def report(
         Directory to write each figure to as .png and .svg.
     """
     started = time.perf_counter()
+    if compare_rows < 1:
+        raise ConfigError(f"--compare-rows is {compare_rows}; it must be at least 1")
     check_output(out, overwrite=overwrite)
     if figures is not None:
         if figures.exists() and not figures.is_dir():
@@ -119,6 +125,7 @@ def report(
                 foreign,
                 features=row_features,
                 level=compare,
+                method_rows=compare_rows,
                 paths=pairs,
                 curves=curves,
                 cache=cache or _default_cache(compare),

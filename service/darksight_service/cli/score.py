@@ -33,7 +33,7 @@ from darksight_service.cli.options import (
     Quiet,
 )
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
-from darksight_service.scoring.files.columns import Columns, bundle_columns, lower_names
+from darksight_service.scoring.files.columns import Columns, bundle_columns, class_labels, lower_names
 from darksight_service.scoring.files.tables import open_scores
 
 __all__ = ["score"]
@@ -41,6 +41,7 @@ __all__ = ["score"]
 # A chunk is sent in many messages, and the service may be busy.
 _SERVER_SECONDS = 120.0
 _WORKERS = Group("Workers", sort_key=5)
+_ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class _Job:
     out: Path
     overwrite: bool
     kind: Kind | None
-    alpha: float
+    alpha: float | None
     chunk_rows: int
 
 
@@ -61,7 +62,7 @@ def score(
     /,
     *,
     logits: Logits = False,
-    alpha: float = 0.01,
+    alpha: float | None = None,
     chunk_rows: int = 65_536,
     engine: Annotated[Literal["local", "ray"], Parameter(group=_WORKERS)] = "local",
     workers: Annotated[int, Parameter(group=_WORKERS)] = 1,
@@ -75,9 +76,10 @@ def score(
 ) -> None:
     """Score predictions in files.
 
-    Places every row on the map of the bundle and writes id, point, densities, fidelity and p-value and, if the bundle
-    has a gate, decision and reason. Memory use does not grow with the file. With --server a running service scores,
-    stores and counts the rows.
+    Places every row on the map of the bundle and writes id, point, densities, fidelity, p-value, the predicted class
+    with its probability (top) and, if the bundle has a gate, decision and reason. Prints how many rows are outliers,
+    how many the gate accepts, and how many it rejects for each reason. Memory use does not grow with the file. With
+    --server a running service scores, stores and counts the rows.
 
     Several .parquet files, or several workers, write a directory with one file per part. If such a run is interrupted,
     the same command continues it.
@@ -90,7 +92,7 @@ def score(
         Predictions: one .npz, .npy, .csv or .parquet file, several .parquet files, or a quoted pattern such as
         'day/*.parquet'.
     alpha
-        Count rows with a p-value up to this as outliers.
+        Count rows with a p-value up to this as outliers. Default: the rule of the bundle's gate, or 0.01 without one.
     chunk_rows
         Rows in memory at a time.
     engine
@@ -107,6 +109,11 @@ def score(
     found = find_files(files)
     if workers < 1:
         raise ConfigError(f"--workers is {workers}; it must be at least 1")
+    rule = None
+    if alpha is None:
+        gate = None if server is not None else read_bundle(bundle, verify=False).gate
+        rule = None if gate is None else gate.outlier
+        alpha = _ALPHA if rule is None else None
     job = _Job(bundle, out, overwrite, "logits" if logits else None, alpha, chunk_rows)
     with tqdm(desc="scoring", unit=" rows", unit_scale=True, file=sys.stderr, disable=quiet) as bar:
         if len(found) > 1 or workers > 1 or engine == "ray" or not out.suffix:
@@ -117,26 +124,24 @@ def score(
             tally = _score_parts(job, found, engine, workers, ray_address, bar)
         else:
             tally = _score_file(job, found[0], server, credentials, bar)
-    _print_tally(tally, job, json=json)
+    _print_tally(tally, job.out, rule.alpha if rule is not None else alpha, json=json)
 
 
-def _print_tally(tally: Tally, job: _Job, *, json: bool) -> None:
+def _print_tally(tally: Tally, out: Path, alpha: float | None, *, json: bool) -> None:
     rate = tally.outliers / tally.rows
-    result: dict[str, object] = {
-        "rows": tally.rows,
-        "outliers": tally.outliers,
-        "outlier_rate": rate,
-        "alpha": job.alpha,
-    }
-    text = f"{tally.rows:,} rows, {tally.outliers:,} outliers ({rate:.2%} at alpha {job.alpha})"
+    result: dict[str, object] = {"rows": tally.rows, "outliers": tally.outliers, "outlier_rate": rate, "alpha": alpha}
+    text = f"{tally.rows:,} rows, {tally.outliers:,} outliers ({rate:.2%} at alpha {alpha})"
     if tally.accepted is not None:
         accepted = tally.accepted / tally.rows
-        result |= {"accepted": tally.accepted, "acceptance_rate": accepted}
+        result |= {"accepted": tally.accepted, "acceptance_rate": accepted, "rejected": dict(tally.reasons)}
         text += f", {tally.accepted:,} accepted by the gate ({accepted:.2%})"
+        if tally.reasons:
+            counts = (f"{count:,} {reason}" for reason, count in sorted(tally.reasons.items()))
+            text += f", rejected: {', '.join(counts)}"
     if json:
-        print_json({**result, "out": str(job.out)})
+        print_json({**result, "out": str(out)})
     else:
-        print(f"{text}; wrote {job.out}")
+        print(f"{text}; wrote {out}")
 
 
 def _score_file(job: _Job, file: Path, server: str | None, credentials: Credentials, bar: tqdm[NoReturn]) -> Tally:
@@ -219,6 +224,8 @@ def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
         "log_density": scored.log_density,
         "log_kde": scored.log_kde,
         "p_value": scored.p_value,
+        "top": chunk.probs.max(axis=1),
+        "predicted": class_labels(chunk.class_names, chunk.probs.argmax(axis=1)),
         "decision": lower_names(Decision, scored.decision),
         "reason": lower_names(Reason, scored.reason),
     }

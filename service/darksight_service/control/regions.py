@@ -2,7 +2,7 @@
 
 A region belongs to one bundle, since another map has other points. It starts as a shadow, which changes no decision;
 its effect can be previewed on stored points at any time. An enforced region turns accepted rows into rejected ones, and
-nothing else. All changes are in the audit trail.
+nothing else. All changes are in the audit trail. On the map of two classes, a line, a region is an interval.
 
 A region that was drawn around known errors looks better on the same labels than on others. So a preview reports the
 accuracy of points that were received after it was saved separately.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.map.regions import MAX_REGIONS, Region, hull
+from darksight_core.map.strip import region_on_strip
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import Registry, Version, find_version
@@ -220,7 +221,7 @@ class Regions:
         """Save a region as a shadow on the map of a version, by default the active one."""
         self._sync()
         version = self._version(model, version)
-        region = _region(name, polygon, expires_ms)
+        region = self._region(model, version, name, polygon, expires_ms)
         if 0 < expires_ms <= self._now_ms():
             raise RequestError("expires_at: must be in the future", field="expires_at")
         if expires_ms > LATEST_MS:
@@ -282,7 +283,7 @@ class Regions:
         if not 0 <= examples <= _EXAMPLES:
             raise RequestError(f"examples: must be from 0 to {_EXAMPLES}, not {examples}", field="examples")
         found = self._find(model, version, name) if name else None
-        region = _region("preview", polygon, 0) if found is None else found.saved.region
+        region = self._region(model, version, "preview", polygon) if found is None else found.saved.region
         saved_ms = self._now_ms() if found is None else found.saved.saved_ms
         store = self._store()
         found_points = store.newest_inside(
@@ -381,7 +382,8 @@ class Regions:
                 f"only {len(inside_points)} rows inside region {region.name!r} have probabilities, and {_FEWEST} are "
                 "needed to find it on the other map; draw it again"
             )
-        found = _region(region.name, _around(inside_points, new).tolist(), region.expires_ms)
+        corners = _around(inside_points, new).tolist()
+        found = self._region(model, new.version, region.name, corners, region.expires_ms)
         return CarryOver(
             version=new.version,
             region=found,
@@ -392,6 +394,14 @@ class Regions:
             other_rows=len(other_points),
             other_rows_inside=int(found.inside(other_points).sum()),
         )
+
+    def _region(self, model: str, version: str, name: str, polygon: Sequence[Any], expires_ms: int = 0) -> Region:
+        """A polygon on the map of a version."""
+        try:
+            region = Region(name, tuple(polygon), expires_ms)
+        except ConfigError as error:
+            raise RequestError(f"polygon: {error.message}", field="polygon") from None
+        return region_on_strip(self._registry.version(model, version).embedder.student, region)
 
     def _change(self, model: str, version: str, name: str, action: str, author: str, comment: str, **what: Any) -> None:
         payload = {"version": version, "region": name, "action": action, **what}
@@ -431,13 +441,6 @@ class Regions:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000.0)
-
-
-def _region(name: str, polygon: Sequence[Any], expires_ms: int) -> Region:
-    try:
-        return Region(name, tuple(polygon), expires_ms)
-    except ConfigError as error:
-        raise RequestError(f"polygon: {error.message}", field="polygon") from None
 
 
 def _has_same_map(old: Version, new: Version) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from darksight_core.bundle import Bundle, Reference, read_bundle
 from darksight_core.errors import DarkSightError
@@ -58,7 +58,7 @@ class Version:
     content: Bundle
     version: str
     gate: Gate
-    has_certificate: bool
+    certificate: Mapping[str, Any] | None
     class_names: tuple[str, ...]
     numbers: Mapping[str, int]
     reference: Reference
@@ -70,7 +70,7 @@ class Version:
             content=bundle,
             version=bundle.version,
             gate=gate_of(bundle),
-            has_certificate=bundle.manifest.get("certificate") is not None,
+            certificate=bundle.manifest.get("certificate"),
             class_names=bundle.class_names,
             numbers={name: number for number, name in enumerate(bundle.class_names)},
             reference=bundle.reference,
@@ -374,7 +374,7 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
     if override.threshold is not None:
         gate = replace(gate, threshold=override.threshold)
     is_as_certified = override.alpha is None and override.threshold is None
-    return gate, bundle.has_certificate and is_as_certified
+    return gate, bundle.certificate is not None and is_as_certified
 
 
 def _with_regions(gate: Gate, deployment: Deployment) -> Gate:

@@ -26,8 +26,9 @@ In the browser, `getJson(path, params)`, `postJson(path, body)` and `getColumns(
 `ApiError` with a message for the user, and `page.guard(async () => ...)` shows it. They also send session and CSRF
 token: a change is a POST by `postJson`. `showEmpty(element, title, text)` of `notice.js` says what to do where there is
 nothing to show, and `notify(text, kind)` shows a message. `readState(defaults)` and `writeState(state, defaults)` of
-`state.js` keep the state of a page in its URL. Class colours are in `palette.js`. `draw(element, traces, layout)` of
-`plot.js` draws a figure; it needs `has_plots` in `PAGES`.
+`state.js` keep the state of a page in its URL. `classColour(number)` of `palette.js` gives the colours of
+`report.palette`, which the server sends. `draw(element, traces, layout)` of `plot.js` draws a figure; it needs
+`has_plots` in `PAGES`.
 """
 
 __all__: list[str] = []

@@ -1,12 +1,14 @@
 """Reports: one HTML file about a bundle on labelled rows, with the figures of the method's paper.
 
 findings     all numbers, computed once
+methods      maps of the same rows by other methods
 figures/     the figures, as plotly.js reads them
 page/        figures, tables, cases and numbers in one HTML file
 export       the same figures as PNG and SVG files
 images       thumbnails, and the arrays that belong to rows
 map_picture, heat_maps   pictures by matplotlib, for other commands
 palette      class colours and the visible part of a map
+labels       positions of class names, such that none overlap
 plotly_js    the JavaScript of plotly
 """
 
@@ -14,7 +16,8 @@ from __future__ import annotations
 
 from darksight_service.report.export import write_pictures
 from darksight_service.report.figures import Figure, all_figures
-from darksight_service.report.findings import Baseline, Findings, find
+from darksight_service.report.findings import Findings, find
+from darksight_service.report.methods import Baseline
 from darksight_service.report.page.build import build_page
 
 __all__ = ["Baseline", "Figure", "Findings", "all_figures", "build_page", "find", "write_pictures"]

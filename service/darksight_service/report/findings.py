@@ -4,66 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
-from darksight_core.errors import ConfigError
 from darksight_core.evaluation import cases
 from darksight_core.evaluation.cases import Alike, Case
-from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
+from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
+from darksight_service.report.methods import (
+    METHOD_ROWS,
+    NEIGHBOURS,
+    Baseline,
+    Level,
+    fit_same_rows,
+    other_methods,
+    side_thread,
+)
 
-__all__ = ["MAX_ROWS", "Baseline", "Findings", "find"]
+__all__ = ["Findings", "find"]
 
-MAX_ROWS = 10_000
-"""Maximum number of rows that methods are compared on; of more rows a sample is drawn."""
-
-Level = Literal["none", "quick", "full"]
-
-_NEIGHBOURS = (2, 5, 10, 20, 50, 100, 200)
-_NEIGHBOUR_ROWS = 2_000
+# Of more rows, scores are compared on a sample.
+_SCORE_ROWS = 10_000
 _MIN_ROWS = 40
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Baseline:
-    """A map of the compared rows by another method.
-
-    `key` is its name in JSON and `label` its name on the page; `points` are (n, 2); `seconds` and `cpu_seconds` are the
-    time of its computation, which was in an earlier run if `cached`.
-    """
-
-    key: str
-    label: str
-    points: Floats
-    measures: MapMeasures
-    seconds: float
-    cpu_seconds: float
-    library: str
-    cached: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "label": self.label,
-            "library": self.library,
-            "seconds": self.seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "cached": self.cached,
-            **self.measures.as_dict(),
-        }
+_LEAST_PROBABILITY = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +62,10 @@ class Findings:
         Whether the prediction differs from the label, (n,); None without labels.
     entropy
         Entropy of π in nats, (n,).
+    reliability
+        Confidence and accuracy of the classifier; None without labels.
+    classes
+        Figures of each class.
     measures
         Measures of the map on these rows.
     compared
@@ -119,6 +99,8 @@ class Findings:
     labels: NDArray[np.int64] | None
     wrong: NDArray[np.bool_] | None
     entropy: Floats
+    reliability: Reliability | None
+    classes: tuple[ClassFigures, ...]
     measures: MapMeasures
     compared: NDArray[np.intp]
     measures_compared: MapMeasures
@@ -148,19 +130,20 @@ class Findings:
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
-        confusion = self.confusion()
         return {
             "bundle": str(self.bundle.path),
             "version": self.bundle.version,
             "source": self.source,
             "class_names": list(self.class_names),
+            "classes": [each.as_dict() for each in self.classes],
+            "calibration": None if self.reliability is None else self.reliability.as_dict(),
             **self.measures.as_dict(),
             "fitted": self.bundle.manifest.get("fidelity"),
             "compared_rows": len(self.compared),
             "map_on_compared_rows": self.measures_compared.as_dict(),
             "baselines": {baseline.key: baseline.as_dict() for baseline in self.baselines},
             **({} if self.comparison is None else self.comparison.as_dict()),
-            "confusion": None if confusion is None else confusion.tolist(),
+            "confusion": _cells(self.confusion()),
             "paths": [_path_dict(name, path) for name, path in self.paths],
             "cases": [case.as_dict() for case in self.cases],
             "mistakes_alike": None if self.alike is None else self.alike.as_dict(),
@@ -172,11 +155,23 @@ class Findings:
         }
 
 
+def _cells(confusion: NDArray[np.int64] | None) -> list[dict[str, int]] | None:
+    """The cells of a confusion matrix that are not zero."""
+    if confusion is None:
+        return None
+    return [
+        {"predicted": int(predicted), "true": int(true), "rows": int(confusion[predicted, true])}
+        for predicted, true in np.argwhere(confusion)
+    ]
+
+
 def _path_dict(name: str, path: MapPath) -> dict[str, Any]:
+    shown = np.flatnonzero(path.probs.max(axis=0) >= _LEAST_PROBABILITY)
     return {
         "name": name,
         "points": np.round(path.points, 4).tolist(),
-        "probs": np.round(path.probs, 5).tolist(),
+        "classes": shown.tolist(),
+        "probs": np.round(path.probs[:, shown], 5).tolist(),
         "log_density": np.round(path.log_density, 4).tolist(),
         "rows": path.rows.tolist(),
         "row_position": np.round(path.row_position, 4).tolist(),
@@ -191,12 +186,13 @@ def find(
     *,
     features: NDArray[np.floating] | None = None,
     level: Level = "quick",
+    method_rows: int = METHOD_ROWS,
     paths: Sequence[tuple[int, int]] = (),
     curves: Sequence[Floats] = (),
     cache: Path | None = None,
     resamples: int = 100,
     seed: int = 0,
-    report: Report | None = None,
+    report: Report = silent,
 ) -> Findings:
     """Compute the numbers of a report.
 
@@ -210,6 +206,8 @@ def find(
         Features of the rows for t-SNE at level full, (n, d).
     level
         Which methods to compare with: none, quick or full; see `embeddings.recipes`.
+    method_rows
+        Maximum number of rows that methods are compared on.
     paths, curves
         Pairs of classes to connect, and curves (c, 2) on the map; by default the three most confused pairs.
     cache
@@ -221,39 +219,57 @@ def find(
     report
         Called with a `Progress` during the computation.
     """
-    notes: list[str] = []
+    notes: list[str] = [f"warning of the fit: {warning}" for warning in bundle.warnings]
     started = time.perf_counter()
     known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
     place_seconds = time.perf_counter() - started
     embedder, points = bundle.embedder, known.scores.points
     columns = tuple(range(embedder.n_inputs)) if embedder.columns is None else tuple(embedder.columns)
+    names = tuple(bundle.class_names[k] for k in columns)
     log_pi = np.ascontiguousarray(embedder.shown(known.log_pi))
     labels = labels_among(predictions.labels, embedder.columns)
     if predictions.labels is None:
         notes.append(f"{predictions.source} has no labels, so errors are unknown")
     elif labels is None:
         notes.append("some labels are of classes that the map does not show, so there is no confusion matrix")
-    predicted = log_pi.argmax(axis=1)
-    measures = _measure(bundle, log_pi, points, labels, seed)
-    compared = _compared(len(known), level, seed, notes)
-    part = known.take(compared)
-    baselines: list[Baseline] = []
-    if level != "none":
-        sources = {"prob": np.exp(part.log_pi)}
-        if part.logits is not None:
-            sources["logit"] = part.logits
-        if features is not None:
-            sources["features"] = np.asarray(features, dtype=np.float64)[compared]
-        some = None if labels is None else labels[compared]
-        baselines = _baselines(log_pi[compared], some, sources, level, cache, seed, report, notes)
+    predicted, confidence = log_pi.argmax(axis=1), np.exp(log_pi.max(axis=1))
     others = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
-    comparison = None
-    if len(part) < _MIN_ROWS:
-        notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(part)}")
-    else:
-        maps = {baseline.key: baseline.points for baseline in baselines if baseline.key.startswith("tsne")}
-        comparison = compare(bundle, part, others, maps=maps, resamples=resamples, seed=seed)
-    names = tuple(bundle.class_names[k] for k in columns)
+    scored = _sample(len(known), _SCORE_ROWS, seed)
+    compared = scored if level == "none" else _sample(len(known), method_rows, seed)
+    if len(scored) < len(known):
+        notes.append(f"scores are compared on a random sample of {len(scored):,} of the {len(known):,} rows")
+    if level != "none" and len(compared) < len(known):
+        notes.append(
+            f"methods are compared on a random sample of {len(compared):,} of the {len(known):,} rows, without "
+            "densities on their maps; --compare-rows takes more rows"
+        )
+    # Other methods take most of the time, so they run beside everything else.
+    with side_thread(report) as (pool, tell):
+        some = None if labels is None else labels[compared]
+        sources = _sources(known, features, compared)
+        baselines, waiting = _start_methods(
+            pool, log_pi[compared], some, sources, level=level, cache=cache, seed=seed, report=tell, notes=notes
+        )
+        comparison = None
+        if len(scored) < _MIN_ROWS:
+            notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(scored)}")
+        else:
+
+            def other_maps() -> dict[str, Floats]:
+                made = [] if waiting is None or len(compared) != len(scored) else waiting.result()[0]
+                return {each.key: each.points for each in made if each.key.startswith("tsne")}
+
+            part = known.take(scored)
+            comparison = compare(bundle, part, others, maps=other_maps, resamples=resamples, seed=seed)
+        measures = _measure(bundle, log_pi, points, labels, seed)
+        measures_compared = measures if len(compared) == len(known) else _measure(
+            bundle, log_pi[compared], points[compared], some, seed
+        )  # fmt: skip
+        drawn = _paths(bundle, log_pi, points, names, paths, curves)
+        if waiting is not None:
+            made, failed = waiting.result()
+            baselines += made
+            notes += failed
     return Findings(
         bundle=bundle,
         source=predictions.source,
@@ -266,20 +282,69 @@ def find(
         labels=labels,
         wrong=known.errors,
         entropy=entropy(log_pi),
+        reliability=None if labels is None else reliability(confidence, predicted == labels),
+        classes=class_figures(names, confidence, predicted, labels),
         measures=measures,
         compared=compared,
-        measures_compared=measures if len(compared) == len(known) else _measure(
-            bundle, log_pi[compared], points[compared], None if labels is None else labels[compared], seed
-        ),
+        measures_compared=measures_compared,
         baselines=tuple(baselines),
         comparison=comparison,
         foreign={name: rows.scores.points for name, rows in others.items()},
-        paths=_paths(bundle, log_pi, points, names, paths, curves),
+        paths=drawn,
         cases=_cases(known, log_pi, predicted, labels),
         alike=None if labels is None else cases.alike(points, predicted, labels),
         place_seconds=place_seconds,
         notes=tuple(notes),
-    )  # fmt: skip
+    )
+
+
+def _sample(n: int, most: int, seed: int) -> NDArray[np.intp]:
+    """All of n row numbers, or a sorted random sample of `most` of them."""
+    if n <= most:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def _sources(
+    known: ScoredPredictions, features: NDArray[np.floating] | None, rows: NDArray[np.intp]
+) -> dict[str, Floats]:
+    """What other methods read of the compared rows."""
+    part = known.take(rows)
+    found = {"prob": np.exp(part.log_pi)}
+    if part.logits is not None:
+        found["logit"] = part.logits
+    if features is not None:
+        found["features"] = np.asarray(features, dtype=np.float64)[rows]
+    return found
+
+
+def _start_methods(
+    pool: ThreadPoolExecutor,
+    log_pi: Floats,
+    labels: NDArray[np.int64] | None,
+    sources: Mapping[str, Floats],
+    *,
+    level: Level,
+    seed: int,
+    report: Report,
+    notes: list[str],
+    cache: Path | None,
+) -> tuple[list[Baseline], Future[tuple[list[Baseline], list[str]]] | None]:
+    """DarkSight fitted to the compared rows, and the other methods, which have been started."""
+    if level == "none":
+        return [], None
+    try:
+        from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS
+        from darksight_core.fit.map import fitting  # noqa: F401 - needs torch
+    except ImportError as error:
+        notes.append(f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'")
+        return [], None
+    if len(log_pi) < LEAST_ROWS:
+        notes.append(f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}")
+        return [], None
+    fitted = fit_same_rows(log_pi, labels, seed=seed, report=report)
+    options: dict[str, Any] = {"level": level, "cache": cache, "seed": seed, "report": report}
+    return [fitted], pool.submit(other_methods, log_pi, labels, sources, **options)
 
 
 def _measure(
@@ -287,60 +352,7 @@ def _measure(
 ) -> MapMeasures:
     student = bundle.embedder.student
     log_q = student.log_posterior(points)
-    options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "max_rows": _NEIGHBOUR_ROWS, "seed": seed}
-    return measure_map(log_pi, log_q, points, student.means, labels, **options)
-
-
-def _compared(n: int, level: Level, seed: int, notes: list[str]) -> NDArray[np.intp]:
-    if level == "none" or n <= MAX_ROWS:
-        return np.arange(n)
-    notes.append(f"methods and scores are compared on a random sample of {MAX_ROWS:,} of the {n:,} rows (seed {seed})")
-    return np.sort(np.random.default_rng(seed).choice(n, MAX_ROWS, replace=False))
-
-
-def _baselines(
-    log_pi: Floats,
-    labels: NDArray[np.int64] | None,
-    sources: Mapping[str, Floats],
-    level: Level,
-    cache: Path | None,
-    seed: int,
-    report: Report | None,
-    notes: list[str],
-) -> list[Baseline]:
-    """Maps by other methods, and DarkSight fitted to the same rows; a method that fails becomes a note."""
-    try:
-        from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS, embed, recipes
-        from darksight_core.fit.map.fitting import fit_map
-    except ImportError as error:
-        missing = f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'"
-        notes.append(missing)
-        return []
-    if len(log_pi) < LEAST_ROWS:
-        notes.append(f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}")
-        return []
-    tell = silent if report is None else report
-    options: dict[str, Any] = {"neighbours": _NEIGHBOURS, "max_rows": _NEIGHBOUR_ROWS, "seed": seed}
-    cpu = time.process_time()
-    fitted = fit_map(np.exp(log_pi), report=tell)
-    cpu = time.process_time() - cpu
-    student: Any = fitted.student
-    log_q = student.log_posterior(fitted.points)
-    figures = measure_map(log_pi, log_q, fitted.points, student.means, labels, **options)
-    label = "DarkSight, fitted to these rows"
-    found = [Baseline("fitted_here", label, fitted.points, figures, fitted.seconds, cpu, "darksight", False)]
-    for recipe in recipes(level, sources):
-        try:
-            made = embed(recipe, sources[recipe.source], seed=seed, cache=cache, report=tell)
-        except ConfigError as error:
-            notes.append(f"{recipe.label} is omitted: {error.message}")
-            continue
-        figures = measure_map(log_pi, None, made.points, class_medians(log_pi, made.points), labels, **options)
-        times = (made.seconds, made.cpu_seconds)
-        found.append(
-            Baseline(made.recipe.key, made.recipe.label, made.points, figures, *times, made.library, made.cached)
-        )
-    return found
+    return measure_map(log_pi, log_q, points, student.means, labels, seed=seed, **NEIGHBOURS)
 
 
 def _paths(
@@ -366,7 +378,8 @@ def _cases(
 ) -> tuple[Case, ...]:
     """The cases that these rows have."""
     classes = log_pi.shape[1]
-    found = cases.typical(known.scores.log_kde, predicted, classes=classes) if classes <= 20 else []
+    confidence = np.exp(log_pi.max(axis=1))
+    found = cases.typical(confidence, known.scores.log_kde, predicted, classes=classes) if classes <= 20 else []
     found.append(cases.unusual(known.scores.outlier_score))
     found += cases.midway(log_pi)
     if labels is not None:

@@ -1,4 +1,4 @@
-"""Attributions of inputs as a figure: the input, its heat map, and both; bars for feature vectors."""
+"""Attributions of inputs as a figure with one panel for each input: its picture and heat map, or bars of features."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ MAX_ROWS = 12
 """Maximum number of inputs in a figure."""
 
 _BARS = 12
+# Side of a picture and width of the figure, in inches.
+_SIDE = 2.2
+_WIDTH = 13.5
 
 
 def draw_heat_maps(
@@ -26,7 +29,7 @@ def draw_heat_maps(
     title: str,
     changed: NDArray[Any] | None = None,
 ) -> Figure:
-    """Draw the first `MAX_ROWS` inputs with their attributions.
+    """Draw the first `MAX_ROWS` inputs, each in a panel with its attributions.
 
     Parameters
     ----------
@@ -35,27 +38,30 @@ def draw_heat_maps(
     heat
         Attributions, of the shape of the inputs. Red increases the explained value, blue decreases it.
     captions
-        One line for each input.
+        Title of each panel.
     title
         Title.
     changed
         Inputs after an attack, drawn next to the original ones.
     """
-    rows = min(len(inputs), MAX_ROWS)
+    count = min(len(inputs), MAX_ROWS)
     pictures = _picture(inputs[0]) is not None
-    names = ["input", "heat", "heat over input"] if pictures else ["strongest features"]
+    names = ["input", "heat over input"] if pictures else ["strongest features"]
     names += [] if changed is None else ["after the attack", "what changed"]
-    width = 2.1 if pictures else 4.2
-    figure = Figure(figsize=(width * len(names) + 0.6, 2.3 * rows + 0.7), dpi=110, layout="constrained")
-    figure.suptitle(title, fontsize=10)
-    for line, axes in enumerate(figure.subplots(rows, len(names), squeeze=False)):
-        draw = _draw_pictures if pictures else _draw_bars
-        draw(axes, inputs[line], heat[line], None if changed is None else changed[line])
-        axes[0].set_ylabel(captions[line], fontsize=7)
+    width, height = len(names) * (_SIDE if pictures else 1.6 * _SIDE), _SIDE + 0.6
+    columns = min(count, max(1, int(_WIDTH // width)))
+    lines = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * lines + 0.4), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    panels = figure.subfigures(lines, columns, squeeze=False).ravel()
+    draw = _draw_pictures if pictures else _draw_bars
+    for number, panel in enumerate(panels[:count]):
+        axes = panel.subplots(1, len(names), squeeze=False)[0]
+        draw(axes, inputs[number], heat[number], None if changed is None else changed[number])
+        panel.suptitle(captions[number], fontsize=9)
         for each, name in zip(axes, names, strict=True):
-            each.tick_params(labelsize=6)
-            if line == 0:
-                each.set_title(name, fontsize=8)
+            each.tick_params(labelsize=7)
+            each.set_title(name, fontsize=8)
     return figure
 
 
@@ -76,15 +82,14 @@ def _draw_pictures(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], 
     for each in axes:
         each.set(xticks=[], yticks=[])
     _show(axes[0], picture)
-    _draw_heat(axes[1], values)
-    axes[2].imshow(_grey(picture), cmap="gray_r", alpha=0.45)
-    _draw_heat(axes[2], values, alpha=0.6)
+    axes[1].imshow(_grey(picture), cmap="gray", alpha=0.45)
+    _draw_heat(axes[1], values, alpha=0.6)
     if changed is not None:
         after = _picture(changed)
         assert after is not None
-        _show(axes[3], after)
+        _show(axes[2], after)
         difference = _grey(after) - _grey(picture)
-        _draw_heat(axes[4], difference)
+        _draw_heat(axes[3], difference)
 
 
 def _draw_bars(axes: Sequence[Axes], row: NDArray[Any], heat: NDArray[Any], changed: NDArray[Any] | None) -> None:
@@ -104,7 +109,7 @@ def _bars(axes: Axes, values: NDArray[Any], names: Sequence[str]) -> None:
 
 def _show(axes: Axes, picture: NDArray[Any]) -> None:
     low, high = float(picture.min()), float(picture.max())
-    axes.imshow((picture - low) / max(high - low, 1e-12), cmap="gray_r")
+    axes.imshow((picture - low) / max(high - low, 1e-12), cmap="gray")
 
 
 def _draw_heat(axes: Axes, values: NDArray[Any], alpha: float = 1.0) -> None:

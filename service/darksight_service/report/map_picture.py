@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats
+from darksight_service.report.labels import LABEL_SIDES, place_labels
 from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["draw_map", "save_map"]
 
 _LEGEND_CLASSES = 20
 _MANY_MISTAKES = 1_000
+_LABEL_GAP = 5.0
 
 
 def draw_map(
@@ -49,33 +51,44 @@ def draw_map(
     columns
         Which of the classes the student knows; None for all.
     """
-    figure = Figure(figsize=(9.0, 7.0), dpi=130, layout="constrained")
+    low, high = map_view(student, points)
+    tall = float(np.clip((high - low)[1] / (high - low)[0], 0.4, 1.4))
+    figure = Figure(figsize=(9.0, 7.4 * tall + 0.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     colours = class_colours(len(class_names))
     many = len(class_names) > _LEGEND_CLASSES
-    shown = range(student.n_classes) if columns is None else columns
-    centres = [colours[k] for k in shown]
-    low, high = map_view(student, points)
     _draw_contours(axes, student, low, high)
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
-    size = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0))
+    # Rows of a decision tree share a few places: there a dot grows with the number of rows.
+    _, place, rows_here = np.unique(points, axis=0, return_inverse=True, return_counts=True)
+    sizes = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0)) * np.sqrt(rows_here)[place.ravel()]
     paint = np.asarray(colours)[predicted]
     axes.scatter(
-        points[~wrong, 0], points[~wrong, 1], s=size, c=paint[~wrong], linewidths=0, alpha=0.75, rasterized=True
+        points[~wrong, 0],
+        points[~wrong, 1],
+        s=sizes[~wrong],
+        c=paint[~wrong],
+        linewidths=0,
+        alpha=0.75,
+        rasterized=True,
     )
     if wrong.any():
         # Thousands of crosses must not bury the rest.
         cross, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
         axes.scatter(points[wrong, 0], points[wrong, 1], s=cross, c=paint[wrong], marker="x", linewidths=width)
+    # Open, so that a star does not hide the points of a class that has a single place.
+    star: dict[str, Any] = {
+        "marker": "*",
+        "facecolors": "none",
+        "edgecolors": "black",
+        "linewidths": 0.5 if many else 0.9,
+    }
     axes.scatter(
         student.means[:, 0],
         student.means[:, 1],
-        s=min(90.0, 9_000 / student.n_classes) if many else 230,
-        c=centres,
-        marker="*",
-        edgecolors="black",
-        linewidths=0.9,
+        s=min(30, 3_000 / student.n_classes) if many else 110,
         zorder=5,
+        **star,
     )
     if not many:
         handles = [
@@ -83,9 +96,7 @@ def draw_map(
         ]
         if wrong.any():
             handles.append(axes.scatter([], [], s=34, c="black", marker="x", linewidths=1.3, label="wrong"))
-        handles.append(
-            axes.scatter([], [], s=110, c="white", marker="*", edgecolors="black", linewidths=0.9, label="class centre")
-        )
+        handles.append(axes.scatter([], [], s=110, label="class centre", **star))
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     outside = int(((points < low) | (points > high)).any(axis=1).sum())
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
@@ -93,21 +104,23 @@ def draw_map(
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
     if many:
+        shown = range(student.n_classes) if columns is None else columns
         counts = np.bincount(predicted, minlength=len(class_names))
-        _label_centres(axes, student.means, [class_names[k] for k in shown], [counts[k] for k in shown])
+        _label_centres(axes, student.means, [class_names[k] for k in shown], counts[list(shown)])
     return figure
 
 
 def save_map(figure: Figure, path: Path) -> None:
     """Write the picture; the ending of `path` (.png, .svg, .pdf) decides the format."""
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight", pad_inches=0.08)
 
 
-def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], counts: Sequence[int]) -> None:
-    """Name the centres, most frequent classes first, and leave out names that would overlap earlier ones."""
+def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], counts: NDArray[np.integer]) -> None:
+    """Name the centres, and leave out names that would overlap those of more frequent classes."""
     look: dict[str, Any] = {
-        "textcoords": "offset points",
+        "textcoords": "offset pixels",
         "ha": "center",
+        "va": "center",
         "fontsize": 6,
         "zorder": 6,
         "parse_math": False,
@@ -117,15 +130,14 @@ def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], c
     assert figure is not None
     # The axes have their final size only after the layout is computed.
     figure.draw_without_rendering()
-    taken = np.empty((0, 4))
-    for k in np.argsort(-np.asarray(counts), kind="stable"):
-        label = axes.annotate(names[k], tuple(centres[k]), (0, 5), annotation_clip=True, **look)
-        left, bottom, right, top = label.get_window_extent().extents
-        apart = (taken[:, 0] > right) | (taken[:, 2] < left) | (taken[:, 1] > top) | (taken[:, 3] < bottom)
-        if apart.all():
-            taken = np.vstack((taken, (left, bottom, right, top)))
-        else:
+    labels = [axes.annotate(name, tuple(centre), (0, 0), **look) for name, centre in zip(names, centres, strict=True)]
+    sizes = np.array([label.get_window_extent().size for label in labels])
+    sides = place_labels(axes.transData.transform(centres), sizes, counts, _LABEL_GAP)
+    for label, side, size in zip(labels, sides, sizes, strict=True):
+        if side is None:
             label.remove()
+        else:
+            label.xyann = tuple(np.asarray(LABEL_SIDES[side]) * (_LABEL_GAP + size / 2.0))
 
 
 def _draw_contours(axes: mpl.axes.Axes, student: Student, low: Floats, high: Floats) -> None:

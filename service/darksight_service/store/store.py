@@ -256,11 +256,12 @@ class Store:
         since_ms: int = 0,
         until_ms: int = _FOREVER,
         limit: int = 100_000,
+        with_probs: bool = True,
     ) -> PointTable:
         """The newest points that have a label: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
         return point_table.labelled_points(
-            self._engine, bundles, model, since_ms=since_ms, until_ms=until_ms, limit=limit
+            self._engine, bundles, model, since_ms=since_ms, until_ms=until_ms, limit=limit, with_probs=with_probs
         )
 
     def filled_since(

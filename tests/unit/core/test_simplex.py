@@ -53,6 +53,26 @@ def test_zeros_are_raised_to_the_floor_and_nothing_else_moves() -> None:
     np.testing.assert_allclose(log_pi[0], [np.log(0.5), np.log(0.5), np.log(simplex.FLOOR)], atol=1e-12)
 
 
+def test_the_part_of_kl_sym_from_zeros() -> None:
+    """A zero where the other row has q costs q log(q / 1e-30) / 2; the rest of the row is not counted."""
+    log_p, log_q = (simplex.log_probs(np.array(rows)) for rows in ([[1.0, 0.0], [0.9, 0.1]], [[0.99, 0.01]] * 2))
+
+    found = simplex.kl_sym_of_zeros(log_p, log_q)
+
+    np.testing.assert_allclose(found, [0.005 * np.log(0.01 / simplex.FLOOR), 0.0], rtol=1e-9)
+    assert found[0] < simplex.kl_sym(log_p, log_q)[0]
+
+
+def test_total_variation_is_bounded_by_kl_sym(rows: np.ndarray) -> None:
+    """TV is 0 for equal rows, 1 for rows without a common class, and at most √(KL_sym / 2)."""
+    log_p = simplex.log_probs(rows)
+    log_q = log_p[::-1]
+
+    assert simplex.total_variation(log_p, log_p).max() == 0.0
+    assert simplex.total_variation(*simplex.log_probs(np.eye(2))[:, None]) == pytest.approx(1.0)
+    assert (simplex.total_variation(log_p, log_q) <= np.sqrt(simplex.kl_sym(log_p, log_q) / 2.0) + 1e-12).all()
+
+
 def test_temper_works_on_log_probabilities_as_on_logits() -> None:
     """Temperature acts as softmax(logits / T) although only probabilities are known."""
     logits = np.random.default_rng(1).normal(size=(50, 5)) * 10

@@ -61,7 +61,7 @@ _CLOUD_ROWS = 250
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverTime:
-    """Figures of m time steps, (m,) each; steps without scored points are omitted.
+    """Figures of m time steps, (m,) each, from the first to the last with scored points; NaN in steps without any.
 
     Parameters
     ----------
@@ -155,13 +155,17 @@ class CellComparison:
     test: OccupancyTest | None
 
 
-def over_time(rates: Rates, *, calibration_rows: int, rank: int | None, rule_since_ms: int = 0) -> OverTime:
+def over_time(
+    rates: Rates, *, step_ms: int, calibration_rows: int, rank: int | None, rule_since_ms: int = 0
+) -> OverTime:
     """Outlier rate, PSI and evidence of each time step.
 
     Parameters
     ----------
     rates
         Counts over time.
+    step_ms
+        Length of a step.
     calibration_rows
         Calibration rows of the bundle.
     rank
@@ -169,30 +173,32 @@ def over_time(rates: Rates, *, calibration_rows: int, rank: int | None, rule_sin
     rule_since_ms
         When the rule was set; evidence starts with the first step after it.
     """
-    bins = _coarse(rates.bins)
+    start_ms, bins, outliers = _every_step(rates, step_ms)
     rows = bins.sum(axis=1)
-    kept = rows > 0
-    bins, rows = bins[kept], rows[kept]
-    outliers = np.minimum(rates.reasons[kept, Reason.OUTLIER], rows)
+    known = rows > 0
+    outliers = np.minimum(outliers, rows)
     evidence, expected = None, None
     if rank is not None:
         test = OutlierRateTest(calibration_rows, rank / (calibration_rows + 1), level=LEVEL, rank=rank)
-        counted = rates.start_ms[kept] >= rule_since_ms
+        counted = known & (start_ms >= rule_since_ms)
         evidence = np.full(len(rows), np.nan)
         evidence[counted] = test.log_evidence(np.cumsum(outliers[counted]), np.cumsum(rows[counted]))
         expected = rank / (calibration_rows + 1)
-    low, high = np.empty((2, 0))
-    if len(rows):
-        low, high = lower_bound(outliers, rows, _DELTA / 2), upper_bound(outliers, rows, _DELTA / 2)
-    critical = [psi_critical(each, calibration_rows, bins=PSI_BINS, level=LEVEL) for each in rows.tolist()]
+    low, high, shift, critical = np.full((4, len(rows)), np.nan)
+    if known.any():
+        low[known] = lower_bound(outliers[known], rows[known], _DELTA / 2)
+        high[known] = upper_bound(outliers[known], rows[known], _DELTA / 2)
+        shift[known] = psi(bins[known])
+        limits = {n: psi_critical(n, calibration_rows, bins=PSI_BINS, level=LEVEL) for n in set(rows[known].tolist())}
+        critical[known] = [limits[n] for n in rows[known].tolist()]
     return OverTime(
-        start_ms=rates.start_ms[kept],
+        start_ms=start_ms,
         rows=rows,
         outliers=outliers,
         low=low,
         high=high,
-        psi=psi(bins) if len(bins) else np.empty(0),
-        psi_critical=np.array(critical, dtype=np.float64),
+        psi=shift,
+        psi_critical=critical,
         evidence=evidence,
         threshold=ville_threshold(LEVEL),
         expected=expected,
@@ -300,6 +306,20 @@ def slices(rates: Rates, since_ms: int, until_ms: int, parts: int) -> list[tuple
         if edges[-1] < edge < until_ms:
             edges.append(edge)
     return list(zip(edges, [*edges[1:], until_ms], strict=True))
+
+
+def _every_step(rates: Rates, step_ms: int) -> tuple[Counts, Counts, Counts]:
+    """Starts (m,), counts in the bins of PSI (m, 10) and outliers (m,) of all steps between the first and the last."""
+    bins = _coarse(rates.bins)
+    scored = np.flatnonzero(bins.sum(axis=1))
+    if not len(scored):
+        return np.empty(0, dtype=np.int64), np.empty((0, PSI_BINS), dtype=np.int64), np.empty(0, dtype=np.int64)
+    found = rates.start_ms[scored]
+    start_ms = np.arange(found[0], found[-1] + 1, step_ms, dtype=np.int64)
+    number = (found - found[0]) // step_ms
+    counts = np.zeros((len(start_ms), PSI_BINS + 1), dtype=np.int64)
+    counts[number, :PSI_BINS], counts[number, PSI_BINS] = bins[scored], rates.reasons[scored, Reason.OUTLIER]
+    return start_ms, counts[:, :PSI_BINS], counts[:, PSI_BINS]
 
 
 def _coarse(bins: Counts) -> Counts:

@@ -54,11 +54,12 @@ def known_densities(table: PointTable) -> dict[str, Floats]:
     return {name: values for name, values in columns.items() if _is_complete(values)}
 
 
-def stored_scores(table: PointTable, *, seed: int = 0) -> dict[str, Floats]:
+def stored_scores(table: PointTable, reject_score: str | None = None, *, seed: int = 0) -> dict[str, Floats]:
     """Every score that the stored columns of labelled points allow, by name, (n,) each.
 
-    Probabilities are stored as float16, so scores are those of rounded probabilities. `learned` is cross-fitted: each
-    row's value comes from a fit on other rows.
+    Probabilities are stored as float16, so scores are those of rounded probabilities. The reject score of the gate is
+    the one that was stored, which decided. `refitted` is the learned score, fitted to these labels: each row's value
+    comes from a fit on other rows.
     """
     densities = known_densities(table)
     found: dict[str, Floats] = {}
@@ -66,11 +67,13 @@ def stored_scores(table: PointTable, *, seed: int = 0) -> dict[str, Floats]:
         log_pi = log_probs(table.probs.astype(np.float64))
         found = row_scores(log_pi) | densities
         if len(table) >= 2 * MIN_ROWS:
-            found["learned"] = Learned.cross_fit(log_pi, ~table.errors, seed=seed, **densities)
+            found["refitted"] = Learned.cross_fit(log_pi, ~table.errors, seed=seed, **densities)
     elif _is_complete(table.top):
         found = {"msp": table.top, **densities}
     if _is_complete(table.outlier_score):
         found["outlier_score"] = table.outlier_score
+    if reject_score is not None and _is_complete(table.confidence):
+        found[reject_score] = table.confidence
     return found
 
 

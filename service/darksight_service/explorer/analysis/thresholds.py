@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.guarantees.risk_curve import risk_curve
+from darksight_core.guarantees.risk_curve import lowest_accepted, risk_curve
 from darksight_core.guarantees.thresholds import Threshold, threshold_by_accuracy
 from darksight_core.simplex import Floats
 
@@ -34,7 +34,7 @@ class ThresholdSteps:
     Parameters
     ----------
     threshold
-        Accept iff score > threshold; the first is -inf.
+        Accept iff score >= threshold; the first is -inf.
     accepted, wrong
         Labelled rows that all rules accept, and the wrong ones among them.
     low, high
@@ -70,7 +70,9 @@ class Certificate:
     picked: float | None
 
 
-def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, max_steps: int = 200) -> ThresholdSteps:
+def threshold_steps(
+    confidence: Floats, passed: Bools, errors: Bools, *, current: float = -math.inf, max_steps: int = 200
+) -> ThresholdSteps:
     """Thresholds for a slider.
 
     Parameters
@@ -81,17 +83,18 @@ def threshold_steps(confidence: Floats, passed: Bools, errors: Bools, *, max_ste
         Which rows the other rules accept: no outliers, and outside of regions, (n,).
     errors
         Which predictions are wrong, (n,).
+    current
+        Threshold in force, which is one of the steps.
     max_steps
-        Maximum number of thresholds.
+        Maximum number of further thresholds.
     """
     scored = passed & ~np.isnan(confidence)
     values = np.sort(confidence[scored])
-    steps = np.unique(np.quantile(values, np.linspace(0.0, 1.0, max_steps), method="lower")) if len(values) else values
-    # The last one would accept nothing.
-    steps = np.concatenate([[-np.inf], steps[:-1]])
-    ranked = np.sort(confidence[scored & errors])
-    accepted = len(values) - np.searchsorted(values, steps, side="right")
-    wrong = len(ranked) - np.searchsorted(ranked, steps, side="right")
+    steps = np.quantile(values, np.linspace(0.0, 1.0, max_steps), method="lower")[1:] if len(values) else values
+    steps = np.unique(np.append(steps, [-np.inf, current]))
+    ranked, lowest = np.sort(confidence[scored & errors]), lowest_accepted(steps)
+    accepted = len(values) - np.searchsorted(values, lowest)
+    wrong = len(ranked) - np.searchsorted(ranked, lowest)
     trials = np.maximum(accepted, 1)
     low = np.where(accepted > 0, 1.0 - upper_bound(wrong, trials, _DELTA / 2), 0.0)
     high = np.where(accepted > 0, 1.0 - lower_bound(wrong, trials, _DELTA / 2), 1.0)

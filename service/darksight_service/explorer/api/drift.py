@@ -38,11 +38,14 @@ _STEPS = 120
 _SLICES = 8
 _MINUTE_MS = 60_000
 _LONGEST_MS = 7 * DAY_MS
+_ALL = 1 << 62
 # The store counts this class and all further ones together.
 _MAX_CLASSES = 101
 
 
 class _DriftInput(SpanInput):
+    """Without `since_ms` the window is the last day with traffic, from its first point to its last."""
+
     longest_span_ms: ClassVar[int | None] = _LONGEST_MS
 
 
@@ -51,6 +54,13 @@ class _WindowsInput(VersionInput):
     before_until_ms: Milliseconds
     now_since_ms: Milliseconds
     now_until_ms: Milliseconds
+
+    @property
+    def windows(self) -> dict[str, tuple[int, int]]:
+        """Starts and ends in whole minutes, as points are counted: windows that touch share no minute."""
+        edges = (self.before_since_ms, self.before_until_ms, self.now_since_ms, self.now_until_ms)
+        before_since, before_until, now_since, now_until = (-(-edge // _MINUTE_MS) * _MINUTE_MS for edge in edges)
+        return {"before": (before_since, before_until), "now": (now_since, now_until)}
 
     @model_validator(mode="after")
     def _check_windows(self) -> _WindowsInput:
@@ -64,13 +74,13 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def describe(call: Call[_DriftInput]) -> Answer:
         active = sources.active_model(call.input)
-        since, until = call.input.start_ms, call.input.until_ms
+        since, until = _window(sources, active, call.input)
         step = _step(since, until)
         rates = _rates(sources, active, since, until, step)
         rule, rule_since = active.gate.outlier, _rule_since(sources, active)
         rows = active.bundle.calibration_rows
         rank = None if rule is None else rule.rank
-        series = over_time(rates, calibration_rows=rows, rank=rank, rule_since_ms=rule_since)
+        series = over_time(rates, step_ms=step, calibration_rows=rows, rank=rank, rule_since_ms=rule_since)
         whole = histogram(rates.bins.sum(axis=0), rows)
         verdict = None if whole.verdict is None else asdict(whole.verdict) | {"is_alert": whole.verdict.is_alert}
         return {
@@ -89,14 +99,10 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     def compare(call: Call[_WindowsInput]) -> Answer:
         given, active = call.input, sources.active_model(call.input)
         names = active.bundle.class_names
-        windows = {
-            "before": (given.before_since_ms, given.before_until_ms),
-            "now": (given.now_since_ms, given.now_until_ms),
-        }
         classes = min(len(names), _MAX_CLASSES)
         shown = [*names] if len(names) == classes else [*names[: classes - 1], "all others"]
         counted, tables, totals = [], {}, {}
-        for name, (since, until) in windows.items():
+        for name, (since, until) in given.windows.items():
             found = sources.store().class_rates(active.model, active.version, since_ms=since, until_ms=until)
             counted.append(class_counts(found, classes))
             rates = _rates(sources, active, since, until, _step(since, until))
@@ -125,6 +131,19 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         Endpoint("GET", "/api/drift", "read", _DriftInput, describe),
         Endpoint("GET", "/api/drift/windows", "read", _WindowsInput, compare),
     ]
+
+
+def _window(sources: Sources, active: ActiveModel, given: _DriftInput) -> tuple[int, int]:
+    """The window of an input in whole minutes; without a start, the last day that has traffic."""
+    since, until = given.since_ms, given.until_ms
+    if since is None:
+        newest = _newest(sources, active)
+        until = until if newest is None else min(until, newest + 1)
+        day = {"since_ms": max(0, until - DAY_MS), "until_ms": until}
+        since = sources.store().filled_since(active.model, active.version, **day, points=_ALL)[0]
+    until = -(-until // _MINUTE_MS) * _MINUTE_MS
+    # Two minutes at least, because the page compares the two halves.
+    return min(since // _MINUTE_MS * _MINUTE_MS, until - 2 * _MINUTE_MS), until
 
 
 def _step(since: int, until: int) -> int:

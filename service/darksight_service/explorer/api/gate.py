@@ -16,10 +16,11 @@ from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import PolicyOverride
 from darksight_service.errors import RefusedError
 from darksight_service.explorer.analysis.background import BackgroundResults
+from darksight_service.explorer.analysis.promise import MeasuredPromise, measure_promise
 from darksight_service.explorer.analysis.scores import ScoreCurve, compare_scores, stored_scores
 from darksight_service.explorer.analysis.thresholds import certify, threshold_steps
 from darksight_service.explorer.answers import Answer
-from darksight_service.explorer.api.labelled import LabelsInput, labelled_points
+from darksight_service.explorer.api.labelled import MAX_LABELS, LabelsInput, labelled_points
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ModelInput, now_ms
 from darksight_service.store.audit import Change
@@ -68,28 +69,38 @@ class _PolicyInput(ModelInput):
 
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/gate` and the paths below it."""
-    comparisons = BackgroundResults(lambda table: compare_scores(stored_scores(table), table.errors))
+
+    def compare(table: PointTable) -> list[ScoreCurve]:
+        gate = sources.registry.get(table.model, table.versions[0]).gate
+        return compare_scores(stored_scores(table, gate.reject_score), table.errors)
+
+    comparisons = BackgroundResults(compare)
+
+    def labels(active: ActiveModel, given: LabelsInput) -> tuple[PointTable, dict[str, Any]]:
+        return labelled_points(sources, active, given, limit=MAX_LABELS, with_probs=given.labels == "audit")
 
     def describe(call: Call[_GateInput]) -> Answer:
-        active = sources.active_model(call.input)
-        table, used = labelled_points(sources, active, call.input)
+        active, given = sources.active_model(call.input), call.input
+        table, used = labels(active, given)
+        compared = labelled_points(sources, active, given)[0] if given.labels == "all" else table
         curves: list[ScoreCurve] | None = []
         is_computing = False
-        if len(table):
-            curves, is_computing = comparisons.get((active.model, active.version, call.input.labels), table)
-        passed = _passed(active, call.input.policy, table)
+        if len(compared):
+            curves, is_computing = comparisons.get((active.model, active.version, given.labels), compared)
+        passed = _passed(active, given.policy, table)
         return {
             "gate": active.gate.settings(),
             "is_certified": active.is_certified,
-            "used": {**used, "errors": int(table.errors.sum())},
+            "promise": _promise(active, table),
+            "used": {**used, "errors": int(table.errors.sum()), "compared": len(compared)},
             "curves": None if curves is None else [_curve(each) for each in curves],
             "is_computing": is_computing,
-            "steps": threshold_steps(table.confidence, passed, table.errors),
+            "steps": threshold_steps(table.confidence, passed, table.errors, current=active.gate.threshold),
         }
 
     def certificate(call: Call[_CertificateInput]) -> Answer:
         active = sources.active_model(call.input)
-        table, used = labelled_points(sources, active, call.input)
+        table, used = labels(active, call.input)
         passed = _passed(active, call.input.policy, table)
         if not (passed & ~np.isnan(table.confidence)).any():
             return {"certificate": None, "used": used}
@@ -140,6 +151,14 @@ def _passed(active: ActiveModel, policy: PolicyOverride, table: PointTable) -> N
     # Stored p-values were rounded to float32, so the cutoff must be, too.
     usual = table.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
     return np.asarray(usual & ~inside_any(active.gate.regions, table.points), dtype=np.bool_)
+
+
+def _promise(active: ActiveModel, table: PointTable) -> MeasuredPromise | None:
+    """The promise of the bundle and what the gate in force does on labelled rows; None without a promise."""
+    accepted = _passed(active, PolicyOverride(), table)
+    if active.gate.reject_score is not None:
+        accepted &= table.confidence >= active.gate.lowest_accepted
+    return measure_promise(active.bundle.certificate, accepted, table.errors)
 
 
 def _curve(curve: ScoreCurve) -> dict[str, Any]:

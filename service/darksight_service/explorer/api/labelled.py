@@ -13,9 +13,12 @@ from darksight_service.explorer.endpoint import Sources
 from darksight_service.explorer.inputs import DAY_MS, SpanInput
 from darksight_service.store.points import PointFilter, PointTable
 
-__all__ = ["MAX_LABELS", "MAX_POINTS", "LabelsInput", "labelled_points", "newest_points"]
+__all__ = ["COMPARED_LABELS", "MAX_LABELS", "MAX_POINTS", "LabelsInput", "labelled_points", "newest_points"]
 
-MAX_LABELS = 1_500
+MAX_LABELS = 50_000
+"""Newest labels that promises and thresholds are measured on."""
+
+COMPARED_LABELS = 1_500
 """Newest labels that scores are compared on: enough to see a difference of a percent, and fast."""
 
 MAX_POINTS = 10_000
@@ -37,11 +40,20 @@ def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> 
     return sources.store().newest_points(span, limit=MAX_POINTS)
 
 
-def labelled_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> tuple[PointTable, dict[str, Any]]:
-    """The labelled points of an input, and facts about them for the page."""
+def labelled_points(
+    sources: Sources,
+    active: ActiveModel,
+    given: LabelsInput,
+    *,
+    limit: int = COMPARED_LABELS,
+    with_probs: bool = True,
+) -> tuple[PointTable, dict[str, Any]]:
+    """The labelled points of an input, at most the newest `limit`, and facts about them for the page."""
     if given.labels == "all":
         span = {"since_ms": given.start_ms, "until_ms": given.until_ms}
-        found = sources.store().labelled_points(active.model, active.version, **span, limit=MAX_LABELS)
+        found = sources.store().labelled_points(
+            active.model, active.version, **span, limit=limit, with_probs=with_probs
+        )
     else:
         table = newest_points(sources, active, given)
         done = draw_audit(table, given.rate).done
@@ -50,5 +62,5 @@ def labelled_points(sources: Sources, active: ActiveModel, given: LabelsInput) -
     return scored, {
         "labels": len(scored),
         "unscored": len(found) - len(scored),
-        "max_labels": MAX_LABELS,
+        "max_labels": limit,
     }

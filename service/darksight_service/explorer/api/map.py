@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from darksight_core.bundle import Reference
+from darksight_core.map.strip import spread_over_strip, strip_height
 from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
@@ -66,7 +66,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         return _describe(active.model, active.bundle)
 
     def reference(call: Call[_ReferenceInput]) -> Answer:
-        return _reference_columns(sources.active_model(call.input).bundle.reference, call.input.classes)
+        return _reference_columns(sources.active_model(call.input).bundle, call.input.classes)
 
     def density(call: Call[_DensityInput]) -> Answer:
         return _density(sources.active_model(call.input).bundle, call.input.layer, call.input.classes)
@@ -108,10 +108,12 @@ def _view(bundle: Version) -> tuple[Floats, Floats]:
     return map_view(bundle.embedder.student, bundle.reference.points.astype(np.float64))
 
 
-def _reference_columns(reference: Reference, classes: tuple[int, ...]) -> Columns:
+def _reference_columns(bundle: Version, classes: tuple[int, ...]) -> Columns:
+    reference = bundle.reference
+    points = spread_over_strip(bundle.embedder.student, reference.points)
     columns: dict[str, NDArray[Any]] = {
-        "x": reference.points[:, 0],
-        "y": reference.points[:, 1],
+        "x": points[:, 0],
+        "y": points[:, 1],
         "predicted": reference.predicted,
         "label": reference.labels.astype(np.int32),
     }
@@ -156,6 +158,8 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
     low, high = low - 0.25 * (high - low), high + 0.25 * (high - low)
     x, y = (np.linspace(low[i], high[i], _GRID) for i in range(2))
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    if strip_height(bundle.embedder.student) > 0.0:
+        grid[:, 1] = 0.0
     if layer == "kde":
         found = bundle.content.kde.log_density(grid)
     else:
@@ -169,9 +173,10 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
 
 
 def _points(sources: Sources, given: _PointsInput) -> Columns:
+    active = sources.active_model(given)
     wanted = PointFilter(
         given.model,
-        sources.active_model(given).version,
+        active.version,
         since_ms=given.since_ms,
         until_ms=given.until_ms,
         decisions=() if given.decision is None else (int(Decision[given.decision.upper()]),),
@@ -188,6 +193,8 @@ def _points(sources: Sources, given: _PointsInput) -> Columns:
             wanted, limit=given.limit, before=given.before, after=given.after, with_probs=with_probs
         )
     columns = point_columns(found)
+    points = np.column_stack([columns["x"], columns["y"]])
+    columns["y"] = spread_over_strip(active.bundle.embedder.student, points, found.ids[:, 1])[:, 1]
     if with_probs:
         classes = [number for number in given.classes if number < found.probs.shape[1]]
         probs = found.probs[:, classes] if given.classes else found.probs

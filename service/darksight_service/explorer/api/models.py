@@ -1,4 +1,4 @@
-"""Models and their versions, for the pickers of every page."""
+"""Models and their versions, for the pickers of every page, and the colours of their classes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input
+from darksight_service.report.palette import GRADES, class_colours
 
 __all__ = ["endpoints"]
 
@@ -20,6 +21,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             versions = sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
             listed = [{"version": version} for version, _ in versions]
             found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
-        return {"models": found}
+        classes = max((len(each.bundle.class_names) for each in sources.registry.models().values()), default=0)
+        return {"models": found, "class_colours": class_colours(classes), "grades": GRADES}
 
     return [Endpoint("GET", "/api/models", "read", Input, models)]

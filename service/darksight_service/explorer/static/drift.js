@@ -8,11 +8,10 @@ import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
-const DEFAULTS = { span: "24h", since: 0, until: 0, b0: 0, b1: 0, n0: 0, n1: 0 };
+const DEFAULTS = { span: "latest", since: 0, until: 0, b0: 0, b1: 0, n0: 0, n1: 0 };
 const at = (id) => document.getElementById(id);
 const page = await openPage();
 const state = readState(DEFAULTS);
-const span = spanOf(state);
 const asked = { model: page.model, version: page.version };
 
 const times = (all) => all.map((ms) => new Date(ms).toISOString());
@@ -23,21 +22,26 @@ const dashed = { color: "#5B6675", width: 1.4, dash: "dash" };
 function showOverTime(found) {
   const { over_time: series, histogram } = found;
   const x = times(series.start_ms);
-  const rates = series.outliers.map((each, step) => each / series.rows[step]);
+  // Steps without traffic have no rate, so lines end before them.
+  const rates = series.outliers.map((each, step) => (series.rows[step] ? each / series.rows[step] : null));
   const custom = series.rows.map((rows, step) => [rows, series.outliers[step]]);
-  const band = { type: "scatter", mode: "lines", x, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+  const from = (other) => other.map((each, step) => (each === null ? null : Math.abs(each - rates[step])));
+  const interval = { type: "data", symmetric: false, array: from(series.high), arrayminus: from(series.low), color: "rgba(0,114,178,0.35)", thickness: 1.5, width: 0 };
   const expected = series.expected;
+  // At least ten minutes wide: the axis of a shorter window would count milliseconds.
+  const spare = Math.max(600000 - (found.until_ms - found.since_ms), found.step_ms) / 2;
+  const ends = times([found.since_ms - spare, found.until_ms + spare]);
+  const time = { ...STILL, type: "date", range: ends };
   draw(at("rate"), [
-    { ...band, y: series.high }, { ...band, y: series.low, fill: "tonexty", fillcolor: "rgba(0,114,178,0.15)" },
-    { type: "scatter", mode: "lines+markers", marker: { size: 4 }, name: "outlier rate", x, y: rates, customdata: custom, line: { color: ACCEPT, width: 2 },
+    { type: "scatter", mode: "lines+markers", marker: { size: 4 }, name: "outlier rate", x, y: rates, error_y: interval, customdata: custom, line: { color: ACCEPT, width: 2 },
       hovertemplate: "%{y:.2%}: %{customdata[1]} of %{customdata[0]}<br>%{x}<extra></extra>" },
-    ...(expected === null ? [] : [{ type: "scatter", mode: "lines", name: "without drift", x: [x[0], x.at(-1)], y: [expected, expected], line: dashed, hoverinfo: "skip" }]),
-  ], { yaxis: { ...STILL, tickformat: ".1%", rangemode: "tozero" }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: `Outlier rate in ${x.length} steps` });
+    ...(expected === null ? [] : [{ type: "scatter", mode: "lines", name: "without drift", x: ends, y: [expected, expected], line: dashed, hoverinfo: "skip" }]),
+  ], { yaxis: { ...STILL, tickformat: ".1%", rangemode: "tozero" }, xaxis: time, margin: WIDE, showlegend: false }, { label: `Outlier rate in ${x.length} steps` });
   if (series.evidence) {
     draw(at("evidence"), [
       { type: "scatter", mode: "lines+markers", marker: { size: 4 }, x, y: series.evidence, line: { color: REJECT, width: 2 }, hovertemplate: "ln M = %{y:.1f}<br>%{x}<extra></extra>" },
-      { type: "scatter", mode: "lines", x: [x[0], x.at(-1)], y: [series.threshold, series.threshold], line: dashed, hoverinfo: "skip" },
-    ], { yaxis: { ...STILL, title: { text: "ln M" } }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: `Evidence, up to ${fixed(Math.max(...series.evidence.filter((each) => each !== null)), 1)}; alarm at ${fixed(series.threshold, 1)}` });
+      { type: "scatter", mode: "lines", x: ends, y: [series.threshold, series.threshold], line: dashed, hoverinfo: "skip" },
+    ], { yaxis: { ...STILL, title: { text: "ln M" } }, xaxis: time, margin: WIDE, showlegend: false }, { label: `Evidence, up to ${fixed(Math.max(...series.evidence.filter((each) => each !== null)), 1)}; alarm at ${fixed(series.threshold, 1)}` });
     at("evidence-hint").textContent =
       `Without drift it crosses the dashed line with a probability of at most ${percent(found.level, 0)}, however often it is checked. Counted from the start of the window` +
       (found.rule_since_ms > found.since_ms ? `, or from the last change of the outlier level (${when(found.rule_since_ms)}).` : "; this does not hold for a start that was chosen after seeing the data.");
@@ -53,7 +57,7 @@ function showOverTime(found) {
   draw(at("psi"), [
     { type: "scatter", mode: "lines+markers", x, y: series.psi, customdata: series.rows, line: { color: ACCEPT, width: 1.6 }, marker: { size: 4 }, hovertemplate: "PSI %{y:.3f} of %{customdata} rows<br>%{x}<extra></extra>" },
     { type: "scatter", mode: "lines", x, y: series.psi_critical, line: dashed, hoverinfo: "skip" },
-  ], { yaxis: { ...STILL, rangemode: "tozero" }, xaxis: STILL, margin: WIDE, showlegend: false }, { label: "PSI against uniform over time, with its critical value" });
+  ], { yaxis: { ...STILL, rangemode: "tozero" }, xaxis: time, margin: WIDE, showlegend: false }, { label: "PSI against uniform over time, with its critical value" });
   showVerdicts(found, total);
 }
 
@@ -70,7 +74,7 @@ function showVerdicts(found, total) {
     stat(verdict ? fixed(verdict.psi, 3) : "–", verdict ? `PSI, critical ${fixed(verdict.critical, 3)}` : "PSI"),
     stat(!verdict ? "–" : verdict.is_alert ? "alert" : verdict.psi > verdict.critical ? "small change" : "no change", "by PSI", "an alert needs significance, a PSI above 0.1 and enough rows"),
   );
-  at("used").textContent = `${count(total)} scored points in ${count(series.start_ms.length)} steps of ${Math.round(found.step_ms / 60000)} min; ${count(found.calibration_rows)} calibration rows.`;
+  at("used").textContent = `${count(total)} scored points in ${count(series.rows.filter(Boolean).length)} steps of ${Math.round(found.step_ms / 60000)} min; ${count(found.calibration_rows)} calibration rows.`;
 }
 
 function showComparison(id, found, what) {
@@ -115,8 +119,8 @@ const compare = () =>
     else showEmpty(at("regions"), "This version has no regions", element("span", {}, "Draw one on the ", element("a", { href: `/map?model=${encodeURIComponent(page.model)}` }, "map"), " to compare its share of the points."));
   });
 
-function setWindows() {
-  const middle = Math.round((span.since_ms + span.until_ms) / 2);
+function setWindows(span) {
+  const middle = Math.round((span.since_ms + span.until_ms) / 120000) * 60000;
   const initial = { b0: span.since_ms, b1: middle, n0: middle, n1: span.until_ms };
   for (const [name, value] of Object.entries(initial)) state[name] = state[name] || value;
   const inputs = { "before-since": "b0", "before-until": "b1", "now-since": "n0", "now-until": "n1" };
@@ -129,16 +133,16 @@ function setWindows() {
   });
 }
 
-spanOptions(at("span"), state, ["1h", "6h", "24h", "7d"]);
+spanOptions(at("span"), state, ["latest", "1h", "6h", "24h", "7d"]);
 at("span").addEventListener("change", () => {
   Object.assign(state, DEFAULTS, { span: at("span").value });
   writeState(state, DEFAULTS);
   location.reload();
 });
-setWindows();
 openControls();
 await page.guard(async () => {
-  const found = await getJson("/api/drift", { ...asked, ...span });
+  const found = await getJson("/api/drift", { ...asked, ...(state.since || state.span !== "latest" ? spanOf(state) : {}) });
+  setWindows(found);
   if (!found.over_time.start_ms.length) {
     at("figures").hidden = true;
     at("nothing").hidden = false;

@@ -6,7 +6,7 @@ export const DAY_MS = 86400000;
 
 const SPANS = { "1h": 3600000, "6h": 6 * 3600000, "24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS };
 
-const WORDS = { "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
+const WORDS = { latest: "Last day with traffic", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
 
 /** A share in per cent. */
 export function percent(share, digits = 1) {
@@ -61,20 +61,32 @@ export function stat(value, label, hint = "") {
   return element("div", { class: "stat", title: hint }, element("b", {}, value), element("span", {}, label));
 }
 
-/** A table from a header and rows of texts or elements; columns named in `numbers` are right-aligned. */
-export function table(header, rows, { numbers = [], caption = "" } = {}) {
+/**
+ * A table from a header and rows of texts or elements; columns named in `numbers` are right-aligned. With `onsort` the
+ * column titles are buttons that sort the rows by their `keys`; `sort` is the column, `-1 - column` if descending.
+ */
+export function table(header, rows, { numbers = [], caption = "", sort = null, onsort = null } = {}) {
   const kind = (column) => ({ class: numbers.includes(column) ? "number" : null });
-  return element(
-    "table",
-    {},
-    caption ? element("caption", { class: "hint" }, caption) : null,
-    element("thead", {}, element("tr", {}, ...header.map((text, column) => element("th", { scope: "col", ...kind(column) }, text)))),
-    element(
-      "tbody",
-      {},
-      ...rows.map(({ cells, mark }) => element("tr", { class: mark || null }, ...cells.map((cell, column) => element("td", kind(column), cell)))),
-    ),
-  );
+  const line = ({ cells, mark }) => element("tr", { class: mark || null }, ...cells.map((cell, column) => element("td", kind(column), cell)));
+  const body = element("tbody");
+  const titles = header.map((text, column) => element("th", { scope: "col", ...kind(column) },
+    onsort ? element("button", { type: "button", onclick: () => show(sort === column ? -1 - column : column) }, text) : text));
+  const show = (next) => {
+    if (onsort && next !== sort) onsort(next);
+    sort = next;
+    const column = sort === null ? null : sort < 0 ? -1 - sort : sort;
+    titles.forEach((title, i) => (i === column ? title.setAttribute("aria-sort", sort < 0 ? "descending" : "ascending") : title.removeAttribute("aria-sort")));
+    body.replaceChildren(...(column === null ? rows : sorted(rows, column, sort < 0 ? -1 : 1)).map(line));
+  };
+  show(sort);
+  return element("table", {}, caption ? element("caption", { class: "hint" }, caption) : null, element("thead", {}, element("tr", {}, ...titles)), body);
+}
+
+/** Rows by one of their keys; missing ones last in both directions. */
+function sorted(rows, column, sign) {
+  const isMissing = (key) => key === null || key === undefined || Number.isNaN(key);
+  return [...rows].sort(({ keys: { [column]: a } }, { keys: { [column]: b } }) =>
+    isMissing(a) || isMissing(b) ? isMissing(a) - isMissing(b) : sign * (a < b ? -1 : a > b ? 1 : 0));
 }
 
 /** Debounce: run `work` some time after the last call. */

@@ -8,10 +8,15 @@ import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
-const DEFAULTS = { span: "30d", since: 0, until: 0, labels: "all", view: "accuracy", alpha: "", threshold: "", accuracy: 0.99, delta: "0.05" };
+const DEFAULTS = { span: "30d", since: 0, until: 0, labels: "all", view: "accuracy", alpha: "", threshold: "", accuracy: 0, delta: "" };
 const NAMES = {
   msp: "max-softmax", entropy: "entropy", margin: "margin", doctor: "Doctor", gen: "GEN", log_density: "log P(y; θ)",
-  log_kde: "log KDE", outlier_score: "outlier score", learned: "learned (cross-fitted)",
+  log_kde: "log KDE", outlier_score: "outlier score", learned: "learned", refitted: "refitted to these labels (proposal)",
+};
+const VERDICTS = {
+  kept: ["verdict good", "Kept. ", "The whole interval meets the promise."],
+  broken: ["verdict bad", "Broken. ", "The whole interval misses the promise: the traffic is no longer like the rows that certified it. Calibrate the bundle again."],
+  open: ["verdict", "Not decided. ", "The interval includes the promise; more labels narrow it."],
 };
 const at = (id) => document.getElementById(id);
 
@@ -21,11 +26,23 @@ let found = null;
 
 const asked = () => ({ model: page.model, version: page.version, labels: state.labels, ...spanOf(state) });
 const tried = () => ({ alpha: state.alpha, threshold: state.threshold });
+const nameOf = (curve) => (NAMES[curve.name] || curve.name) + (curve.name === found.gate.reject?.score ? " (in force)" : "");
+
+/** Accuracy to certify and delta: those of the URL, else the bundle's promise, else what the labels are likely to support. */
+function target() {
+  const own = found.promise?.kind === "accuracy" ? found.promise : null;
+  const likely = Math.floor(200 * found.steps.low[currentStep()]) / 200;
+  return {
+    accuracy: state.accuracy || own?.promised || Math.min(Math.max(likely, 0.5), 0.995),
+    delta: state.delta || String(own?.delta ?? 0.05),
+  };
+}
 
 function show() {
   const { used, curves, gate } = found;
   at("used").textContent =
-    `${count(used.labels)} labelled points (at most the newest ${count(used.max_labels)}), ${count(used.errors)} of them wrong` +
+    `${count(used.labels)} labelled points${used.labels === used.max_labels ? " (the newest; older ones are not read)" : ""}, ${count(used.errors)} of them wrong` +
+    (used.compared < used.labels ? `; scores are compared on the newest ${count(used.compared)}` : "") +
     (used.unscored ? `; ${count(used.unscored)} points without a score are not used.` : ".");
   const hasLabels = used.labels > 0;
   at("nothing").hidden = hasLabels;
@@ -42,6 +59,7 @@ function show() {
     drawCurves();
     showScores();
   } else at("scores").replaceChildren(element("p", { class: "hint" }, "Comparing scores…"));
+  showPromise();
   const reject = gate.reject;
   at("sliding").hidden = !reject || !hasLabels;
   at("rule-missing").hidden = Boolean(reject);
@@ -52,11 +70,29 @@ function show() {
   }
   const certified = found.is_certified ? "certified by the bundle" : "not certified";
   at("score-line").textContent = reject
-    ? `Current gate: accept if ${NAMES[reject.score] || reject.score} > ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
+    ? `Current gate: accept if ${NAMES[reject.score] || reject.score} ≥ ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
       + "To use another score, run “darksight calibrate --score”."
     : `Current gate: ${outlierText(gate)}.`;
   showSlider();
   return hasLabels;
+}
+
+function showPromise() {
+  const { promise, is_certified: isCovered } = found;
+  at("promise-card").hidden = !promise || !found.used.labels;
+  if (at("promise-card").hidden) return;
+  const { measured, kind } = promise;
+  const what = { accuracy: "accuracy of accepted", coverage: "accepted", joint_risk: "accepted and wrong" }[kind];
+  const sure = promise.delta === null ? "on average" : `with ${percent(1 - promise.delta, 0)} confidence`;
+  const [style, title, words] = VERDICTS[promise.verdict];
+  at("promise").replaceChildren(
+    element("div", { class: "stats" },
+      stat(`${kind === "joint_risk" ? "≤" : "≥"} ${percent(promise.promised)}`, `promised, ${sure}`, promise.words),
+      stat(percent(measured.share), `measured: ${what}`),
+      stat(`${percent(measured.low)} – ${percent(measured.high)}`, "95% interval", "exact, if the labels are a random sample of the traffic"),
+      stat(count(measured.rows), kind === "accuracy" ? "accepted labelled points" : "labelled points")),
+    element("div", { class: style }, element("b", {}, title), words + (isCovered ? "" : " The gate was changed, so the certificate does not cover it.")),
+  );
 }
 
 const outlierText = (gate) => (gate.outlier ? `outliers at α = ${gate.outlier.alpha}` : "no outlier rule");
@@ -66,9 +102,9 @@ function drawCurves() {
   const risk = state.view === "risk";
   const value = (accuracy) => (risk ? accuracy.map((each) => 1 - each) : accuracy);
   const traces = found.curves.map((curve, number) => ({
-    type: "scatter", mode: "lines", name: NAMES[curve.name] || curve.name, x: curve.coverage, y: value(curve.accuracy),
+    type: "scatter", mode: "lines", name: nameOf(curve), x: curve.coverage, y: value(curve.accuracy),
     line: { color: classColour(number), width: curve.name === "msp" ? 3 : 1.6, dash: curve.name === "msp" ? "solid" : ["solid", "dot", "dash"][number % 3], shape: "hv" },
-    hovertemplate: `${NAMES[curve.name] || curve.name}: %{y:.2%} at %{x:.0%} accepted<extra></extra>`,
+    hovertemplate: `${nameOf(curve)}: %{y:.2%} at %{x:.0%} accepted<extra></extra>`,
   }));
   const rate = found.used.errors / found.used.labels;
   const oracle = Array.from({ length: 61 }, (_, step) => (step + 1) / 61);
@@ -80,7 +116,7 @@ function drawCurves() {
     xaxis: { title: { text: "share of rows accepted (coverage)" }, tickformat: ".0%", range: [0, 1] },
     yaxis: { title: { text: risk ? "error rate of accepted rows" : "accuracy of accepted rows", standoff: 12 }, tickformat: ".1%", automargin: false },
     legend: { orientation: "v", font: { size: 11 } }, margin: { l: 76, r: 8, t: 8, b: 44 },
-  }, { label: `${risk ? "Risk" : "Accuracy"} against coverage of ${found.curves.length} scores on ${found.used.labels} labelled points` });
+  }, { label: `${risk ? "Risk" : "Accuracy"} against coverage of ${found.curves.length} scores on ${found.used.compared} labelled points` });
 }
 
 function showScores() {
@@ -90,7 +126,7 @@ function showScores() {
     const gain = curve.gain === null || curve.name === "msp" ? "–" : `${(1000 * curve.gain).toFixed(2)} ± ${(1000 * curve.gain_error).toFixed(2)}`;
     return {
       cells: [
-        element("span", {}, swatch, NAMES[curve.name] || curve.name),
+        element("span", {}, swatch, nameOf(curve)),
         element("span", { title: auroc ? `95% interval ${fixed(auroc[0])} to ${fixed(auroc[1])}` : "" }, fixed(curve.auroc)),
         fixed(1000 * curve.augrc, 2),
         element("span", { class: "whole" }, gain),
@@ -106,12 +142,18 @@ function showSlider() {
   if (!gate.reject) return;
   const slider = at("threshold");
   slider.max = String(steps.threshold.length - 1);
-  const wanted = state.threshold === "" ? Number(gate.reject.threshold) : Number(state.threshold);
-  const values = steps.threshold.map(Number);
-  let step = values.findIndex((each) => each > wanted);
-  step = step < 0 ? values.length - 1 : Math.max(0, step - 1);
-  slider.value = String(step);
-  showReading(step, wanted);
+  slider.value = String(currentStep());
+  showReading(currentStep(), wantedThreshold());
+}
+
+const asNumber = (value) => (value === "-inf" ? -Infinity : Number(value));
+const wantedThreshold = () => asNumber(state.threshold === "" ? found.gate.reject?.threshold ?? "-inf" : state.threshold);
+
+/** Number of the lowest step that accepts no more than the threshold; equal within a millionth, as in the gate. */
+function currentStep() {
+  const lowest = wantedThreshold() - 1e-6 * Math.max(Math.abs(wantedThreshold()), 1e-5);
+  const step = found.steps.threshold.findIndex((each) => asNumber(each) >= lowest);
+  return step < 0 ? found.steps.threshold.length - 1 : step;
 }
 
 function showReading(step, wanted) {
@@ -131,14 +173,16 @@ function showReading(step, wanted) {
 
 const loadCertificate = () =>
   page.guard(async () => {
-    const { certificate } = await getJson("/api/gate/certificate", { ...asked(), ...tried(), threshold: "", accuracy: state.accuracy, delta: state.delta });
+    const { accuracy, delta } = target();
+    showTarget(accuracy, delta);
+    const { certificate } = await getJson("/api/gate/certificate", { ...asked(), ...tried(), threshold: "", accuracy, delta });
     const container = at("certificate");
     if (!certificate) {
       container.replaceChildren();
       return;
     }
     const { threshold, coverage, picked } = certificate;
-    const goal = `${percent(state.accuracy)} accuracy with ${percent(1 - Number(state.delta), 0)} confidence`;
+    const goal = `${percent(accuracy)} accuracy with ${percent(1 - Number(delta), 0)} confidence`;
     if (!threshold.feasible) {
       const more = threshold.labels_needed === null
         ? "At these error rates more labels would not help: no part of the points is that accurate. Choose a lower accuracy."
@@ -148,10 +192,10 @@ const loadCertificate = () =>
       const use = element("button", { id: "use-certified", type: "button", onclick: () => setThreshold(threshold.value) }, "Use this threshold");
       container.replaceChildren(
         element("div", { class: "verdict good" },
-          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept above ${short(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
+          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept from ${short(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
     }
     const words = "By Learn-then-Test. It holds without drift, and only if the labels are a random sample (choose “random audit only” if some were selected by hand). ";
-    const warning = picked === null ? "" : `The lowest threshold with a measured accuracy of ${percent(state.accuracy)} is ${short(picked)}. It is not certified: about half of the thresholds chosen this way miss their target on new data.`;
+    const warning = picked === null ? "" : `The lowest threshold with a measured accuracy of ${percent(accuracy)} is ${short(picked)}. It is not certified: about half of the thresholds chosen this way miss their target on new data.`;
     container.append(element("p", { class: "hint" }, words + warning));
   });
 
@@ -249,10 +293,14 @@ function setAlpha() {
   if (found) at("alpha").value = state.alpha !== "" ? state.alpha : found.gate.outlier ? String(found.gate.outlier.alpha) : "0";
 }
 
+function showTarget(accuracy, delta) {
+  at("accuracy").value = String(accuracy);
+  const deltas = [...new Set(["0.1", "0.05", "0.01", delta])].sort((a, b) => b - a);
+  at("delta").replaceChildren(...deltas.map((each) => element("option", { value: each, selected: each === delta }, percent(1 - each, each < 0.01 ? 1 : 0))));
+}
+
 spanOptions(at("span"), state, ["24h", "7d", "30d"]);
 at("labels").value = state.labels;
-at("accuracy").value = String(state.accuracy);
-at("delta").value = state.delta;
 at("author-field").hidden = Boolean(page.session.name);
 const mayApply = page.may("admin") && page.isActive;
 at("apply-button").disabled = at("reset-button").disabled = !mayApply;
@@ -265,7 +313,7 @@ at("labels").addEventListener("change", () => { state.labels = at("labels").valu
 at("threshold").addEventListener("input", () => {
   const step = Number(at("threshold").value);
   state.threshold = String(found.steps.threshold[step]);
-  showReading(step, Number(state.threshold));
+  showReading(step, asNumber(state.threshold));
   changed();
   dryRunLater();
 });

@@ -1,7 +1,8 @@
 // Draws the map: density, points, centres, regions.
 
 import { when } from "./figures.js";
-import { ACCEPT, REJECT, SCALE, UNKNOWN, classColour, classSymbol } from "./palette.js";
+import { placeLabels } from "./map-labels.js";
+import { ACCEPT, REJECT, UNKNOWN, classColour, classSymbol, colourScale, pageColour } from "./palette.js";
 import { draw } from "./plot.js";
 
 const BINS = 110;
@@ -39,10 +40,10 @@ export async function drawMap(plot, scene) {
     hovermode: "closest",
     hoverdistance: 12,
     dragmode: scene.isDrawing ? "drawclosedpath" : "pan",
-    newshape: { line: { color: REJECT, width: 2 }, fillcolor: "rgba(213,94,0,0.12)", drawdirection: "diagonal" },
+    newshape: { drawdirection: "diagonal" },
     uirevision: `${state.view}|${state.classes}`,
     shapes: shapes(scene),
-    annotations: annotations(scene),
+    annotations: annotations(plot, scene, range),
     xaxis: { ...axis, range: [range[0], range[1]] },
     yaxis: { ...axis, range: [range[2], range[3]], scaleanchor: "x" },
   }, { config: { modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"] } });
@@ -107,7 +108,7 @@ function contours({ x, y, z, meta }) {
   return {
     type: "contour", x, y, z: grid, showscale: false, hoverinfo: "skip", autocontour: false,
     contours: { coloring: "none", start: Math.ceil(top) - 8, end: Math.ceil(top), size: 0.5 },
-    line: { width: 0.7, color: "#C2C9D3", smoothing: 0.6 },
+    line: { width: 0.7, color: pageColour("edge"), smoothing: 0.6 },
   };
 }
 
@@ -165,7 +166,7 @@ function graded(scene, source, colour) {
   return [false, true].flatMap((wanted) => {
     const some = rows.filter((row) => isWrong(row) === wanted);
     if (some.length === 0) return [];
-    const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: SCALE, cmin: ends.low, cmax: ends.high };
+    const marker = { color: Float32Array.from(some, (row) => (values[row] - ends.shift)), colorscale: colourScale(), cmin: ends.low, cmax: ends.high };
     const hasScale = !wanted && (source === "live" || !scene.live || !scene.state.live || colour === "time" || colour === "p_value");
     if (hasScale) marker.colorbar = { title: { text: colour === "time" ? "time, UTC" : colour.replace("_", "-"), side: "right" }, thickness: 12, len: 0.5, y: 0.25, outlinewidth: 0, ...ends.ticks };
     return [trace(scene, source, some, wanted, { ...marker, showscale: hasScale })];
@@ -216,20 +217,34 @@ function centres(scene) {
     x: chosen.map(({ mean }) => mean[0]),
     y: chosen.map(({ mean }) => mean[1]),
     text: chosen.map(({ number }) => escaped(scene.map.class_names[number])),
-    marker: {
-      symbol: "star", size: chosen.length <= NAMED ? 17 : 10, color: chosen.map(({ number }) => classColour(number)),
-      line: { width: 1.5, color: "#FFFFFF" },
-    },
+    // Open, so that a star does not hide the points of a class that has a single place.
+    marker: { symbol: "star-open", size: chosen.length <= NAMED ? 13 : chosen.length <= 100 ? 8 : 4, color: pageColour("ink") },
   };
 }
 
-function names(scene) {
-  const chosen = scene.map ? shown(scene) : [];
-  if (chosen.length > NAMED) return [];
-  return chosen.map(({ number, mean }) => ({
-    x: mean[0], y: mean[1], text: escaped(scene.map.class_names[number]), showarrow: false, yshift: 17,
-    bgcolor: "rgba(255,255,255,0.72)", borderpad: 1, font: { size: 12, color: "#1C2430" }, captureevents: false,
+/** Names of classes that do not overlap in the view; frequent classes first. */
+function names(plot, scene, range) {
+  if (!scene.map) return [];
+  const chosen = shown(scene);
+  const counts = new Map();
+  for (const number of scene.reference ? scene.reference.predicted : []) counts.set(number, (counts.get(number) || 0) + 1);
+  const size = chosen.length <= NAMED ? 12 : 10;
+  const texts = chosen.map(({ number }) => escaped(scene.map.class_names[number]));
+  const scale = Math.min(plot.clientWidth / (range[1] - range[0]), plot.clientHeight / (range[3] - range[2]));
+  const isInside = ([x, y]) => x >= range[0] && x <= range[1] && y >= range[2] && y <= range[3];
+  const labels = chosen.map(({ number, mean }, i) => ({
+    x: mean[0] * scale, y: mean[1] * scale, text: texts[i], weight: isInside(mean) ? 1 + (counts.get(number) || 0) : 0,
   }));
+  return placeLabels(labels, size).flatMap((shift, i) => (shift === null ? [] : [{
+    x: chosen[i].mean[0], y: chosen[i].mean[1], text: texts[i], showarrow: false, xshift: shift[0], yshift: shift[1],
+    borderpad: 0, font: { size }, captureevents: false,
+  }]));
+}
+
+/** Place the names anew after the view has changed. */
+export function renameCentres(plot, scene) {
+  const { xaxis, yaxis } = plot._fullLayout;
+  window.Plotly.relayout(plot, { annotations: annotations(plot, scene, [...xaxis.range, ...yaxis.range].map(Number)) });
 }
 
 function shapes(scene) {
@@ -237,17 +252,17 @@ function shapes(scene) {
   if (scene.draft) all.push({ ...scene.draft, isDraft: true });
   return all.map(({ polygon, is_enforced: isEnforced, isDraft }) => ({
     type: "path", path: `M${polygon.map((corner) => corner.join(",")).join("L")}Z`, layer: "above",
-    line: { color: isDraft ? "#0B5CAD" : REJECT, width: 2, dash: isEnforced ? "solid" : "dash" },
+    line: { color: isDraft ? pageColour("accent") : REJECT, width: isDraft ? 3 : 2, dash: isEnforced || isDraft ? "solid" : "dash" },
     fillcolor: isDraft ? "rgba(11,92,173,0.10)" : isEnforced ? "rgba(213,94,0,0.16)" : "rgba(213,94,0,0.05)",
   }));
 }
 
-function annotations(scene) {
-  return names(scene).concat(scene.regions.map(({ name, polygon, is_enforced: isEnforced }) => {
+function annotations(plot, scene, range) {
+  return names(plot, scene, range).concat(scene.regions.map(({ name, polygon, is_enforced: isEnforced }) => {
     const top = polygon.reduce((best, corner) => (corner[1] > best[1] ? corner : best));
     return {
       x: top[0], y: top[1], text: `${escaped(name)} · ${isEnforced ? "enforced" : "shadow"}`, showarrow: false, yshift: 9,
-      bgcolor: "rgba(255,255,255,0.85)", font: { size: 11, color: "#8A3B00" },
+      font: { size: 11, color: REJECT },
     };
   }));
 }

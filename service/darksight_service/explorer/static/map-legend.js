@@ -34,7 +34,7 @@ export function showLegend(scene, { toggle, only }) {
   };
   document.getElementById("legend-card").querySelector(".marks")?.remove();
   document.getElementById("legend-card").append(
-    element("div", { class: "marks hint" }, element("span", {}, "★ class centre"), element("span", {}, "✕ wrong prediction"), outline()),
+    element("div", { class: "marks hint" }, element("span", {}, "☆ class centre"), element("span", {}, "✕ wrong prediction"), outline()),
   );
 }
 

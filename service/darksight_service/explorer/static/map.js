@@ -1,12 +1,13 @@
 // The map page: state and loading. map-figure.js draws, map-regions.js edits regions.
 
 import { getColumns, getJson } from "./api.js";
-import { asInput, fromInput } from "./figures.js";
+import { asInput, fromInput, later } from "./figures.js";
 import { clearDetail, showDetail } from "./map-detail.js";
-import { drawMap, filterRows, lookAt, viewOf } from "./map-figure.js";
+import { drawMap, filterRows, lookAt, renameCentres, viewOf } from "./map-figure.js";
 import { showLegend } from "./map-legend.js";
 import { openRegions } from "./map-regions.js";
 import { notify, openControls } from "./notice.js";
+import { SCHEME } from "./palette.js";
 import { loadPlotly } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -196,13 +197,18 @@ function bind() {
   });
   plot.addEventListener("keydown", onKey);
   clearDetail();
+  SCHEME.addEventListener("change", redraw);
+  const rename = later(() => renameCentres(plot, scene), 100);
   redraw().then(() => {
     plot.on("plotly_relayout", (changed) => {
       const view = viewOf(plot, changed);
       if (view === null) return;
       state = { ...state, view };
       writeState(state, DEFAULTS, { replace: true });
+      rename();
     });
+    // Text below the map may change its height.
+    new ResizeObserver(later(() => window.Plotly.Plots.resize(plot), 100)).observe(plot);
     plot.on("plotly_hover", (event) => select(event.points[0], false));
     plot.on("plotly_click", (event) => select(event.points[0], true));
   });

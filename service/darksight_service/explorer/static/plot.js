@@ -1,11 +1,9 @@
 // Figures by plotly.js in the explorer's style; the page needs `has_plots` in pages.py.
 
 import { ApiError } from "./api.js";
-import { GRID, INK } from "./palette.js";
+import { SCHEME, pageColour } from "./palette.js";
 
-const FONT = { family: 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif', size: 12, color: INK };
-
-const AXIS = { gridcolor: GRID, zerolinecolor: GRID, linecolor: GRID, ticks: "", automargin: true };
+const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 const CONFIG = {
   displaylogo: false, responsive: true, modeBarButtonsToRemove: ["toImage"], scrollZoom: true,
@@ -27,23 +25,33 @@ export function loadPlotly() {
   return plotly;
 }
 
+/** Fonts and colours of all figures, in light or dark mode. */
+function template() {
+  const grid = pageColour("grid");
+  const font = { family: FAMILY, size: 12, color: pageColour("ink") };
+  const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, ticks: "", automargin: true };
+  return { layout: {
+    font, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: pageColour("paper"), xaxis: axis, yaxis: axis,
+    hoverlabel: { font, bgcolor: pageColour("paper"), bordercolor: pageColour("soft") },
+    annotationdefaults: { bgcolor: pageColour("veil"), font: { color: pageColour("ink") } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: pageColour("soft"), activecolor: pageColour("accent") },
+  } };
+}
+
+const drawn = new Set();
+
 /** Draw or redraw a figure; `label` describes it for screen readers. */
 export async function draw(container, traces, layout = {}, { label = "", config = {} } = {}) {
-  const { xaxis = {}, yaxis = {}, ...rest } = layout;
-  const whole = {
-    font: FONT,
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "#FFFFFF",
-    margin: { l: 48, r: 16, t: 12, b: 40 },
-    hoverlabel: { font: FONT, bgcolor: "#FFFFFF", bordercolor: "#AAB2BD" },
-    ...rest,
-    xaxis: { ...AXIS, ...xaxis },
-    yaxis: { ...AXIS, ...yaxis },
-  };
   if (label) {
     container.setAttribute("role", "img");
     container.setAttribute("aria-label", label);
   }
   const { react } = await loadPlotly();
+  const whole = { template: template(), margin: { l: 48, r: 16, t: 12, b: 40 }, ...layout };
   await react(container, traces, whole, { ...CONFIG, ...config });
+  drawn.add(container);
 }
+
+SCHEME.addEventListener("change", () => {
+  for (const container of drawn) window.Plotly.relayout(container, { template: template() });
+});

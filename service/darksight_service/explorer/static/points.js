@@ -7,7 +7,7 @@ import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
-const DEFAULTS = { span: "7d", since: 0, until: 0, decisions: "", reasons: "", classes: "", name: "", token: "" };
+const DEFAULTS = { span: "7d", since: 0, until: 0, decisions: "", reasons: "", classes: "", name: "", token: "", sort: "" };
 const at = (id) => document.getElementById(id);
 const page = await openPage();
 const state = readState(DEFAULTS);
@@ -42,8 +42,15 @@ function showTable(found) {
   } else {
     const rows = found.points.map((point) => ({
       cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), labelCell(point)],
+      keys: [point.received_ms, point.prediction_id, className(point.predicted), point.top, point.decision === "ACCEPT" ? "" : point.reason, point.p_value, point.confidence, point.log_density, point.log_kde, point.label < 0 ? null : className(point.label)],
     }));
-    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label"], rows, { numbers: [3, 5, 6, 7, 8] }));
+    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label"], rows, {
+      numbers: [3, 5, 6, 7, 8], sort: state.sort === "" ? null : Number(state.sort),
+      onsort: (sort) => {
+        state.sort = String(sort);
+        writeState(state, DEFAULTS, { replace: true });
+      },
+    }));
   }
 }
 
@@ -78,7 +85,7 @@ const load = () =>
     }
     const found = await getJson("/api/points", { ...asked(), page_token: state.token });
     showTable(found);
-    at("used").textContent = `${count(found.points.length)} points on this page, newest first, received ${when(found.since_ms)} to ${when(found.until_ms)}. The CSV file has up to 100,000 points.`;
+    at("used").textContent = `${count(found.points.length)} points on this page, received ${when(found.since_ms)} to ${when(found.until_ms)}. Column titles sort the page. The CSV file has up to 100,000 points.`;
     at("first").disabled = !state.token;
     at("next").disabled = !found.next_token;
     at("next").onclick = () => {

@@ -2,6 +2,7 @@
 
 import { ApiError, getJson, postJson, setCsrf } from "./api.js";
 import { element, notify, showEmpty } from "./notice.js";
+import { setColours } from "./palette.js";
 
 /**
  * Load session and models. `page.model` and `page.version` come from the URL; by default they are the first model and its
@@ -12,8 +13,9 @@ export async function openPage() {
   const main = document.getElementById("main");
   const page = { model: "", version: "", models: [], session: null, guard, may: () => false };
   try {
-    const [session, { models }] = await Promise.all([getJson("/api/session"), getJson("/api/models")]);
+    const [session, { models, class_colours: classes, grades }] = await Promise.all([getJson("/api/session"), getJson("/api/models")]);
     setCsrf(session.csrf);
+    setColours(classes, grades);
     Object.assign(page, { session, models });
   } catch (error) {
     if (error.status === 401) location.replace(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);

@@ -3,7 +3,8 @@
 chart        `Figure`, and the traces and layouts that all figures share
 map          the map itself
 panels       parts of the map, and maps of other methods, side by side
-comparison   confusion matrix, accuracy, foreign rows, local fidelity
+classifier   confusion matrix, calibration
+comparison   accuracy, foreign rows, local fidelity
 paths        probabilities along a path on the map
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 from darksight_service.report.figures.all import all_figures
 from darksight_service.report.figures.chart import Figure
+from darksight_service.report.figures.classifier import calibration_figure, confusion_figure
 from darksight_service.report.figures.comparison import (
     accuracy_figure,
-    confusion_figure,
     foreign_figure,
     local_figure,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Figure",
     "accuracy_figure",
     "all_figures",
+    "calibration_figure",
     "cluster_figure",
     "confusion_figure",
     "foreign_figure",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from darksight_service.report.figures.chart import Figure
-from darksight_service.report.figures.comparison import accuracy_figure, confusion_figure, foreign_figure, local_figure
+from darksight_service.report.figures.classifier import calibration_figure, confusion_figure
+from darksight_service.report.figures.comparison import accuracy_figure, foreign_figure, local_figure
 from darksight_service.report.figures.map import map_figure
 from darksight_service.report.figures.panels import cluster_figure, small_multiples
 from darksight_service.report.figures.paths import path_figure
@@ -19,6 +20,7 @@ def all_figures(found: Findings) -> list[Figure]:
         small_multiples(found),
         cluster_figure(found),
         confusion_figure(found),
+        calibration_figure(found),
         accuracy_figure(found),
         foreign_figure(found),
         local_figure(found),

@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["GREY", "HALO", "LINE_COLOURS", "Figure", "axis", "escape", "layout", "packed", "points_trace"]
+from darksight_service.report.palette import class_colours
+
+__all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "centre_traces", "escape", "layout", "packed", "points_trace"]
 
 GREY = "#b8b8b8"
 
-HALO = ", ".join(f"{x}px {y}px 1px white" for x in (-1, 0, 1) for y in (-1, 0, 1))
-"""Text shadow of names on the map."""
+# The text shadow of names on the map: plotly.js chooses a colour that contrasts with the text.
+_HALO = "auto"
+# Of more classes stars are small, so that points are seen between them.
+_MANY = 100
 
-LINE_COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#44AA99",
-    "#661100", "#888888",
-)  # fmt: skip
+LINE_COLOURS = class_colours(12)
+"""Colours of scores and methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +89,47 @@ def points_trace(points: NDArray[np.floating], rows: NDArray[np.integer], **more
     }
 
 
+def centre_traces(
+    centres: NDArray[np.floating], names: list[str], sides: list[str | None], font: int, **more: Any
+) -> list[dict[str, Any]]:
+    """Class centres as stars, and their names.
+
+    Both are text, which contrasts with the page and with the points below it, in light and in dark mode. An open star
+    does not hide the points of a class that has a single place.
+
+    Parameters
+    ----------
+    centres
+        Points of the centres, (n, 2).
+    names, sides
+        Escaped names, and their sides from `place_labels`; a name without a side is shown under the pointer only.
+    font
+        Size of the names.
+    more
+        Other attributes of the traces.
+    """
+    trace = {"type": "scatter", "mode": "text", "x": packed(centres[:, 0]), "y": packed(centres[:, 1]), **more}
+    size = font + 7 if len(names) <= _MANY else 7
+    star = {"text": "☆", "textfont": {"size": size, "shadow": _HALO}, "hovertext": names, "hoverinfo": "text"}
+    shown = [name if side else "" for name, side in zip(names, sides, strict=True)]
+    label = {"text": shown, "textposition": [side or "top center" for side in sides], "hoverinfo": "skip"}
+    return [trace | star, trace | label | {"textfont": {"size": font, "shadow": _HALO}}]
+
+
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
     """An axis with a title, or a bare axis for a map."""
     if title is None:
         return {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": "", **more}
-    look = {"gridcolor": "#e8e8e8", "linecolor": "#888", "zeroline": False, "automargin": True}
+    look = {"zeroline": False, "automargin": True}
     return {"title": {"text": title, "standoff": 8}, **look, **more}
 
 
 def layout(height: int, **more: Any) -> dict[str, Any]:
-    """The layout that all figures share."""
+    """The layout that all figures share; the page adds the colours of light or dark mode."""
     return {
         "height": height,
         "margin": {"l": 60, "r": 20, "t": 30, "b": 55},
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 13},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
         "hovermode": "closest",
         "legend": {"itemsizing": "constant"},
         **more,

@@ -1,4 +1,4 @@
-"""Figures that compare: classes, scores, foreign rows, and neighbourhoods on several maps."""
+"""Figures that compare: scores, foreign rows, and neighbourhoods on several maps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_service.report.figures.chart import LINE_COLOURS, Figure, axis, escape, layout, packed
-from darksight_service.report.figures.panels import class_groups
-from darksight_service.report.findings import Baseline, Findings
+from darksight_service.report.findings import Findings
+from darksight_service.report.methods import Baseline
 
 __all__ = [
     "accuracy_figure",
-    "confusion_figure",
     "foreign_figure",
     "local_figure",
     "score_label",
@@ -39,9 +38,9 @@ _MORE_SCORES = {
     "energy": "energy",
     "max_logit": "max-logit",
     "kl_matching": "KL matching",
+    "refitted": "learned, refitted to these labels",
 }
 _CURVE_POINTS = 250
-_SHORT = 3
 _SEEN = 0.1  # coverage from which the accuracy axis is scaled; curves are noisy below it
 
 
@@ -52,69 +51,6 @@ def score_label(name: str, baselines: tuple[Baseline, ...]) -> str:
     if kind in ("kde", "gmm") and rest in labels:
         return f"{kind.upper()} ({labels[rest]})"
     return _SCORES.get(name) or _MORE_SCORES.get(name, name)
-
-
-def confusion_figure(found: Findings) -> Figure | None:
-    """Confusion matrix, and confusion of class pairs by distance of their centres; None without labels."""
-    counts = found.confusion()
-    if counts is None:
-        return None
-    order = [k for group in class_groups(found.log_pi) for k in group]
-    shown = [escape(name) for name in found.class_names]
-    names = [shown[k] for k in order]
-    table = counts[np.ix_(order, order)].astype(np.float64)
-    colour = np.log10(1.0 + table)
-    means = found.bundle.embedder.student.means
-    first, second = np.triu_indices(found.n_classes, k=1)
-    rows = np.maximum(counts.sum(axis=0), 1)
-    share = 0.5 * (counts[second, first] / rows[first] + counts[first, second] / rows[second])
-    distance = np.hypot(*(means[first] - means[second]).T)
-    pairs = [f"{shown[a]} / {shown[b]}" for a, b in zip(first, second, strict=True)]
-    few, never = found.n_classes <= 20, share <= 0.0
-    cells: dict[str, Any] = {
-        "type": "heatmap", "z": packed(colour), "x": names, "y": names, "customdata": packed(table),
-        "colorscale": [[0, "#ffffff"], [0.5, "#8fb8de"], [1, "#08306b"]], "showscale": False,
-        "xgap": int(few), "ygap": int(few),
-        "hovertemplate": "predicted %{y}, true %{x}: %{customdata} rows<extra></extra>",
-    }  # fmt: skip
-    if few:
-        cells |= {"text": table.astype(int).tolist(), "texttemplate": "%{text}", "textfont": {"size": 10}}
-    else:
-        cells.pop("customdata")
-        cells |= {
-            "text": table.astype(int).tolist(),
-            "hovertemplate": "predicted %{y}, true %{x}: %{text} rows<extra></extra>",
-        }
-    floor = float(share[~never].min()) / 2.0 if (~never).any() else 1e-4
-    dots = {
-        "type": "scatter", "mode": "markers", "x": packed(distance), "y": packed(np.where(never, floor, share)),
-        "text": pairs, "xaxis": "x2", "yaxis": "y2", "showlegend": False,
-        "marker": {"size": 7 if few else 4, "opacity": 0.7, "color": np.where(never, "#bbbbbb", "#0072B2").tolist()},
-        "hovertemplate": "%{text}: distance %{x:.1f}, confusion %{y:.4f}<extra></extra>",
-    }  # fmt: skip
-    rho = found.measures.global_fidelity.ground
-    ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 6}, "dtick": 1}
-    turn = -60 if max(map(len, shown)) > _SHORT else 0
-    value = "is not defined here" if rho is None else f"is {rho:.2f}"
-    return Figure(
-        "global-fidelity",
-        "Global fidelity: are confused classes close to each other?",
-        "Left: rows by true class (columns) and predicted class (rows). The colour is the logarithm of the count; "
-        "confused classes are next to each other. Right: each dot is a pair of classes, by the distance of their "
-        "centres on the map and the share of rows confused; grey pairs are never confused. On a good map the share "
-        f"decreases with the distance. The rank correlation of closeness and confusion {value} (1 is best, 0 chance).",
-        "Most pairs are never confused, and their distance is arbitrary: clusters can be neighbours without confusion. "
-        "Only clusters that touch indicate confusion.",
-        [cells, dots],
-        layout(
-            620 if not few else 520,
-            margin={"l": 60, "r": 20, "t": 20, "b": 60},
-            xaxis=axis("true class", domain=[0.0, 0.52], tickangle=turn, **ticks),
-            yaxis=axis("predicted class", autorange="reversed", **ticks),
-            xaxis2=axis("distance of centres", domain=[0.64, 1.0], anchor="y2"),
-            yaxis2=axis("share confused", type="log", anchor="x2", dtick="D2", tickformat="~%"),
-        ),
-    )  # fmt: skip
 
 
 def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:

@@ -9,9 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
-from darksight_service.report.figures.chart import GREY, HALO, Figure, axis, escape, layout, packed, points_trace
+from darksight_service.report.figures.chart import (
+    GREY,
+    Figure,
+    axis,
+    centre_traces,
+    escape,
+    layout,
+    packed,
+    points_trace,
+)
 from darksight_service.report.findings import Findings
-from darksight_service.report.palette import class_colours, map_view
+from darksight_service.report.labels import place_labels, text_sizes
+from darksight_service.report.palette import GRADES, class_colours, map_view
 
 __all__ = ["LEGEND_CLASSES", "entropy_axis", "map_figure"]
 
@@ -21,7 +31,8 @@ LEGEND_CLASSES = 20
 _MAX_POINTS = 10_000
 _GRID = 140
 _NAME_LENGTH = 18
-_SCALE = [[0.0, "#fde9c9"], [0.25, "#f5a65b"], [0.6, "#b5367a"], [1.0, "#1d1147"]]
+# Size of the map on the page, about.
+_PLOT_PIXELS = np.array([1000.0, 600.0])
 
 
 def map_figure(found: Findings) -> Figure:
@@ -39,15 +50,15 @@ def map_figure(found: Findings) -> Figure:
     foreign = [_foreign(name, points, number) for number, (name, points) in enumerate(found.foreign.items())]
     for number, (_, traces) in enumerate(modes):
         data += [trace | {"visible": number == 0} for trace in traces]
-    data += [*foreign, _stars(found)]
+    data += [*foreign, *_centres(found, low, high)]
     buttons, start = [], 1
     for name, traces in modes:
         shown = [False] * len(data)
-        shown[0] = shown[-1] = True
+        shown[0] = shown[-2] = shown[-1] = True
         states: list[bool | str] = list(shown)
         for number in range(start, start + len(traces)):
             states[number] = True
-        for number in range(len(data) - 1 - len(foreign), len(data) - 1):
+        for number in range(len(data) - 2 - len(foreign), len(data) - 2):
             states[number] = "legendonly"
         buttons.append({"label": name, "method": "restyle", "args": [{"visible": states}]})
         start += len(traces)
@@ -61,7 +72,7 @@ def map_figure(found: Findings) -> Figure:
         "The map",
         "Each dot is one prediction. It is placed so that a simple classifier, reading its coordinates alone, "
         "reproduces the probabilities of the watched classifier. The buttons colour the dots by predicted class, true "
-        "class or entropy (dark is uncertain). Crosses are errors, stars are class centres, and contours of the "
+        "class or entropy (violet is uncertain). Crosses are errors, stars are class centres, and contours of the "
         f"density P(y; θ) are a factor of ten apart. Point at a dot to see its row.{strange}{far}{less}",
         "Distances and directions between clusters that do not touch mean little. A cross in the middle of a cluster "
         "is an error that the map does not reveal.",
@@ -141,7 +152,8 @@ def entropy_axis(found: Findings) -> dict[str, Any]:
     """The colour axis of entropy."""
     top = float(np.quantile(found.entropy, 0.99)) or 1e-6
     bar = {"title": {"text": "entropy, nats", "side": "right"}, "thickness": 12, "len": 0.5, "y": 0.25}
-    return {"colorscale": _SCALE, "cmin": 0.0, "cmax": top, "colorbar": bar}
+    scale = [[number / (len(GRADES) - 1), colour] for number, colour in enumerate(GRADES)]
+    return {"colorscale": scale, "cmin": 0.0, "cmax": top, "colorbar": bar}
 
 
 def _contours(found: Findings, low: Floats, high: Floats) -> dict[str, Any]:
@@ -185,23 +197,12 @@ def _foreign(name: str, points: Floats, number: int) -> dict[str, Any]:
     }
 
 
-def _stars(found: Findings) -> dict[str, Any]:
-    means, colours = found.bundle.embedder.student.means, class_colours(found.n_classes)
-    many = found.n_classes > LEGEND_CLASSES
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": packed(means[:, 0]),
-        "y": packed(means[:, 1]),
-        "text": [escape(name, _NAME_LENGTH) for name in found.class_names],
-        "textposition": "top center",
-        "textfont": {"size": 9 if many else 14, "color": "#111", "shadow": HALO},
-        "marker": {
-            "symbol": "star",
-            "size": 9 if many else 16,
-            "color": colours,
-            "line": {"color": "black", "width": 1},
-        },
-        "name": "class centres",
-        "hovertemplate": "centre of %{text}<extra></extra>",
-    }
+def _centres(found: Findings, low: Floats, high: Floats) -> list[dict[str, Any]]:
+    """Class centres with those names that do not overlap in the first view."""
+    means = found.bundle.embedder.student.means
+    font = 10 if found.n_classes > LEGEND_CLASSES else 14
+    names = [escape(name, _NAME_LENGTH) for name in found.class_names]
+    scale = min(_PLOT_PIXELS / (high - low))
+    counts = np.bincount(found.predicted, minlength=found.n_classes)
+    sides = place_labels(means * scale, text_sizes(names, font), counts, gap=4.0)
+    return centre_traces(means, names, sides, font, name="class centres", showlegend=False)

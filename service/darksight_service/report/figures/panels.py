@@ -7,14 +7,27 @@ from typing import Any
 import numpy as np
 
 from darksight_core.simplex import Floats
-from darksight_service.report.figures.chart import HALO, Figure, axis, escape, layout, packed, points_trace
+from darksight_service.report.figures.chart import (
+    GREY,
+    Figure,
+    axis,
+    centre_traces,
+    escape,
+    layout,
+    packed,
+    points_trace,
+)
 from darksight_service.report.figures.map import entropy_axis
 from darksight_service.report.findings import Findings
+from darksight_service.report.labels import place_labels, text_sizes
 from darksight_service.report.palette import class_colours
 
 __all__ = ["class_groups", "cluster_figure", "small_multiples"]
 
 _GROUP = 10
+_MAX_PANELS = 12
+# Size of a panel on the page, about.
+_PANEL_PIXELS = np.array([340.0, 290.0])
 
 
 def class_groups(log_pi: Floats, size: int = _GROUP) -> list[list[int]]:
@@ -32,15 +45,16 @@ def class_groups(log_pi: Floats, size: int = _GROUP) -> list[list[int]]:
     np.add.at(mass, predicted, probs)
     mass = mass + mass.T
     np.fill_diagonal(mass, 0.0)
-    left, groups = set(range(classes)), []
-    while left:
-        rest = sorted(left)
-        group = [max(rest, key=lambda k: float(mass[k, rest].sum()))]
-        left.remove(group[0])
-        while left and len(group) < size:
-            following = max(sorted(left), key=lambda k: float(mass[k, group].sum()))
-            group.append(following)
-            left.remove(following)
+    taken, groups = np.zeros(classes, dtype=bool), []
+    while not taken.all():
+        # The class that is confused most with the remaining ones, then those confused most with the group.
+        weight = mass[:, ~taken].sum(axis=1)
+        group: list[int] = []
+        while len(group) < size and not taken.all():
+            chosen = int(np.where(taken, -1.0, weight).argmax())
+            weight = mass[:, chosen] if not group else weight + mass[:, chosen]
+            taken[chosen] = True
+            group.append(chosen)
         groups.append(group)
     return groups
 
@@ -49,7 +63,8 @@ def small_multiples(found: Findings) -> Figure | None:
     """The map in panels of ten classes; None with at most ten classes."""
     if found.n_classes <= _GROUP:
         return None
-    groups, student = class_groups(found.log_pi), found.bundle.embedder.student
+    every, student = class_groups(found.log_pi), found.bundle.embedder.student
+    groups, colours = every[:_MAX_PANELS], class_colours(found.n_classes)
     columns = 3 if len(groups) > 2 else len(groups)
     lines = -(-len(groups) // columns)
     rng = np.random.default_rng(0)
@@ -59,27 +74,28 @@ def small_multiples(found: Findings) -> Figure | None:
     for number, group in enumerate(groups):
         tail = "" if number == 0 else str(number + 1)
         panel = {"xaxis": f"x{tail}", "yaxis": f"y{tail}", "showlegend": False}
-        grey = {"color": "#dddddd", "size": 3}
+        grey = {"color": GREY, "size": 3, "opacity": 0.4}
         data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
-        for colour, k in zip(class_colours(_GROUP), group, strict=False):
+        for k in group:
             rows = np.flatnonzero(found.predicted == k)
             rows = rows[rng.permutation(len(rows))[:120]]
-            look = {"color": colour, "size": 4, "opacity": 0.8}
+            look = {"color": colours[k], "size": 4, "opacity": 0.8}
             data.append(points_trace(found.points, rows, name=escape(found.class_names[k]), marker=look, **panel))
-        data.append({
-            "type": "scatter", "mode": "markers+text", **panel,
-            "x": packed(student.means[group, 0]), "y": packed(student.means[group, 1]),
-            "text": [escape(found.class_names[k], 14) for k in group], "textposition": "top center",
-            "textfont": {"size": 10, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
-            "marker": {"symbol": "star", "size": 9, "color": class_colours(_GROUP)[: len(group)],
-                       "line": {"color": "black", "width": 0.8}},
-        })  # fmt: skip
-        axes |= _panel(number, columns, lines, *_close_view(found, group))
+        low, high = _close_view(found, group)
+        names, counts = (
+            [escape(found.class_names[k], 14) for k in group],
+            (found.predicted[:, None] == group).sum(axis=0),
+        )
+        centres = student.means[group] * _PANEL_PIXELS / (high - low)
+        sides = place_labels(centres, text_sizes(names, 10), counts, gap=5.0)
+        data += centre_traces(student.means[group], names, sides, 10, **panel)
+        axes |= _panel(number, columns, lines, low, high)
+    part = "" if len(groups) == len(every) else f" The {len(groups)} most confused of {len(every)} groups are drawn."
     return Figure(
         "small-multiples",
         "Groups of ten classes",
         "Parts of the map. Each panel shows up to ten classes that the classifier confuses with each other. Grey dots "
-        "are a sample of all rows, stars are class centres. At most 120 rows of a class are drawn.",
+        f"are a sample of all rows, stars are class centres. At most 120 rows of a class are drawn.{part}",
         "Panels have different scales. A class may also be confused with classes of other panels.",
         data,
         layout(330 * lines + 30, margin={"l": 10, "r": 10, "t": 20, "b": 10}, **axes),
@@ -104,7 +120,7 @@ def _panel(number: int, columns: int, lines: int, low: Floats, high: Floats) -> 
     width, height = 1.0 / columns, 1.0 / lines
     x = [column * width + gap / 2, (column + 1) * width - gap / 2]
     y = [1.0 - (line + 0.98) * height, 1.0 - (line + 0.09) * height]
-    frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
+    frame: dict[str, Any] = {"showline": True, "mirror": True}
     return {
         f"xaxis{tail}": axis(domain=x, anchor=f"y{tail}", range=[float(low[0]), float(high[0])], **frame),
         f"yaxis{tail}": axis(domain=y, anchor=f"x{tail}", range=[float(low[1]), float(high[1])], **frame),
@@ -145,7 +161,7 @@ def cluster_figure(found: Findings) -> Figure:
     return Figure(
         "clusters",
         "Cluster preservation: are predictions in the middle of a cluster certain?",
-        f"The same {len(some):,} rows on each map, coloured by entropy; dark rows are uncertain. ρ is the rank "
+        f"The same {len(some):,} rows on each map, coloured by entropy; violet rows are uncertain. ρ is the rank "
         "correlation of entropy and distance from the centre of the predicted class, averaged over classes: 1 if "
         "entropy increases with the distance, 0 if it is unrelated.",
         "ρ favours methods that arrange rows by certainty. It does not show whether certain rows are correct.",

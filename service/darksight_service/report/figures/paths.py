@@ -9,10 +9,10 @@ import numpy as np
 from darksight_core.map.paths import MapPath
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
-    HALO,
-    LINE_COLOURS,
+    GREY,
     Figure,
     axis,
+    centre_traces,
     escape,
     layout,
     packed,
@@ -20,11 +20,15 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import LEGEND_CLASSES
 from darksight_service.report.findings import Findings
-from darksight_service.report.palette import map_view
+from darksight_service.report.labels import place_labels, text_sizes
+from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["path_figure"]
 
 _NAME = 18
+_CLASSES = 12
+# Size of the map on the page, about.
+_PLOT_PIXELS = np.array([340.0, 300.0])
 
 
 def path_figure(found: Findings, number: int) -> Figure:
@@ -32,7 +36,8 @@ def path_figure(found: Findings, number: int) -> Figure:
     name, path = found.paths[number]
     probs = np.exp(found.log_pi[path.rows])
     shown = _path_classes(path, probs)
-    colours = dict(zip(shown, LINE_COLOURS, strict=False))
+    all_colours = class_colours(found.n_classes)
+    colours = {k: all_colours[k] for k in shown}
     data: list[dict[str, Any]] = []
     for k in shown:
         label = escape(found.class_names[k], _NAME)
@@ -50,29 +55,26 @@ def path_figure(found: Findings, number: int) -> Figure:
     low, high = _path_view(found, path)
     back = np.random.default_rng(0).permutation(len(found))[:1_500]
     right = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
-    grey = {"color": "#d5d5d5", "size": 3}
+    grey = {"color": GREY, "size": 3, "opacity": 0.5}
     data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
     data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
     data.append({
         "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
-        "line": {"color": "#111", "width": 2}, "hoverinfo": "skip", **right,
+        "line": {"color": "#808080", "width": 2}, "hoverinfo": "skip", **right,
     })  # fmt: skip
     means = found.bundle.embedder.student.means[shown]
-    data.append({
-        "type": "scatter", "mode": "markers+text", "x": packed(means[:, 0]), "y": packed(means[:, 1]), **right,
-        "text": [escape(found.class_names[k], _NAME) for k in shown],
-        "textposition": [("top center", "bottom center")[number % 2] for number in range(len(shown))],
-        "textfont": {"size": 13, "color": "#111", "shadow": HALO}, "hoverinfo": "text",
-        "marker": {"symbol": "star", "size": 11, "color": [colours[k] for k in shown],
-                   "line": {"color": "black", "width": 0.8}},
-    })  # fmt: skip
-    frame: dict[str, Any] = {"showline": True, "linecolor": "#ccc", "mirror": True}
+    names = [escape(found.class_names[k], _NAME) for k in shown]
+    sides = place_labels(
+        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=4.0
+    )
+    data += centre_traces(means, names, sides, 13, **right)
+    frame: dict[str, Any] = {"showline": True, "mirror": True}
     part = ", which shows a part of the map" if found.n_classes > LEGEND_CLASSES else ""
     near = f"{len(path.rows)} rows are near the path" if len(path.rows) else "no row is near the path"
     return Figure(
         f"path-{number + 1}",
         f"Path: {name}",
-        f"Left: probability of each class along the black line on the right{part}. Lines are the map's probabilities, "
+        f"Left: probability of each class along the grey line on the right{part}. Lines are the map's probabilities, "
         f"dots the classifier's probabilities for the nearest rows; {near}, orange on the right. Stars are class "
         "centres. Where the dots follow the lines, the map represents the classifier well: rows between two touching "
         "clusters are ambiguous between these classes.",
@@ -99,9 +101,9 @@ def _path_view(found: Findings, path: MapPath) -> tuple[Floats, Floats]:
 
 
 def _path_classes(path: MapPath, probs: Floats) -> list[int]:
-    """Classes with a probability of at least 0.1 on the path, in the order of their maxima; at most one per colour."""
+    """At most `_CLASSES` classes with a probability of at least 0.1 on the path, in the order of their maxima."""
     top = path.probs.max(axis=0)
     if len(probs):
         top = np.maximum(top, probs.max(axis=0))
-    order = np.argsort(-top, kind="stable")[: len(LINE_COLOURS)]
+    order = np.argsort(-top, kind="stable")[:_CLASSES]
     return sorted((int(k) for k in order if top[k] >= 0.1), key=lambda k: int(path.probs[:, k].argmax()))

@@ -35,7 +35,10 @@ _RANKS = 3
 _PATH_ROWS = 10
 
 _KINDS = {
-    "typical": ("Typical rows", "The row of highest density of each class."),
+    "typical": (
+        "Typical rows",
+        "One row for each class: of the fifth of its rows around the median confidence, the one in the densest place.",
+    ),
     "unusual": ("Most unusual rows", "The rows with the lowest outlier score. Look at these first."),
     "midway": ("Ambiguous rows", "Rows between two classes; on the map they connect two clusters."),
     "wrong_alike": ("Similar errors", "The most frequent confusions, with the rows in the middle of each on the map."),
@@ -85,6 +88,7 @@ def build_page(
         found=found,
         notes=found.notes + (() if found.comparison is None else tuple(found.comparison.notes)),
         figures=figures,
+        classes=_classes(found),
         compression=_compression(found),
         methods=_methods(found),
         cached=[each.label for each in found.baselines if each.cached],
@@ -98,6 +102,14 @@ def build_page(
 
 def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.2%}"
+
+
+def _classes(found: Findings) -> list[tuple[object, ...]]:
+    return [
+        (each.name, each.rows, _percent(each.recall), each.predicted, _percent(each.precision),
+         _percent(each.confidence), each.mistaken_for)
+        for each in found.classes
+    ]  # fmt: skip
 
 
 def _compression(found: Findings) -> list[tuple[object, ...]]:

@@ -75,9 +75,24 @@ function settings(name) {
   };
 }
 
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** Colours of the page for a figure; printed and exported figures are light. */
+function template() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+  const axis = { gridcolor: colour("grid"), linecolor: colour("line"), zerolinecolor: colour("line") };
+  const menu = { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } };
+  return { layout: {
+    paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"), font: { color: colour("ink") }, xaxis: axis, yaxis: axis,
+    updatemenudefaults: menu, hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } },
+  } };
+}
+
 async function drawNow(container, name) {
   await plotly;
-  const plot = await Plotly.newPlot(container, figures[name].data, figures[name].layout, settings(name));
+  const layout = { ...figures[name].layout, template: template() };
+  const plot = await Plotly.newPlot(container, figures[name].data, layout, settings(name));
   plot.on("plotly_hover", show);
   container.dataset.drawn = "yes";
 }
@@ -111,6 +126,9 @@ async function openPage() {
 const plotly = loadPlotly();
 window.darksight = { drawAll };
 window.addEventListener("beforeprint", drawAll);
+dark.addEventListener("change", () => {
+  for (const plot of plots.filter((each) => each.dataset.drawn)) Plotly.relayout(plot, { template: template() });
+});
 openPage().catch((error) => {
   for (const plot of plots.filter((each) => !each.dataset.drawn)) plot.textContent = `This figure could not be drawn: ${error.message}`;
   throw error;

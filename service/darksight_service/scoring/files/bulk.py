@@ -15,10 +15,11 @@ import logging
 import multiprocessing
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,24 +56,42 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of scored rows; `accepted` is None without a gate."""
+    """Counts of scored rows; `accepted` is None without a gate, and `reasons` count rejected rows by reason."""
 
     rows: int = 0
     outliers: int = 0
     accepted: int | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[Any]], alpha: float) -> Tally:
-        """Counts of a chunk of scores."""
-        accepted = int((columns["decision"] == "accept").sum()) if "decision" in columns else None
-        return cls(len(columns["p_value"]), int((columns["p_value"] <= alpha).sum()), accepted)
+    def of(cls, columns: Mapping[str, NDArray[Any]], alpha: float | None) -> Tally:
+        """Counts of a chunk of scores.
+
+        Parameters
+        ----------
+        columns
+            The columns of the chunk.
+        alpha
+            p-values up to this are counted as outliers; None to count those of the gate's own rule.
+        """
+        accepted, reasons = None, {}
+        if "decision" in columns:
+            rejected = columns["decision"] != "accept"
+            accepted = int((~rejected).sum())
+            names, counts = np.unique(columns["reason"][rejected], return_counts=True)
+            reasons = dict(zip(names.tolist(), counts.tolist(), strict=True))
+        outliers = reasons.get("outlier", 0) if alpha is None else int((columns["p_value"] <= alpha).sum())
+        return cls(len(columns["p_value"]), outliers, accepted, reasons)
 
     def __add__(self, other: Tally) -> Tally:
         counts = [count for count in (self.accepted, other.accepted) if count is not None]
-        return Tally(self.rows + other.rows, self.outliers + other.outliers, sum(counts) if counts else None)
+        reasons = dict(Counter(self.reasons) + Counter(other.reasons))
+        return Tally(self.rows + other.rows, self.outliers + other.outliers, sum(counts) if counts else None, reasons)
 
 
-def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: float) -> tuple[list[Part], Tally]:
+def plan(
+    dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: float | None
+) -> tuple[list[Part], Tally]:
     """The parts that are not finished, and the counts of those that are.
 
     Parameters
@@ -86,7 +105,7 @@ def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: f
     overwrite
         Whether to empty a directory of other scores. A directory of anything else is never changed.
     alpha
-        p-values up to this are counted as outliers.
+        As for `Tally.of`.
     """
     manifest = out / "_manifest.json"
     files = {str(file.path.resolve()): [file.n_rows, file.fingerprint] for file in dataset.files}
@@ -112,7 +131,7 @@ def plan(dataset: Dataset, bundle: Path, out: Path, *, overwrite: bool, alpha: f
         for first in range(0, file.n_rows, PART_ROWS):
             path = out / f"{name}-{first:010d}.parquet"
             if path.exists():
-                done += Tally.of(read_columns(path, ("p_value", "decision")), alpha)
+                done += Tally.of(read_columns(path, ("p_value", "decision", "reason")), alpha)
             else:
                 left.append(Part(source, first, min(first + PART_ROWS, file.n_rows), str(path.resolve())))
     return left, done
@@ -131,7 +150,7 @@ def _can_resume(manifest: Path, settings: Mapping[str, Any], files: Mapping[str,
 class Worker:
     """Scores parts with a bundle that is loaded once."""
 
-    def __init__(self, bundle: str, now_ms: int, kind: Kind | None, alpha: float, chunk_rows: int) -> None:
+    def __init__(self, bundle: str, now_ms: int, kind: Kind | None, alpha: float | None, chunk_rows: int) -> None:
         found = read_bundle(bundle)
         # Regions may expire: every worker decides by the same time.
         self._gate = None if found.gate is None else found.gate.at(now_ms)
@@ -158,17 +177,15 @@ class Worker:
         )
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The same for Ray: parts and counts as columns; errors are texts, for the caller to raise."""
-        found: dict[str, list[Any]] = {"rows": [], "outliers": [], "accepted": [], "error": []}
+        """The same for Ray: parts as columns, counts as JSON; errors are texts, for the caller to raise."""
+        found: dict[str, list[Any]] = {"tally": [], "error": []}
         for source, first, last, out in zip(*(batch[name] for name in ("source", "first", "last", "out")), strict=True):
             error = ""
             try:
                 tally = self.score(Part(str(source), int(first), int(last), str(out)))
             except DarkSightError as defect:
                 tally, error = Tally(), defect.message
-            accepted = -1 if tally.accepted is None else tally.accepted
-            for name, value in (("rows", tally.rows), ("outliers", tally.outliers), ("accepted", accepted)):
-                found[name].append(value)
+            found["tally"].append(json.dumps(asdict(tally)))
             found["error"].append(error)
         return {name: np.array(values) for name, values in found.items()}
 
@@ -242,8 +259,7 @@ def score_ray(
         for row in found.iter_rows():
             if row["error"]:
                 raise BulkError(str(row["error"]))
-            accepted = int(row["accepted"])
-            report(Tally(int(row["rows"]), int(row["outliers"]), None if accepted < 0 else accepted))
+            report(Tally(**json.loads(row["tally"])))
     except ray.exceptions.RayError as error:
         raise BulkError(f"Ray failed ({type(error).__name__}); rerun the same command to resume") from error
     finally:

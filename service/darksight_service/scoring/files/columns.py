@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -13,19 +14,25 @@ from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
 
-__all__ = ["Columns", "bundle_columns", "lower_names", "score_columns"]
+__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "score_columns"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 
 def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
-    """Scores of a chunk, with decision and reason if there is a gate."""
+    """Scores of a chunk; the predicted class by its name, and decision and reason if there is a gate."""
     scored = policy.score(chunk.probs, logits=chunk.logits)
     columns = score_columns(scored)
+    columns["predicted"] = class_labels(policy.scorer.class_names, scored.predicted)
     if gate is not None:
         columns["decision"] = lower_names(Decision, scored.decision)
         columns["reason"] = lower_names(Reason, scored.reason)
     return columns
+
+
+def class_labels(names: Sequence[str], predicted: NDArray[np.integer]) -> NDArray[Any]:
+    """Classes (n,) by name, or by number if the names are numbers; every row of a file is valid and has a class."""
+    return predicted if list(names) == list(map(str, range(len(names)))) else np.array(names)[predicted]
 
 
 def score_columns(scored: ScoredBatch) -> Columns:

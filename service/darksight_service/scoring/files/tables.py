@@ -106,6 +106,7 @@ class _NpzSink:
         self._stack = stack
         self._files: dict[str, IO[bytes]] = {}
         self._longest: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
         self._rows = 0
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -118,14 +119,15 @@ class _NpzSink:
                 self._longest[name] = max(self._longest.get(name, 1), column.dtype.itemsize // 4)
                 self._files[name].write(b"".join(len(text).to_bytes(4, "little") + text for text in texts))
             else:
-                self._files[name].write(np.ascontiguousarray(column, dtype="<f8").tobytes())
+                self._kinds[name] = "<i8" if column.dtype.kind == "i" else "<f8"
+                self._files[name].write(np.ascontiguousarray(column, dtype=self._kinds[name]).tobytes())
         self._rows += len(names)
 
     def finish(self, path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             for name, file in self._files.items():
                 file.seek(0)
-                dtype = f"<U{self._longest[name]}" if name in self._longest else "<f8"
+                dtype = f"<U{self._longest[name]}" if name in self._longest else self._kinds[name]
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     _write_header(member, dtype, self._rows)
                     for block in _texts(file, self._rows, dtype) if name in self._longest else _blocks(file):

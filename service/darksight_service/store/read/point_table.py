@@ -113,15 +113,23 @@ def newest_points(engine: Engine, bundles: dict[int, str], wanted: PointFilter, 
 
 
 def labelled_points(
-    engine: Engine, bundles: dict[int, str], model: str, *, since_ms: int, until_ms: int, limit: int
+    engine: Engine,
+    bundles: dict[int, str],
+    model: str,
+    *,
+    since_ms: int,
+    until_ms: int,
+    limit: int,
+    with_probs: bool = True,
 ) -> PointTable:
     """The newest points that have a label, without those of shadow versions."""
+    names = _SCORES if with_probs else tuple(name for name in _SCORES if name != "probs")
     source, points = search.labelled_points(engine)
-    query = select(*sql_columns(engine, _SCORES, points)).select_from(source)
+    query = select(*sql_columns(engine, names, points)).select_from(source)
     query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))
     query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
     with reading(engine) as connection:
-        return read_table(connection.execute(query).all(), _SCORES, model, bundles)
+        return read_table(connection.execute(query).all(), names, model, bundles)
 
 
 def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:

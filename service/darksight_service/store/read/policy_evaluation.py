@@ -156,5 +156,5 @@ def _reason(gate: Gate, points: FromClause) -> ColumnElement[int]:
     if gate.reject_score is not None:
         applies[Reason.UNSCORED] = or_(unscored, points.c.confidence.is_(None))
         if gate.threshold > -math.inf:
-            applies[Reason.LOW_CONFIDENCE] = points.c.confidence <= float(np.float32(gate.threshold))
+            applies[Reason.LOW_CONFIDENCE] = points.c.confidence < float(np.float32(gate.lowest_accepted))
     return case(*((applies[rule], int(rule)) for rule in RULES if rule in applies), else_=int(Reason.NONE))

@@ -29,6 +29,7 @@ from darksight_core.bundle import (
     container,
     decode_bundle,
     describe,
+    describe_raw,
     diff,
     encode_bundle,
     make_manifest,
@@ -926,13 +927,55 @@ def test_every_refusal_has_its_own_code() -> None:
     assert {kind.__name__ for kind in kinds} <= set(package.__all__)
 
 
-def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
-    """A person sees classes, rows, fidelity, calibration, gate and version."""
+def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
+    """A person reads classes, rows, how good the map is, p-values, rules with their promises, and warnings."""
+    path = tmp_path / "map.safetensors"
+    bundle = make_bundle(rows=400)
+    served = {"kl_sym": 0.3, "acc_teacher": 0.995, "total_variation": 0.012, "kl_sym_of_zeros": 0.29}
+    manifest = {**bundle.manifest, "fidelity": {"served": served}, "warnings": ["hard probabilities: all of them"]}
+    gate = Gate(outlier=cutoff(120, 0.05), reject_score="msp", threshold=2.5)
+    certificate = {
+        "outlier": {"promise": "at most 0.05 of usual rows are outliers", "feasible": True},
+        "reject": {"promise": "at least 0.99 of accepted rows are right", "feasible": False},
+    }
+    write_bundle(path, replace(bundle, manifest=manifest).with_gate(gate, certificate))
+
+    text = describe(read_bundle(path))
+
+    for words in (
+        "3: class 0, class 1, class 2",
+        "240 to fit, 120 to calibrate, 40 to test",
+        "good: 1.2% of the probability is in the wrong place on average",
+        "KL_sym 0.3 on rows that no step has fitted, 0.29 of it from probabilities of zero",
+        "it predicts the classifier's class for 99.50% of them",
+        "ranks among 120 calibration rows; the smallest is 0.0083",
+        "OUTLIER if p-value <= 0.0495868, for alpha 0.05",
+        "LOW_CONFIDENCE unless msp >= 2.5",
+        "at most 0.05 of usual rows are outliers\n",
+        "at least 0.99 of accepted rows are right: NOT FEASIBLE",
+        "hard probabilities: all of them",
+        str(path),
+    ):
+        assert words in text
+    assert "fit_config" not in text
+
+
+def test_description_of_a_bundle_without_gate_or_calibration() -> None:
+    """It says what happens then."""
+    text = describe(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
+
+    assert "none: the service flags p-values up to 0.01 and certifies nothing; see darksight calibrate" in text
+    assert "all 1: not calibrated" in text
+    assert "(8 more)" in text
+
+
+def test_raw_description_has_every_setting(tmp_path: Path) -> None:
+    """Classes, rows, fidelity, calibration, gate and version, by the names in the file."""
     path = tmp_path / "map.safetensors"
     write_bundle(path, make_bundle(rows=400).with_gate(Gate(outlier=cutoff(120, 0.01)), {"kept": "true"}))
     bundle = read_bundle(path)
 
-    text = describe(bundle)
+    text = describe_raw(bundle)
 
     for words in (
         bundle.version,
@@ -949,9 +992,9 @@ def test_description_tells_what_a_bundle_is(tmp_path: Path) -> None:
         assert words in text
 
 
-def test_description_of_what_is_not_there() -> None:
+def test_raw_description_of_what_is_not_there() -> None:
     """A bundle without file, calibration or gate can be described."""
-    text = describe(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
+    text = describe_raw(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
 
     assert "not yet written" in text
     assert "(8 more)" in text
@@ -961,7 +1004,7 @@ def test_description_of_what_is_not_there() -> None:
 def test_thresholds_in_the_description_are_exact() -> None:
     """A score just below the shown threshold has p <= alpha, the threshold itself has not."""
     bundle = make_bundle(rows=1_000)
-    line = next(line for line in describe(bundle).splitlines() if line.startswith("  p <= 0.05"))
+    line = next(line for line in describe_raw(bundle).splitlines() if line.startswith("  p <= 0.05"))
     scores = bundle.calibration.scores
     threshold = scores[np.searchsorted(scores, float(line.split("<")[-1]) - 5e-3) :][0]
 

@@ -13,15 +13,26 @@ PREDICTED = PROBS.argmax(axis=1)
 POINTS = np.array([[0.0, 0.0], [1.0, 0.0], [0.1, 0.0], [5.0, 0.0], [6.0, 0.0]])
 
 
-def test_unusual_and_typical_are_the_ends_of_a_score() -> None:
-    """The lowest scores are unusual, and the highest of each predicted class typical."""
-    usual = np.array([3.0, 1.0, 2.0, 5.0, 0.0])
+def test_unusual_rows_have_the_lowest_scores() -> None:
+    """Lowest first."""
+    assert cases.unusual(np.array([3.0, 1.0, 2.0, 5.0, 0.0]), 2).rows == (4, 1)
 
-    assert cases.unusual(usual, 2).rows == (4, 1)
-    assert [(case.about, case.rows) for case in cases.typical(usual, PREDICTED, classes=3)] == [
-        ((0,), (0,)),
-        ((2,), (3,)),
-    ]
+
+def test_typical_rows_have_median_confidence() -> None:
+    """In each class between the 40th and the 60th percentile of confidence, and the most usual of these rows."""
+    rng = np.random.default_rng(0)
+    confidence, usual, predicted = rng.random(300), rng.random(300), rng.integers(3, size=300)
+
+    found = cases.typical(confidence, usual, predicted, classes=4)
+
+    assert [case.about for case in found] == [(0,), (1,), (2,)]
+    for case in found:
+        (row,), rows = case.rows, np.flatnonzero(predicted == case.about[0])
+        low, high = np.quantile(confidence[rows], [0.4, 0.6])
+        middle = rows[(confidence[rows] >= low) & (confidence[rows] <= high)]
+        assert low <= confidence[row] <= high
+        assert usual[row] == usual[middle].max()
+    assert cases.typical(np.array([0.9]), np.array([0.0]), np.array([1]), classes=2)[0].rows == (0,)
 
 
 def test_midway_rows_are_those_of_the_smallest_margin() -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.compare import compare
+from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import from_arrays
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.scores.learned import Learned
 from tests.support.bundles import make_bundle
 
 BUNDLE = make_bundle()
@@ -44,6 +46,24 @@ def test_every_score_is_measured_on_the_same_rows() -> None:
     )
     assert found.ood["flat"]["entropy"].auroc > 0.7
     json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_scores_are_those_that_are_served() -> None:
+    """Scores of the bundle are the columns of its scorer; a learned one is the gate's own, beside a refitted one."""
+    rows, other = make_rows(400, seed=1), make_rows(400, seed=3)
+    assert other.errors is not None
+    learned = replace(Learned.fit(other.log_pi, ~other.errors), offsets=np.array([0.0, 2.0, -2.0]))
+    rows = replace(rows, scores=replace(rows.scores, outlier_score=-np.arange(400.0)))
+
+    found = compare(BUNDLE.with_gate(Gate(None, "learned", 0.0, learned)), rows, fast=True, resamples=0)
+
+    measured = np.flatnonzero(np.isin(rows.scores.outlier_score, found.scores["outlier_score"]))
+    assert len(measured) == found.measured
+    np.testing.assert_array_equal(found.scores["log_kde"], rows.scores.log_kde[measured])
+    np.testing.assert_array_equal(found.scores["learned"], learned.log_odds(rows.log_pi[measured]))
+    assert "refitted" in found.scores
+    assert found.failure is not None
+    assert found.failure["learned"] != found.failure["refitted"]
 
 
 def test_figures_are_able_to_come_out_badly() -> None:

@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.failure import FailureFigures, failure_figures, ood_figures
+from darksight_core.scores.choice import choose_score
 from darksight_core.simplex import Floats
 from tests.support.builders import draw_scored_errors
 
@@ -110,6 +111,17 @@ def test_figures_know_only_the_order(transform: Callable[[Floats], Floats]) -> N
     scores, errors = draw_scored_errors(np.random.default_rng(2), 300)
 
     assert failure_figures(transform(scores), errors, resamples=20) == failure_figures(scores, errors, resamples=20)
+
+
+def test_rounding_does_not_order_rows_that_tie() -> None:
+    """Scores that are equal but for rounding have the figures of equal scores, for errors and for foreign rows."""
+    rng = np.random.default_rng(4)
+    scores, errors = rng.integers(1, 4, size=400) / 3.0, rng.random(400) < 0.3
+    noisy = scores * (1.0 + 1e-13 * np.where(errors, 1.0, -1.0))
+
+    assert figures(noisy, errors) == figures(scores, errors)
+    assert ood_figures(noisy[:200], noisy[200:], resamples=0) == ood_figures(scores[:200], scores[200:], resamples=0)
+    assert choose_score({"msp": noisy}, errors).rows == choose_score({"msp": scores}, errors).rows
 
 
 def test_order_of_rows_is_irrelevant() -> None:

@@ -39,6 +39,7 @@ def test_fidelity_equals_hand_computed_figures() -> None:
     # The first teacher row is a tie, which goes to class 0, so the student's class 1 does not agree with it.
     assert got.acc_teacher == 0.5
     assert (got.acc_ground, got.teacher_acc_ground) == (0.5, 0.0)
+    assert (got.total_variation, got.kl_sym_of_zeros) == (pytest.approx(0.125), 0.0)
 
 
 def test_agreement_on_shuffled_rows_is_chance() -> None:

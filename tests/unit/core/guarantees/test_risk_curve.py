@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from darksight_core.errors import ConfigError
-from darksight_core.guarantees.risk_curve import risk_curve
+from darksight_core.guarantees.risk_curve import lowest_accepted, risk_curve
 from darksight_core.simplex import entropy, log_probs
 
 
@@ -20,13 +22,24 @@ def test_curve_has_points_at_distinct_scores_only() -> None:
 
     curve = risk_curve(scores, errors)
 
-    assert curve.threshold.tolist() == [0.7, 0.5, -math.inf]
+    assert curve.threshold.tolist() == [0.9, 0.7, -math.inf]
     np.testing.assert_allclose(curve.coverage, [1 / 6, 4 / 6, 1.0])
     np.testing.assert_allclose(curve.accuracy, [1.0, 3 / 4, 3 / 6])
     np.testing.assert_allclose(curve.joint_risk, [0.0, 1 / 6, 3 / 6])
     for threshold, coverage, risk in zip(curve.threshold, curve.coverage, curve.selective_risk, strict=True):
-        assert (scores > threshold).mean() == pytest.approx(coverage)
-        assert errors[scores > threshold].mean() == pytest.approx(risk)
+        assert (scores >= threshold).mean() == pytest.approx(coverage)
+        assert errors[scores >= threshold].mean() == pytest.approx(risk)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1.0, 1.0))
+def test_rounding_does_not_decide_on_a_tie(threshold: float, noise: float) -> None:
+    """A score that is the threshold but for the rounding of another implementation, or of float32, is accepted."""
+    lowest = float(lowest_accepted(threshold))
+
+    assert threshold + 1e-12 * noise * max(abs(threshold), 1.0) >= lowest
+    assert float(np.float32(threshold)) >= float(np.float32(lowest))
+    assert lowest < threshold
+    assert lowest_accepted(-math.inf) == -math.inf
 
 
 def test_two_classes_have_one_confidence() -> None:

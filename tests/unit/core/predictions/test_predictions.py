@@ -401,6 +401,33 @@ def test_bad_sums_are_named(tmp_path: Path, suffix: str, value: float, total: st
         read_predictions(path)
 
 
+def test_multi_label_rows_are_not_supported() -> None:
+    """Separate probabilities of several labels are named as such; they are not rows to normalise."""
+    sigmoids = 1.0 / (1.0 + np.exp(-np.random.default_rng(0).normal(size=(50, 6))))
+
+    with pytest.raises(defects.NotSupportedError, match=r"row 0: .*Multi-label predictions are not supported"):
+        from_arrays(sigmoids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"values": [[31.5, 12.0, 0.5]] * 20}, defects.RowSumError),
+        ({"values": np.random.default_rng(0).normal(size=(20, 3))}, defects.NegativeProbabilityError),
+        ({"values": np.random.default_rng(0).random((20, 1))}, defects.FewClassesError),
+        ({"values": GOOD, "labels": [0.5, 1.25, 2.0, 0.0, 1.0]}, defects.LabelValueError),
+        ({"values": GOOD, "labels": np.eye(5, 3)}, defects.ArrayShapeError),
+    ],
+    ids=["large", "negative", "one column", "fractions", "several labels"],
+)
+def test_regression_and_several_labels_are_not_supported(
+    arguments: dict[str, Any], kind: type[PredictionsError]
+) -> None:
+    """The message of each defect says so."""
+    with pytest.raises(kind, match="not supported"):
+        from_arrays(**arguments)
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_minus_infinity_among_logits_has_advice(tmp_path: Path, suffix: str) -> None:
     """An infinite logit is refused with what to write instead."""

@@ -118,21 +118,27 @@ def test_a_policy_decides_as_its_gate(name: str | None, classes: int, compiled: 
                 assert len(found) == n
 
 
-@engines
-@pytest.mark.parametrize("name", ["msp", "entropy", "margin", "doctor", "gen", "learned"])
-def test_a_row_at_the_threshold_is_the_gates(name: str, compiled: bool) -> None:
-    """Rows whose score is the threshold, or next to it by rounding, are rejected or accepted as the gate does."""
-    scorer = make_scorer(10, compiled)
-    probs = np.concatenate([map_probs(scorer.embedder, 40).astype(np.float64), extreme_probs(10)])
-    scores, log_pi = scorer.score(probs), log_probs(probs)
-    gate = make_gate(scorer, name)
-    for value in np.unique(gate.reject_scores(log_pi, scores)):
-        for threshold in (np.nextafter(value, -np.inf), value, np.nextafter(value, np.inf)):
-            policy = ScoringPolicy(scorer, replace(gate, threshold=float(threshold)))
+@pytest.mark.skipif(not KERNEL.is_available, reason="needs numba")
+@pytest.mark.parametrize("name", [name for name in REJECT_SCORES if name not in LOGIT_SCORES])
+def test_a_row_at_the_threshold_keeps_its_decision(name: str) -> None:
+    """A row whose score is the threshold is accepted in numpy and compiled, alone and in a batch, and so is its block:
+    compiled code may replace numpy at any time.
+    """
+    plain, compiled = make_scorer(10, False), make_scorer(10, True)
+    probs = np.concatenate([map_probs(plain.embedder, 40), extreme_probs(10).astype(np.float32)])
+    gate = make_gate(plain, name)
+    values = gate.reject_scores(log_probs(probs.astype(np.float64)), plain.score(probs))
+    for row, value in enumerate(values.tolist()):
+        policies = [ScoringPolicy(scorer, replace(gate, threshold=value)) for scorer in (plain, compiled)]
 
-            for found, logs in ((policy.score(probs), log_pi), (policy.score(probs[:1]), log_pi[:1])):
-                expected = policy.gate.decide(logs, found)
-                np.testing.assert_array_equal(found.reason, expected.reason)
+        batches = [policy.score(probs) for policy in policies]
+        singles = [policy.score(probs[row : row + 1]) for policy in policies]
+        blocks = [policy.score_block(probs[row].tobytes(), 1) for policy in policies]
+
+        np.testing.assert_array_equal(batches[0].reason, batches[1].reason)
+        assert {batch.reason[row] for batch in batches} == {Reason.NONE}
+        assert {int(found.reason[0]) for found in singles} == {Reason.NONE}
+        assert {int(found.column("reason")[0]) for found in blocks} == {Reason.NONE}
 
 
 @engines

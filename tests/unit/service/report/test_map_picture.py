@@ -1,27 +1,64 @@
-"""The picture of a map: names of classes stay readable however many there are."""
+"""The picture of a map: names stay readable, stars hide no points, and colours are visible."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
-from darksight_service.report.map_picture import draw_map
+import pytest
+from darksight_service.report.map_picture import draw_map, save_map
+from darksight_service.report.palette import class_colours
+from matplotlib.image import imread
 
 from darksight_core.map.student import Student
 
 
-def test_class_names_do_not_overlap() -> None:
-    """Among 200 crowded classes the frequent ones are named, and no two names overlap."""
+@pytest.mark.parametrize("classes", [80, 1000])
+def test_class_names_do_not_overlap(classes: int) -> None:
+    """Among many crowded classes the frequent ones are named, and no two names overlap."""
     rng = np.random.default_rng(0)
-    means = rng.normal(size=(200, 2))
-    student = Student(means, np.full(200, 0.1), np.full(200, -np.log(200.0)))
-    predicted = rng.integers(200, size=600)
+    means = rng.normal(size=(classes, 2))
+    student = Student(means, np.full(classes, 0.1), np.full(classes, -np.log(classes)))
+    predicted = rng.integers(classes, size=600)
     predicted[:100] = 7
 
-    figure = draw_map(student, means[predicted], predicted, None, [f"class {k}" for k in range(200)], title="")
+    figure = draw_map(student, means[predicted], predicted, None, [f"class {k}" for k in range(classes)], title="")
+    figure.draw_without_rendering()
 
     labels = figure.axes[0].texts
     boxes = [label.get_window_extent() for label in labels]
     assert "class 7" in {label.get_text() for label in labels}
-    assert 20 < len(labels) < 200
+    assert 40 < len(labels) <= classes
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_stars_hide_no_points(tmp_path: Path) -> None:
+    """Rows that all lie at the centres, as those of a decision tree, are drawn in their colours; margins are narrow."""
+    means = np.array([[0.0, 0.0], [8.0, 0.0], [4.0, 3.0]])
+    predicted = np.repeat([0, 1, 2], 50)
+    figure = draw_map(Student(means, np.ones(3), np.zeros(3)), means[predicted], predicted, None, list("abc"), title="")
+    save_map(figure, tmp_path / "map.png")
+    picture = imread(tmp_path / "map.png")[..., :3]
+
+    assert not figure.axes[0].collections[2].get_facecolor().size
+    drawn = picture.min(axis=2) < 0.99
+    assert drawn[:30].any()
+    assert drawn[-30:].any()
+    assert drawn[:, :30].any()
+    assert drawn[:, -30:].any()
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#161b22"], ids=["light", "dark"])
+def test_class_colours_are_visible_on_every_page(page: str) -> None:
+    """The contrast of each colour with the page is at least 2."""
+    for colour in class_colours(1000):
+        light, dark = sorted((luminance(colour), luminance(page)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 2.0, colour

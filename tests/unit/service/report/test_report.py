@@ -16,6 +16,7 @@ from darksight_service.report import Findings, build_page, find
 from darksight_service.report.figures import (
     accuracy_figure,
     all_figures,
+    calibration_figure,
     confusion_figure,
     foreign_figure,
     local_figure,
@@ -26,6 +27,7 @@ from darksight_service.report.figures import (
 from darksight_service.report.figures.chart import packed
 from darksight_service.report.figures.panels import class_groups
 from darksight_service.report.images import encode_png, read_features, read_images
+from darksight_service.report.palette import class_colours
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
@@ -33,6 +35,7 @@ from darksight_core.predictions import Predictions, from_arrays
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle
 
+CLASSES = ("class 0", "class 1", "class 2")
 KINDS = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
 
 
@@ -89,8 +92,77 @@ def test_the_confusion_matrix_counts_rows(found: Findings) -> None:
     assert found.wrong is not None
     assert counts.sum() == 300
     assert int(np.trace(counts)) == int((~found.wrong).sum())
-    assert sorted(np.ravel(figure.data[0]["text"]).tolist()) == sorted(counts.ravel().tolist())
+    texts = sorted(int(text.partition("<br>")[0]) for text in np.ravel(figure.data[0]["text"]))
+    assert texts == sorted(counts.ravel().tolist())
     assert len(numbers(figure.data[1]["x"])) == 3
+    assert sum(cell["rows"] for cell in found.as_dict()["confusion"]) == 300
+
+
+def test_a_matrix_of_two_classes_is_readable() -> None:
+    """Each cell is coloured by its share of the true class on a scale from 0 to 1, so that no rows are drawn white."""
+    probs = np.repeat([[0.9, 0.1], [0.4, 0.6]], 376, axis=0).astype(np.float32)
+    found = make_findings(from_arrays(probs, labels=np.tile([0, 0, 1, 1], 188)))
+
+    figure = confusion_figure(found)
+
+    assert figure is not None
+    cells = figure.data[0]
+    assert (cells["zmin"], cells["zmax"], len(figure.data)) == (0.0, 1.0, 1)
+    np.testing.assert_allclose(numbers(cells["z"]), np.sqrt(0.5), rtol=1e-6)
+
+
+def test_many_classes_make_a_small_page() -> None:
+    """With 300 classes the figures stay readable: 50 classes in the matrix, 12 panels, names that do not overlap."""
+    found = make_findings(make_rows(600, 300))
+    figures = {figure.name: figure for figure in all_figures(found)}
+
+    page = build_page(found, list(figures.values()))
+
+    assert len(figures["global-fidelity"].data[0]["x"]) == 50
+    assert len({trace["xaxis"] for trace in figures["small-multiples"].data}) == 12
+    stars = figures["map"].data[-1]
+    assert 10 < sum(map(bool, stars["text"])) < 300
+    # plotly.js is 2 MB of it.
+    assert len(page) < 4_000_000
+
+
+def test_classes_have_one_colour(found: Findings) -> None:
+    """The map and the paths colour a class alike, whatever the number of classes."""
+    colours = class_colours(3)
+    dots = {trace["name"]: trace["marker"]["color"] for trace in map_figure(found).data if trace.get("name") in CLASSES}
+    lines = {
+        trace["name"]: trace["line"]["color"] for trace in path_figure(found, 0).data if trace.get("name") in CLASSES
+    }
+
+    assert dots == dict(zip(CLASSES, colours, strict=True))
+    assert lines.items() <= dots.items()
+    assert class_colours(1000)[:3] == colours
+    assert len(set(class_colours(1000))) > 900
+
+
+def test_the_calibration_curve_is_that_of_the_rows(found: Findings) -> None:
+    """Bins weigh all rows, and the caption has the ECE."""
+    figure = calibration_figure(found)
+
+    assert figure is not None
+    assert found.reliability is not None
+    assert found.labels is not None
+    weights = np.array(figure.data[1]["customdata"])
+    assert weights.sum() == 300
+    accuracy = float((found.predicted == found.labels).mean())
+    assert weights @ np.array(figure.data[1]["y"]) / 300 == pytest.approx(accuracy)
+    assert f"{found.reliability.ece:.4f}" in figure.caption
+
+
+def test_methods_are_compared_on_a_sample() -> None:
+    """Of more rows than asked for a sample is compared, and a note says so; scores are compared on all rows."""
+    found = make_findings(make_rows(300), level="quick", method_rows=60)
+
+    assert len(found.compared) == 60
+    assert all(len(baseline.points) == 60 for baseline in found.baselines)
+    assert found.comparison is not None
+    assert found.comparison.memory + found.comparison.measured == 300
+    assert any("sample of 60 of the 300 rows" in note for note in found.notes)
 
 
 def test_accuracy_curves_end_at_the_accuracy_of_all_rows(found: Findings) -> None:
@@ -144,7 +216,7 @@ def test_many_classes_get_small_multiples() -> None:
     figure = small_multiples(found)
 
     assert figure is not None
-    stars = [trace["text"] for trace in figure.data if "text" in trace]
+    stars = [trace["hovertext"] for trace in figure.data if "hovertext" in trace]
     assert sorted(name for panel in stars for name in panel) == sorted(found.class_names)
 
 

@@ -114,6 +114,14 @@ def test_map_mixture_chooses_the_number_of_clusters() -> None:
     np.testing.assert_allclose(mixture.log_density(centres), expected, atol=0.3)
 
 
+def test_mixtures_of_few_different_rows() -> None:
+    """Fewer contents than components, as a decision tree has, are no reason for a warning."""
+    rows = np.eye(6)[np.arange(300) % 3]
+
+    assert np.isfinite(DirichletMixture.fit(rows).log_density(rows)).all()
+    assert MapMixture.fit(rows[:, :2]).mixture.n_components <= 3
+
+
 def test_too_few_rows_are_refused() -> None:
     """A density of nothing is an error that says what is missing."""
     with pytest.raises(ConfigError, match="at least two"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -34,21 +35,28 @@ def make_rates(bins: np.ndarray, outliers: np.ndarray) -> Rates:
 
 
 def test_figures_over_time_are_those_of_the_core():
-    """Rate, PSI and evidence of each step, and a step without scored points is left out."""
+    """Rate, PSI and evidence of each step; a step without scored points has none, so that no line runs across it."""
     rng = np.random.default_rng(0)
     bins = rng.multinomial(500, np.full(20, 0.05), size=6)
     bins[2] = 0
     outliers = np.array([5, 4, 0, 6, 40, 45])
 
-    found = over_time(make_rates(bins, outliers), calibration_rows=CALIBRATION, rank=RANK)
+    rates = make_rates(bins, outliers)
+    kept = np.array([0, 1, 3, 4, 5])
+    without = Rates(*(getattr(rates, field.name)[kept] for field in fields(Rates)))
 
-    assert found.start_ms.tolist() == [0, 60_000, 180_000, 240_000, 300_000]
+    found = over_time(without, step_ms=60_000, calibration_rows=CALIBRATION, rank=RANK)
+
+    assert found.start_ms.tolist() == [0, 60_000, 120_000, 180_000, 240_000, 300_000]
+    assert found.rows.tolist() == [500, 500, 0, 500, 500, 500]
+    assert found.evidence is not None
+    for figure in (found.low, found.high, found.psi, found.psi_critical, found.evidence):
+        assert np.isnan(figure).tolist() == [False, False, True, False, False, False]
     assert found.psi[0] == pytest.approx(float(psi(bins[0].reshape(10, 2).sum(axis=1))))
     assert found.psi_critical[0] == pytest.approx(psi_critical(500, CALIBRATION))
     test = OutlierRateTest(CALIBRATION, 0.01, rank=RANK)
-    assert found.evidence is not None
     assert found.evidence[-1] == pytest.approx(test.evidence(OutlierCounts(2_500, 100)).log_evidence)
-    assert found.evidence[2] < found.threshold < found.evidence[-1]
+    assert found.evidence[3] < found.threshold < found.evidence[-1]
     assert found.expected == RANK / (CALIBRATION + 1)
     assert found.low[0] < 0.01 < found.high[0]
 
@@ -57,9 +65,9 @@ def test_evidence_starts_with_the_rule():
     """What was called an outlier under another rule is no evidence against this one."""
     bins = np.full((4, 20), 25)
 
-    found = over_time(
-        make_rates(bins, np.array([100, 100, 5, 5])), calibration_rows=CALIBRATION, rank=RANK, rule_since_ms=120_000
-    )
+    rates = make_rates(bins, np.array([100, 100, 5, 5]))
+
+    found = over_time(rates, step_ms=60_000, calibration_rows=CALIBRATION, rank=RANK, rule_since_ms=120_000)
 
     assert found.evidence is not None
     assert np.isnan(found.evidence[:2]).all()
@@ -68,7 +76,9 @@ def test_evidence_starts_with_the_rule():
 
 def test_without_an_outlier_rule_there_is_no_evidence():
     """But there is PSI."""
-    found = over_time(make_rates(np.full((2, 20), 25), np.zeros(2, dtype=int)), calibration_rows=CALIBRATION, rank=None)
+    rates = make_rates(np.full((2, 20), 25), np.zeros(2, dtype=int))
+
+    found = over_time(rates, step_ms=60_000, calibration_rows=CALIBRATION, rank=None)
 
     assert (found.evidence, found.expected) == (None, None)
     assert len(found.psi) == 2
@@ -76,9 +86,9 @@ def test_without_an_outlier_rule_there_is_no_evidence():
 
 def test_no_traffic_is_no_steps():
     """An empty window has empty columns."""
-    found = over_time(
-        make_rates(np.empty((0, 20), dtype=int), np.empty(0, dtype=int)), calibration_rows=CALIBRATION, rank=RANK
-    )
+    rates = make_rates(np.empty((0, 20), dtype=int), np.empty(0, dtype=int))
+
+    found = over_time(rates, step_ms=60_000, calibration_rows=CALIBRATION, rank=RANK)
 
     assert len(found.psi) == len(found.low) == len(found.start_ms) == 0
 

@@ -13,12 +13,23 @@ from tests.support.point_tables import make_table
 
 
 def test_every_score_that_the_store_allows_is_there():
-    """From probabilities the scores of rows, from columns the densities, and the learned one by cross-fitting."""
+    """From probabilities the scores of rows, from columns the densities, and a refitted one by cross-fitting."""
     scores = stored_scores(make_table())
 
     assert set(scores) == {
-        "msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "learned",
+        "msp", "entropy", "margin", "doctor", "gen", "log_density", "log_kde", "outlier_score", "refitted",
     }  # fmt: skip
+
+
+def test_the_score_in_force_is_the_stored_one():
+    """A learned score of the gate is what was stored when it decided, beside the one refitted to these labels."""
+    table = make_table()
+
+    scores = stored_scores(table, "learned")
+
+    np.testing.assert_array_equal(scores["learned"], table.confidence)
+    assert "refitted" in scores
+    assert not np.allclose(scores["refitted"], scores["learned"])
 
 
 def test_without_probabilities_the_largest_one_is_still_known():
@@ -68,12 +79,13 @@ def test_steps_count_what_both_rules_accept():
     confidence = table.confidence.copy()
     confidence[5] = np.nan
 
-    steps = threshold_steps(confidence, passed, table.errors, max_steps=40)
+    steps = threshold_steps(confidence, passed, table.errors, current=float(confidence[7]), max_steps=40)
 
     assert steps.threshold[0] == -math.inf
+    assert confidence[7] in steps.threshold
     assert (np.diff(steps.threshold) > 0).all()
     for number, threshold in enumerate(steps.threshold.tolist()):
-        accepted = passed & (confidence > threshold)
+        accepted = passed & (confidence >= threshold)
         assert steps.accepted[number] == accepted.sum() > 0
         assert steps.wrong[number] == (accepted & table.errors).sum()
     share = 1.0 - steps.wrong / steps.accepted

@@ -1,8 +1,11 @@
-"""DarkSight as a scikit-learn estimator, for notebooks and pipelines."""
+"""DarkSight as a scikit-learn estimator, for notebooks and pipelines: from rows to a map, a bundle and explanations."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,14 +13,21 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
+from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.explain import Attribution, Chain, gradient, integrated, log_density, smooth
 from darksight_core.fit.config import FitConfig, Method, ScaleRule
 from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
+from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import from_arrays
 from darksight_core.simplex import Floats
 
 __all__ = ["DarkSight"]
+
+_HINT = 'If these are logits, use DarkSight(input="logits").'
+_METHODS: dict[str, Callable[..., Attribution]] = {"gradient": gradient, "integrated": integrated, "smooth": smooth}
 
 
 class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -64,6 +74,8 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     (200, 2)
     """
 
+    _bundle: Bundle | None
+
     def __init__(
         self,
         *,
@@ -89,14 +101,22 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: object = None) -> DarkSight:
-        """Fit the map to rows X (n, K); y is ignored."""
-        self._fit(X)
+    def fit(self, X: ArrayLike, y: Any = None) -> DarkSight:
+        """Fit the map to rows X (n, K).
+
+        Parameters
+        ----------
+        X
+            Probabilities or logits, (n, K).
+        y
+            True classes (n,), if they are known. The map ignores them; `bundle` keeps them.
+        """
+        self._fit(X, y)
         return self
 
-    def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> Floats:
+    def fit_transform(self, X: ArrayLike, y: Any = None, **fit_params: Any) -> Floats:
         """Fit the map and return the points (n, 2) of its rows."""
-        self._fit(X)
+        self._fit(X, y)
         return self.embedding_
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -116,11 +136,62 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             raise ValueError("method svd has no density on the map; fit with method='fast' to score rows")
         return self.student_.log_density(self.transform(X))
 
+    def bundle(self, path: str | Path | None = None, *, overwrite: bool = False) -> Bundle:
+        """A bundle of the fitted rows, for `Scorer.of` and for the service.
+
+        A part of the rows must calibrate p-values and may not be fitted, so its map is fitted to the other rows and is
+        not the map of `transform`.
+
+        Parameters
+        ----------
+        path
+            File to write; by default none.
+        overwrite
+            Whether an existing file may be replaced.
+        """
+        check_is_fitted(self)
+        predictions = from_arrays(self._probs, labels=self._labels, source="X")
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "bundle.safetensors") if path is None else path
+            fit_bundle(predictions, out, config=self._config(), overwrite=overwrite)
+            return read_bundle(out)
+
+    def explain(
+        self,
+        classifier: Callable[[Tensor], Tensor],
+        inputs: NDArray[np.floating],
+        *,
+        outputs: Literal["logits", "probs"] = "logits",
+        method: Literal["gradient", "integrated", "smooth"] = "smooth",
+    ) -> Attribution:
+        """Which parts of inputs raise or lower the density log P(y; θ) at their points on the map.
+
+        The first call makes a bundle, whose placement is differentiated.
+
+        Parameters
+        ----------
+        classifier
+            The watched classifier, a torch module or function from inputs (n, ...) to outputs (n, K).
+        inputs
+            (n, ...), as the classifier takes them.
+        outputs
+            What the classifier returns.
+        method
+            One of the methods of `darksight_core.explain`.
+        """
+        check_is_fitted(self)
+        if method not in _METHODS:
+            raise ValueError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
+        if self._bundle is None:
+            self._bundle = self.bundle()
+        chain = Chain(classifier, self._bundle.embedder, outputs=outputs)
+        return _METHODS[method](chain, log_density(chain), np.asarray(inputs))
+
     @property
     def _n_features_out(self) -> int:
         return 2
 
-    def _fit(self, X: ArrayLike) -> None:
+    def _fit(self, X: ArrayLike, y: Any) -> None:
         rows = self._rows(X, reset=True)
         if rows.shape[1] < 2:
             raise ValueError("a map needs at least two classes, but X has n_features = 1")
@@ -130,6 +201,8 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.history_ = fitted.history
         # Points as `transform` gives them, so that fitted and new rows stand where the same rule puts them.
         self._map: MapFit = fitted
+        self._probs, self._labels = rows, y
+        self._bundle = None
         self.embedding_: Floats = (
             fitted.points if config.method.startswith("paper") else place_rows(rows, fitted, config)
         )
@@ -142,7 +215,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         )
         if checked.shape[1] < 2:
             raise ValueError("a map needs at least two classes, but X has n_features = 1")
-        return from_arrays(checked, kind=self.input, source="X").probs
+        return from_arrays(checked, kind=self.input, source="X", logits_hint=_HINT).probs
 
     def _config(self) -> FitConfig:
         seed = self.random_state

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from darksight_core import DarkSight
+from darksight_core import DarkSight, Scorer, read_bundle
 from darksight_core.simplex import log_probs
+from tests.support.builders import make_probs
+
+
+@pytest.fixture
+def probs() -> NDArray[np.float32]:
+    """400 rows of 5 classes."""
+    return make_probs()
 
 
 def test_scikit_learns_own_checks_pass() -> None:
@@ -59,6 +69,35 @@ def test_rows_off_the_simplex_are_refused(probs: NDArray[np.float32]) -> None:
 
     with pytest.raises(ValueError, match="row 7"):
         DarkSight().fit(bad)
+
+
+def test_logits_taken_for_probabilities_name_the_real_parameter() -> None:
+    """The hint is about the estimator, not about another function."""
+    with pytest.raises(ValueError, match=r'use DarkSight\(input="logits"\)'):
+        DarkSight().fit(np.random.default_rng(0).normal(size=(50, 4)))
+
+
+def test_a_bundle_comes_straight_from_the_estimator(probs: NDArray[np.float32], tmp_path: Path) -> None:
+    """With the labels of the fit, in memory or in a file; the scorer takes it."""
+    labels = probs.argmax(axis=1)
+    estimator = DarkSight().fit(probs, labels)
+
+    bundle = estimator.bundle(str(tmp_path / "model.safetensors"))
+
+    assert read_bundle(tmp_path / "model.safetensors").version == bundle.version == estimator.bundle().version
+    assert (bundle.reference.labels == bundle.reference.predicted).all()
+    assert Scorer.of(bundle, compiled=False).score(probs).valid.all()
+
+
+def test_explanations_come_straight_from_the_estimator(probs: NDArray[np.float32]) -> None:
+    """For a classifier that is a torch module."""
+    torch.manual_seed(0)
+    inputs = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+
+    found = DarkSight().fit(probs).explain(torch.nn.Linear(7, 5), inputs)
+
+    assert found.heat.shape == inputs.shape
+    assert np.abs(found.heat).max() > 0.0
 
 
 def test_svd_has_points_but_no_density(probs: NDArray[np.float32]) -> None:
