@@ -172,12 +172,12 @@ def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
             callers.append(_Caller(kind, "digits", probs[unseen], labels[unseen]))
         else:
             callers.append(_Caller(kind, f"digits-{kind}", probs, None if kind == "letters" else labels))
-    clean, labels = callers[0].probs, callers[0].labels
-    assert labels is not None
+    clean, truth = callers[0].probs, callers[0].labels
+    assert truth is not None
     rng = np.random.default_rng(0)
-    threes, others = np.flatnonzero(labels == 3), np.flatnonzero(labels != 3)
+    threes, others = np.flatnonzero(truth == 3), np.flatnonzero(truth != 3)
     mixed = rng.permutation(np.concatenate([rng.choice(threes, len(others)), others]))
-    callers.append(_Caller(_THREES, f"digits-{_THREES}", clean[mixed], labels[mixed]))
+    callers.append(_Caller(_THREES, f"digits-{_THREES}", clean[mixed], truth[mixed]))
     return callers
 
 
