@@ -32,8 +32,8 @@ class KindOfData:
     ----------
     draw
         Independent rows (n, K) with their labels (n,), of a fixed distribution.
-    rows
-        Rows to fit.
+    rows, labelled
+        Rows to fit, and labelled rows for the other commands.
     warnings
         How the warnings of a fit begin, in their order.
     pool
@@ -44,6 +44,7 @@ class KindOfData:
 
     draw: Draw
     rows: int = 700
+    labelled: int = 600
     warnings: tuple[str, ...] = ()
     pool: int = 2_000
     options: tuple[str, ...] = ()
@@ -117,6 +118,7 @@ KINDS: dict[str, KindOfData] = {
     "K = 1000": KindOfData(
         _softmax(1_000),
         warnings=("classes without rows", "poor map", "classes without a place"),
+        labelled=200,
         pool=500,
         options=("--starts", "1"),
     ),
