@@ -10,13 +10,12 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
                                              samples        scores (KS) and points of the map (MMD)
                                              class_shares   predicted classes
     Has the outlier rate ever changed?       evidence       anytime-valid
-    When did it change?                      detectors      bounded rate of false alarms
     How accurate is the classifier now?      accuracy       from labels
                                              estimate       without labels, with its back-test
                                              label_free     single estimators
 
-The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `stream`,
-`evidence` or `detectors`.
+The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `stream` or
+`evidence`.
 
 Not covered: rows that are not exchangeable (retries, one user who sends one row a thousand times); tied scores, which
 make p-values conservative and the outlier rate lower than k / (n + 1); a change of bundle, which starts new counts; and
@@ -26,7 +25,6 @@ concept drift that leaves the probabilities unchanged, which nothing here can de
 from __future__ import annotations
 
 from darksight_core.drift.class_shares import OccupancyTest, occupancy_test
-from darksight_core.drift.detectors import ChangeDetector, Detector, detector_path
 from darksight_core.drift.evidence import (
     Evidence,
     OutlierCounts,
@@ -43,8 +41,6 @@ from darksight_core.drift.samples import TwoSampleTest, ks_critical, ks_distance
 from darksight_core.drift.special import chi2_quantile, chi2_tail
 
 __all__ = [
-    "ChangeDetector",
-    "Detector",
     "Evidence",
     "OccupancyTest",
     "OutlierCounts",
@@ -55,7 +51,6 @@ __all__ = [
     "chi2_quantile",
     "chi2_tail",
     "conformal_rank",
-    "detector_path",
     "ks_critical",
     "ks_distance",
     "mmd_test",

@@ -1,6 +1,6 @@
 """Accuracy of a window, measured from labels: all rows labelled, or a small random audit.
 
-    `labelled_accuracy`    right predictions among labelled rows
+    `accuracy_sequence`    right predictions among labelled rows, with an interval that holds at any time
     `prediction_powered`   confidence of all traffic, corrected by a random audit
 
 Prediction-powered accuracy is valid whatever the confidence is worth, provided that the audited rows are a *random*
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.drift.checks import checked_share
+from darksight_core.drift.special import ln_beta
 from darksight_core.errors import ConfigError
-from darksight_core.guarantees.binomial import lower_bound, upper_bound
 
-__all__ = ["Accuracy", "labelled_accuracy", "prediction_powered"]
+__all__ = ["Accuracy", "accuracy_sequence", "prediction_powered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,37 @@ def prediction_powered(
     return Accuracy("ppi", value, interval, rows, is_estimate=False)
 
 
-def labelled_accuracy(correct: int, rows: int, *, level: float = 0.95) -> Accuracy:
-    """Share of right predictions among labelled rows, with the exact interval of Clopper and Pearson.
+def accuracy_sequence(correct: int, rows: int, *, level: float = 0.95) -> Accuracy:
+    """Share of right predictions among labelled rows, with a time-uniform interval.
 
-    >>> labelled_accuracy(90, 100).value
-    0.9
+    While labels arrive in random order, all intervals together contain the accuracy with probability `level`: one may
+    look after every label and stop when one likes. The interval has every accuracy m against which the bets
+
+        M(m) = B(S + ½, n - S + ½) / B(½, ½) / (m^S (1 - m)^(n - S))
+
+    on S right predictions of n have not won 1 / (1 - level): M(m) is a martingale if m is the accuracy (Ville).
+
+    >>> [round(end, 3) for end in accuracy_sequence(90, 100).interval]
+    [0.772, 0.971]
     """
     if not 0 <= correct <= rows or rows < 1:
         raise ConfigError(f"correct must be between 0 and rows, and rows at least 1, not {correct} of {rows}")
-    delta = 0.5 * (1.0 - checked_share("level", level))
-    interval = float(lower_bound(correct, rows, delta)), float(upper_bound(correct, rows, delta))
-    return Accuracy("labels", correct / rows, interval, rows, is_estimate=False)
+    wrong, limit = rows - correct, -math.log(1.0 - checked_share("level", level))
+    mixture = float(ln_beta(correct + 0.5, wrong + 0.5) - ln_beta(0.5, 0.5))
+
+    def is_inside(m: float) -> bool:
+        loss = (correct * math.log(m) if correct else 0.0) + (wrong * math.log1p(-m) if wrong else 0.0)
+        return mixture - loss < limit
+
+    value = correct / rows
+    ends = []
+    for outside in (0.0, 1.0):
+        inside = value
+        for _ in range(60):
+            middle = 0.5 * (inside + outside)
+            inside, outside = (middle, outside) if 0.0 < middle < 1.0 and is_inside(middle) else (inside, middle)
+        ends.append(inside)
+    return Accuracy("labels", value, (ends[0], ends[1]), rows, is_estimate=False)
 
 
 def _z(level: float) -> float:

@@ -28,7 +28,13 @@ pytestmark = pytest.mark.skipif(
 CLASSES, ALPHA = 3, 0.01
 QUIET_ROWS, BATCH = 20_000, 200
 OUTLIER_ALERTS = {"DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"}
-DRIFT_ALERTS = {*OUTLIER_ALERTS, "DarkSightOutlierBudgetFast", "DarkSightOutlierBudgetSlow", "DarkSightScoreDrift"}
+DRIFT_ALERTS = {
+    *OUTLIER_ALERTS,
+    "DarkSightDrift",
+    "DarkSightOutlierBudgetFast",
+    "DarkSightOutlierBudgetSlow",
+    "DarkSightScoreDrift",
+}
 # Generous, for a machine that does other things, too.
 PATIENCE = 300.0
 
@@ -113,8 +119,8 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
 
             end = time.monotonic() + PATIENCE
             fired: set[tuple[str, str]] = set()
-            wanted = {("strange", name) for name in (*OUTLIER_ALERTS, "DarkSightScoreDrift")}
-            wanted.add(("easy", "DarkSightScoreDrift"))
+            wanted = {("strange", name) for name in (*OUTLIER_ALERTS, "DarkSightDrift", "DarkSightScoreDrift")}
+            wanted |= {("easy", "DarkSightDrift"), ("easy", "DarkSightScoreDrift")}
 
             def is_over(_: int) -> bool:
                 fired.update((alarm.model, alarm.name) for alarm in prometheus.alerts())
@@ -147,13 +153,13 @@ def test_two_workers_serve_and_every_rule_works(story: Story) -> None:
 
 
 def test_more_outliers_raise_the_alerts_on_outliers(story: Story) -> None:
-    """Both alerts on outliers and that on p-values fire for the model whose rows became strange, and none on others."""
-    assert {*OUTLIER_ALERTS, "DarkSightScoreDrift"} <= story.of("strange") <= DRIFT_ALERTS
+    """All alerts on drift fire for the model whose rows became strange, and none about the service."""
+    assert {*OUTLIER_ALERTS, "DarkSightDrift", "DarkSightScoreDrift"} <= story.of("strange") <= DRIFT_ALERTS
 
 
-def test_rows_that_move_without_outliers_raise_the_alert_on_scores_alone(story: Story) -> None:
-    """PSI sees that the rarer rows are missing; a falling outlier rate wakes nobody."""
-    assert story.of("easy") == {"DarkSightScoreDrift"}
+def test_rows_that_move_without_outliers_raise_no_alert_on_outliers(story: Story) -> None:
+    """Evidence and PSI see that the rarer rows are missing; a falling outlier rate wakes nobody."""
+    assert story.of("easy") == {"DarkSightDrift", "DarkSightScoreDrift"}
 
 
 def test_the_model_that_stays_quiet_has_no_alert_to_the_end(story: Story) -> None:
@@ -166,3 +172,4 @@ def test_alerts_come_after_the_drift_began(story: Story) -> None:
     assert all(alarm.rows > QUIET_ROWS for alarm in story.final)
     rows = {alarm.name: alarm.rows for alarm in story.final if alarm.model == "strange"}
     assert rows["DarkSightOutlierRateChanged"] <= rows["DarkSightScoreDrift"]
+    assert rows["DarkSightDrift"] <= rows["DarkSightScoreDrift"]

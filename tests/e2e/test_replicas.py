@@ -47,7 +47,7 @@ QUIET_TURNS = 21
 SLIGHT_ROWS, SLIGHT_OUTLIERS = 60, 4
 DRIFT_ALERTS = {
     "DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh", "DarkSightOutlierBudgetFast",
-    "DarkSightOutlierBudgetSlow", "DarkSightScoreDrift",
+    "DarkSightOutlierBudgetSlow", "DarkSightScoreDrift", "DarkSightDrift",
 }  # fmt: skip
 MODELS = ("quiet", "strange", "slight")
 # Generous, for a machine that does other things, too.

@@ -1,7 +1,7 @@
 """`darksight demo`: the whole system on the handwritten digits that scikit-learn ships.
 
 Trains a small classifier, fits the map of its predictions and calibrates a gate. Then starts a real service, monitored
-by a real Prometheus if one is installed, to which five callers send traffic as in production: one sends what the
+by a real Prometheus if one is installed, to which six callers send traffic as in production: one sends what the
 classifier was trained for, the others do not. Each caller uses a model of its own, so that each has its own alerts.
 """
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.drift import ville_threshold
+from darksight_core.evaluation.drift import drift_test, report_drift
 from darksight_core.fit.config import FitConfig
 from darksight_core.gate.certify import Targets, certify
 from darksight_core.gate.scored_predictions import ScoredPredictions
@@ -39,7 +39,6 @@ from darksight_service.cli.demo.digits import KINDS, digits_predictions
 from darksight_service.cli.demo.prometheus import SPEED, Alert, run_prometheus, why_unavailable
 from darksight_service.cli.fit import draw_report, fit_table
 from darksight_service.errors import RefusedError
-from darksight_service.metrics.exposition import DRIFT_LEVEL
 
 __all__ = ["demo"]
 
@@ -51,6 +50,8 @@ _SHARES = (0.4, 0.3, 0.3)
 _SECONDS = 30.0
 _LAST_SCRAPE_SECONDS = 3.0
 _CALL_SECONDS = 60.0
+_THREES = "threes"
+_KINDS = {**KINDS, _THREES: "clean digits, but a three is half of the traffic instead of a tenth"}
 
 
 @dataclass(slots=True)
@@ -78,8 +79,9 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
     """Fit, serve and monitor a small digit classifier.
 
     Trains a classifier on scikit-learn's digits, fits and draws the map of its predictions, calibrates a gate, starts a
-    service, and sends it clean, noisy, rotated and new-class traffic. If Prometheus is installed, shows which alert
-    fires after how many points, otherwise the drift evidence of the service itself. Takes about a minute.
+    service, and sends it clean, noisy, rotated, new-class and unbalanced traffic. If Prometheus is installed, shows
+    which alert fires after how many points, otherwise the drift evidence of the service itself. Then says what kind of
+    drift it was and what it cost in accuracy. Takes about a minute.
 
     Parameters
     ----------
@@ -115,7 +117,8 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
     if reason is None:
         _print_alerts(callers, alerts, rates)
     else:
-        _print_evidence(callers, evidence, reason)
+        _print_evidence(callers, evidence, drift_test(read_bundle(bundle)).threshold, reason)
+    _print_drift(callers, bundle)
     print(
         "\nA wrong prediction need not be unusual. The networks are confident about most sideways digits, so the gate"
         "\naccepts them, although few are right. Drift alerts show that the traffic changed; only reported outcomes"
@@ -169,6 +172,12 @@ def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
             callers.append(_Caller(kind, "digits", probs[unseen], labels[unseen]))
         else:
             callers.append(_Caller(kind, f"digits-{kind}", probs, None if kind == "letters" else labels))
+    clean, truth = callers[0].probs, callers[0].labels
+    assert truth is not None
+    rng = np.random.default_rng(0)
+    threes, others = np.flatnonzero(truth == 3), np.flatnonzero(truth != 3)
+    mixed = rng.permutation(np.concatenate([rng.choice(threes, len(others)), others]))
+    callers.append(_Caller(_THREES, f"digits-{_THREES}", clean[mixed], truth[mixed]))
     return callers
 
 
@@ -206,13 +215,13 @@ def _run_service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[s
 
 def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
     """Send the rows of all callers one by one, evenly over `seconds`, then report the labels."""
-    for kind, description in KINDS.items():
+    for kind, description in _KINDS.items():
         say(f"{kind:<9} {description}")
     rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
     rows.sort(key=lambda entry: entry[0])
     start = time.monotonic()
     with Client(target, timeout_seconds=_CALL_SECONDS, gate_timeout_seconds=_CALL_SECONDS) as client:
-        for at, caller, row in tqdm(rows, desc=f"{'five callers':<15}", unit=" calls", file=sys.stderr):
+        for at, caller, row in tqdm(rows, desc=f"{'six callers':<15}", unit=" calls", file=sys.stderr):
             # Shorter waits cost more than they are worth.
             if (early := start + at * seconds - time.monotonic()) > 0.002:
                 time.sleep(early)
@@ -232,11 +241,11 @@ def _wait_for_points(target: str, callers: list[_Caller]) -> None:
 
 
 def _read_evidence(url: str) -> dict[str, float]:
-    """Logarithm of the evidence for a changed outlier rate, by model."""
+    """Largest log evidence of drift, by model."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:
         text = page.read().decode()
-    found = re.findall(r'^darksight_drift_evidence\{model="([^"]+)".*\} (\S+)$', text, re.M)
-    return {model: float(value) for model, value in found}
+    found = re.findall(r'^darksight_drift_log_evidence\{.*model="([^"]+)".*\} (\S+)$', text, re.M)
+    return {model: max(float(value) for name, value in found if name == model) for model, _ in found}
 
 
 def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[str, str]) -> None:
@@ -262,14 +271,28 @@ def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[st
         print(f"  {name}: {rates[name]}")
 
 
-def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], reason: str) -> None:
+def _print_drift(callers: list[_Caller], bundle: Path) -> None:
+    """When the evidence found the drift of each traffic, its kind, and the accuracy without labels."""
+    loaded = read_bundle(bundle)
+    scorer, lines = Scorer.of(loaded), []
+    for caller in callers:
+        report = report_drift(loaded, caller.probs, scorer.score(caller.probs))
+        row, accuracy = report.state.alarm_row, report.accuracy
+        estimate = "withheld" if accuracy.value is None else f"{100 * accuracy.value:.1f}%"
+        lines.append((caller.kind, "-" if row is None else f"{row:,}", report.verdict.kind, estimate))
+    print(
+        "\nWhat `darksight drift` says about the same rows in order: the row at which the evidence was enough (false"
+        "\nalarms: 1 in 100, for ever), the kind of drift, and the accuracy without labels, unless it is withheld.\n"
+    )
+    print_table(lines, ("traffic", "drift at row", "kind", "estimated accuracy"))
+
+
+def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], limit: float, reason: str) -> None:
     """The drift evidence of the service for each traffic."""
-    limit = ville_threshold(DRIFT_LEVEL)
     print(
         f"\nNo alerts: {reason}."
-        "\nInstead, this is the evidence of the service (darksight_drift_evidence) that the outlier rate has changed."
-        f"\nIt is an alarm from e^{limit:.1f} on: at most one of {1 / DRIFT_LEVEL:.0f} services has a false alarm, "
-        "however long they run.\n"
+        "\nInstead, this is the evidence of the service (darksight_drift_log_evidence) that the traffic has changed."
+        f"\nIt is an alarm from e^{limit:.1f} on: at most 1 of 100 services has a false alarm, however long it runs.\n"
     )
     print_table(
         [

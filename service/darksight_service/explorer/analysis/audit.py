@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.drift.accuracy import Accuracy, labelled_accuracy, prediction_powered
+from darksight_core.drift.accuracy import Accuracy, accuracy_sequence, prediction_powered
 from darksight_core.simplex import Floats
 from darksight_service.store.points import PointTable
 
@@ -66,7 +66,8 @@ class AuditedAccuracy:
     value
         Share of right predictions among the labelled; None without labels.
     low, high
-        Exact 95% interval, with skipped points as wrong and as right; 0 and 1 without labels.
+        95% interval that holds however often it is read while labels are added, with skipped points as wrong and as
+        right; 0 and 1 without labels.
     powered
         Prediction-powered estimate, which also uses the confidence of the other points; None with too few labels.
     """
@@ -111,8 +112,8 @@ def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = Non
     right = int((~table.errors[known]).sum())
     if not rows:
         return AuditedAccuracy(0, 0, skipped, None, 0.0, 1.0, None)
-    worst = labelled_accuracy(right, rows + skipped).interval
-    best = labelled_accuracy(right + skipped, rows + skipped).interval
+    worst = accuracy_sequence(right, rows + skipped).interval
+    best = accuracy_sequence(right + skipped, rows + skipped).interval
     assert worst is not None
     assert best is not None
     rest = allowed & np.isfinite(table.top)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from darksight_core.drift.accuracy import labelled_accuracy, prediction_powered
+from darksight_core.drift.accuracy import accuracy_sequence, prediction_powered
 from darksight_core.errors import ConfigError
+from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.simplex import Floats
 from tests.support.builders import draw_labelled_probs
 
@@ -61,26 +62,39 @@ def test_an_audit_without_errors_has_no_interval() -> None:
     assert got.value == pytest.approx(1.0)
 
 
-def test_labelled_accuracy_has_the_exact_interval() -> None:
-    """The interval is Clopper and Pearson's, and the figure is no estimate."""
-    got = labelled_accuracy(90, 100)
-
-    expected = stats.binomtest(90, 100).proportion_ci(0.95, method="exact")
-    assert got.value == 0.9
-    assert got.interval == pytest.approx((expected.low, expected.high), rel=1e-9)
-    assert not got.is_estimate
-
-
 @pytest.mark.parametrize(
     "call",
     [
         pytest.param(lambda: prediction_powered([0.5], [0.5, 0.5], [1, 0]), id="one row"),
         pytest.param(lambda: prediction_powered([0.5, 0.5], [0.5, 0.5], [1, 0.5]), id="half right"),
-        pytest.param(lambda: labelled_accuracy(3, 2), id="more right than rows"),
-        pytest.param(lambda: labelled_accuracy(1, 2, level=1.0), id="level 1"),
+        pytest.param(lambda: accuracy_sequence(3, 2), id="more right than rows"),
+        pytest.param(lambda: accuracy_sequence(1, 2, level=1.0), id="level 1"),
     ],
 )
 def test_invalid_arguments_are_refused(call: Callable[[], object]) -> None:
     """Invalid rows, labels and options raise ConfigError."""
     with pytest.raises(ConfigError):
         call()
+
+
+def test_a_confidence_sequence_holds_at_all_times_together() -> None:
+    """Of 200 streams of 300 labels, read after every tenth, at most 5 % ever exclude the accuracy, beyond chance."""
+    rng, missed = np.random.default_rng(51), 0
+    for _ in range(200):
+        right = np.cumsum(rng.random(300) < 0.9)
+        ends = [accuracy_sequence(int(right[n - 1]), n).interval or (0.0, 1.0) for n in range(10, 301, 10)]
+        missed += any(not low <= 0.9 <= high for low, high in ends)
+
+    assert missed / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
+
+
+@pytest.mark.parametrize(("correct", "rows"), [(0, 5), (5, 5), (90, 100), (1, 2)])
+def test_a_confidence_sequence_is_wider_than_an_interval_for_one_look(correct: int, rows: int) -> None:
+    """It contains the interval of Clopper and Pearson, and its ends are shares; impossible counts are refused."""
+    low, high = accuracy_sequence(correct, rows).interval or (1.0, 0.0)
+    exact = float(lower_bound(correct, rows, 0.025)), float(upper_bound(correct, rows, 0.025))
+
+    assert 0.0 <= low <= exact[0] + 1e-9
+    assert exact[1] - 1e-9 <= high <= 1.0
+    with pytest.raises(ConfigError, match="between 0 and rows"):
+        accuracy_sequence(rows + 1, rows)
