@@ -192,6 +192,11 @@ class AsyncClient(Transport):
         )
         return await self._call(rpcs.DRY_RUN_POLICY, request)
 
+    async def reset_evidence(self, model: str, *, author: str = "", comment: str = "") -> str:
+        """See `Client.reset_evidence`."""
+        request = admin_pb2.ResetEvidenceRequest(model=model, author=author, comment=comment)
+        return await self._call(rpcs.RESET_EVIDENCE, request)
+
     async def regions(self, model: str, *, version: str = "") -> tuple[Region, ...]:
         """See `Client.regions`."""
         return await self._call(rpcs.LIST_REGIONS, admin_pb2.ListRegionsRequest(model=model, version=version))

@@ -307,6 +307,11 @@ class Client(Transport):
         )
         return self._call(rpcs.DRY_RUN_POLICY, request)
 
+    def reset_evidence(self, model: str, *, author: str = "", comment: str = "") -> str:
+        """Restart the drift evidence of the active version, after its cause was removed; returns the version."""
+        request = admin_pb2.ResetEvidenceRequest(model=model, author=author, comment=comment)
+        return self._call(rpcs.RESET_EVIDENCE, request)
+
     def regions(self, model: str, *, version: str = "") -> tuple[Region, ...]:
         """Regions that have not expired, of one version or of all."""
         return self._call(rpcs.LIST_REGIONS, admin_pb2.ListRegionsRequest(model=model, version=version))

@@ -110,6 +110,7 @@ SET_POLICY = _admin(
 DRY_RUN_POLICY = _admin(
     "DryRunPolicy", lambda response: DryRun(read_counts(response.before), read_counts(response.after))
 )
+RESET_EVIDENCE = _admin("ResetEvidence", lambda response: str(response.version), is_idempotent=False)
 LIST_REGIONS = _admin("ListRegions", lambda response: tuple(map(read_region, response.regions)))
 LIST_REGION_CHANGES = _admin("ListRegions", lambda response: tuple(map(read_region_change, response.history)))
 PREVIEW_REGION = _admin("PreviewRegion", read_region_preview)

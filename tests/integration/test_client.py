@@ -659,6 +659,7 @@ class Admin:
             "GetPolicy": admin_pb2.GetPolicyResponse(policy=self.policy, reject_score="msp", history=[change]),
             "SetPolicy": admin_pb2.SetPolicyResponse(effective=self.policy, is_certified=True),
             "DryRunPolicy": admin_pb2.DryRunPolicyResponse(before=counts),
+            "ResetEvidence": admin_pb2.ResetEvidenceResponse(version=VERSION),
             "ListRegions": admin_pb2.ListRegionsResponse(
                 regions=[self.region], history=[admin_pb2.RegionChange(action="save", author="ann")]
             ),
@@ -692,6 +693,7 @@ def test_administration(fake: Fake) -> None:
         policy = client.policy("digits")
         effective = client.set_policy("digits", Policy(threshold=0.5, fail_open=False), comment="try")
         dry = client.dry_run_policy("digits", Policy(alpha=0.05), since=1.0)
+        assert client.reset_evidence("digits", author="me", comment="mended") == VERSION
 
     assert (model.name, model.active_version, model.versions[0].class_names) == ("digits", VERSION, ("a", "b"))
     assert model.versions[0].deployed_at == datetime.fromtimestamp(1_700_000_000, UTC)

@@ -26,7 +26,7 @@ NEEDED = {
     "ServerLive": "open", "ServerReady": "open", "ModelReady": "open",
     "ListPoints": "read", "ListModels": "read", "GetModel": "read", "GetPolicy": "read", "DryRunPolicy": "read",
     "DeployBundle": "admin", "ActivateVersion": "admin", "RollBack": "admin", "SetShadow": "admin",
-    "SetPolicy": "admin", "ListRegions": "read", "PreviewRegion": "read",
+    "SetPolicy": "admin", "ResetEvidence": "admin", "ListRegions": "read", "PreviewRegion": "read",
     "SaveRegion": "admin", "SetRegionMode": "admin", "RemoveRegion": "admin", "CarryOverRegion": "admin",
 }  # fmt: skip
 """What each method is meant to need, written down a second time."""

@@ -38,6 +38,7 @@ COMMANDS = {
         "explore": "Run the explorer alone.",
         "model": "List, deploy, activate and roll back the models of a service.",
         "policy": "Show, evaluate and change the gate policy of a model.",
+        "evidence": "Restart the drift evidence of a model.",
         "region": "Manage the regions of a map where the gate rejects.",
         "token": "Create an access token for the service.",
         "db": "Migrate, check, prune or query the database.",

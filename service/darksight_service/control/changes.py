@@ -143,6 +143,15 @@ class Control:
         self._record("policy", model, payload, author, comment)
         return self._registry.get(model)
 
+    def reset_evidence(self, model: str, *, author: str, comment: str) -> str:
+        """Restart the drift evidence of the active version; returns the version."""
+        self._sync()
+        version = self._registry.get(model).version
+        # Before the change is recorded: storage workers read the stored evidence again when they learn of the change.
+        self._store().reset_drift(model, version)
+        self._record("evidence", model, {"version": version}, author, comment)
+        return version
+
     def history(self, model: str) -> Sequence[Change]:
         """Changes of the policy, newest first."""
         return self._store().history(model, kinds=("policy",))

@@ -100,17 +100,21 @@ class Deployment:
         decisions exactly.
     regions
         Regions of this version's map, by name; another version has another map.
+    evidence_ms
+        When its drift evidence was last reset, in Unix milliseconds; 0 for never.
     """
 
     path: str
     deployed_ms: int = 0
     policy: PolicyOverride = PolicyOverride()
     regions: Mapping[str, SavedRegion] = field(default_factory=dict)
+    evidence_ms: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
             "path": self.path,
+            "evidence_ms": self.evidence_ms,
             "deployed_ms": self.deployed_ms,
             "policy": self.policy.as_dict(),
             "regions": [saved.as_dict() for saved in self.regions.values()],
@@ -121,7 +125,13 @@ class Deployment:
         """Inverse of `as_dict`."""
         regions = [SavedRegion.from_dict(each) for each in data.get("regions", ())]
         policy = PolicyOverride.from_dict(data["policy"])
-        return cls(data["path"], data["deployed_ms"], policy, {saved.region.name: saved for saved in regions})
+        return cls(
+            data["path"],
+            data["deployed_ms"],
+            policy,
+            {saved.region.name: saved for saved in regions},
+            data.get("evidence_ms", 0),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +237,12 @@ def _changed(model: ModelState, change: Change) -> ModelState:
         return replace(model, active=model.previous[-1], previous=model.previous[:-1])
     if change.kind == "shadow" and payload["version"] in ("", *model.versions) and payload["version"] != model.active:
         return replace(model, shadow=payload["version"])
-    if change.kind in ("policy", "region") and payload["version"] in model.versions:
+    if change.kind in ("policy", "region", "evidence") and payload["version"] in model.versions:
         before = model.versions[payload["version"]]
         if change.kind == "policy":
             after = replace(before, policy=PolicyOverride.from_dict(payload))
+        elif change.kind == "evidence":
+            after = replace(before, evidence_ms=change.changed_ms)
         else:
             after = replace(before, regions=_changed_regions(before.regions, change))
         return replace(model, versions={**model.versions, payload["version"]: after})

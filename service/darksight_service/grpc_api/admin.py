@@ -111,6 +111,12 @@ class Admin:
         response = admin_pb2.SetPolicyResponse(effective=_effective(serving.gate), is_certified=serving.is_certified)
         return response.SerializeToString()
 
+    def reset_evidence(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """ResetEvidence."""
+        request = parse(admin_pb2.ResetEvidenceRequest, data)
+        version = self._control.reset_evidence(request.model, author=request.author, comment=request.comment)
+        return admin_pb2.ResetEvidenceResponse(version=version).SerializeToString()
+
     def dry_run_policy(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """DryRunPolicy."""
         request = parse(admin_pb2.DryRunPolicyRequest, data)

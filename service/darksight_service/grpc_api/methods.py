@@ -83,6 +83,7 @@ class MethodTable:
             f"/{ADMIN}/GetPolicy": store("read", admin.get_policy),
             f"/{ADMIN}/SetPolicy": store("admin", admin.set_policy),
             f"/{ADMIN}/DryRunPolicy": store("read", admin.dry_run_policy),
+            f"/{ADMIN}/ResetEvidence": store("admin", admin.reset_evidence),
             f"/{ADMIN}/ListRegions": store("read", regions.list_regions),
             f"/{ADMIN}/PreviewRegion": store("read", regions.preview_region),
             f"/{ADMIN}/SaveRegion": store("admin", regions.save_region),

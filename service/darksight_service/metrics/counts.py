@@ -252,6 +252,15 @@ class ModelCounts:
             self._rank = float(rank)
         return copy.copy(self)
 
+    def restart_evidence(self, since: float) -> None:
+        """Reset the counts of the drift evidence, unless they are newer than this time, in seconds since 1970."""
+        at = self.file.offsets
+        with self._lock:
+            if since > self._cells[at["rule_since"]]:
+                self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
+                # The clock of the replica that recorded the change may be ahead.
+                self._cells[at["rule_since"]] = max(since, time.time())
+
     def remember_outlier(self, prediction_id: str, p_value: float) -> None:
         """Keep the id of a counted outlier as the exemplar of its counter; at most one per second."""
         at, text, now = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH], time.monotonic()

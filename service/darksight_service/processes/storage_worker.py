@@ -101,6 +101,7 @@ class StorageWorker:
         self._targets: dict[str, float] = {}
         self._is_store_up = True
         self._drift_tests: dict[str, DriftTest | None] = {}
+        self._evidence_ms: dict[tuple[str, str], int] = {}
         store.follow_drift(_replica(settings.data_dir), self._drift_test)
         self._start(self._follow_changes, "changes")
 
@@ -192,12 +193,17 @@ class StorageWorker:
 
     def _publish_drift(self) -> None:
         """Publish the drift evidence of active versions."""
-        active = [(name, model.active) for name, model in self._state_file.read().models.items()]
-        for name, version in active:
-            state = self._store.drift_state(name, version)
+        published = []
+        for name, model in self._state_file.read().models.items():
+            evidence_ms = model.versions[model.active].evidence_ms
+            if self._evidence_ms.get((name, model.active), evidence_ms) != evidence_ms:
+                self._store.forget_drift(name, model.active)
+            self._evidence_ms[name, model.active] = evidence_ms
+            state = self._store.drift_state(name, model.active)
             if state is not None:
-                self._counts.set_drift(name, version, state)
-        self._counts.drop_drift(active)
+                self._counts.set_drift(name, model.active, state)
+                published.append((name, model.active))
+        self._counts.drop_drift(published)
 
     def _drift_test(self, model: str, version: str) -> DriftTest | None:
         """The drift test of a version; None if its bundle has none, or cannot be read now."""

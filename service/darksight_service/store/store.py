@@ -20,13 +20,13 @@ from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
 from darksight_service.store import migrate, rollups
 from darksight_service.store.audit import Change
-from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, yield_to_operators
+from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
 from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
-from darksight_service.store.tables import outcome, outcome_point, point
+from darksight_service.store.tables import drift_state, outcome, outcome_point, point
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.drift_state import DriftFollower
 from darksight_service.store.write.insert import Inserter
@@ -215,6 +215,16 @@ class Store:
                 if found is not None:
                     states.setdefault((model, version), found)
         return states.get((model, version))
+
+    def reset_drift(self, model: str, version: str) -> None:
+        """Delete the drift evidence of a bundle, of all replicas; it starts again with the next row."""
+        of_bundle = drift_state.c.bundle_id.in_(list(self._names.known(model, version)))
+        with operator_write(self._engine), writing(self._engine) as connection:
+            connection.execute(drift_state.update().where(of_bundle).values(state=b""))
+
+    def forget_drift(self, model: str, version: str) -> None:
+        """Read the drift evidence of a bundle from the database again."""
+        self._inserter.drift.pop((model, version), None)
 
     def maintain(self) -> int:
         """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.

@@ -22,7 +22,7 @@ from darksight_service.store.tables import policy_change
 
 __all__ = ["KINDS", "append_change", "changes_since", "count", "history", "verify_chain"]
 
-KINDS = ("deploy", "activate", "rollback", "shadow", "policy", "region")
+KINDS = ("deploy", "activate", "rollback", "shadow", "policy", "region", "evidence")
 
 _LOCK = 0x61756469
 

@@ -91,6 +91,14 @@ def test_a_policy_belongs_to_its_version_so_that_a_roll_back_restores_it():
     assert model.versions[A].policy == PolicyOverride(alpha=0.05, threshold=-math.inf)
 
 
+def test_a_version_keeps_the_time_at_which_its_evidence_was_reset():
+    """Also in the state file; other versions keep their evidence."""
+    state = fold(deploy(A), deploy(B), Change("evidence", "m", {"version": A}, changed_ms=7))
+
+    versions = State.from_dict(state.as_dict()).models["m"].versions
+    assert (versions[A].evidence_ms, versions[B].evidence_ms) == (7, 0)
+
+
 def test_a_region_is_saved_as_a_shadow_then_enforced_and_belongs_to_its_version():
     """It keeps who saved it and when; another version has another map."""
     made = [deploy(A), deploy(B, activate=True), region("save", ms=7)]

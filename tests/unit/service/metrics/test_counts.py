@@ -259,6 +259,22 @@ def test_a_reader_in_between_sees_no_outlier_without_its_row(tmp_path: Path, n: 
     assert states == {(0.0, 0.0), (n, 0.0), (n, n)}
 
 
+def test_evidence_restarts_once_at_a_time(tmp_path: Path) -> None:
+    """A restarted worker, which learns of the same restart again, keeps the evidence since then."""
+    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
+    counts.set_rule(0.05, 5)
+    rule_since = only(tmp_path, "model").number("rule_since")
+    found = []
+
+    for since in (0.0, rule_since, rule_since + 1000.0, rule_since + 1000.0):
+        counts.observe(**batch(100))
+        counts.restart_evidence(since)
+        found.append(only(tmp_path, "model").number("drift_rows"))
+
+    assert found[1] == 2 * found[0] > 0
+    assert found[2:] == [0.0, found[0]]
+
+
 def test_another_rule_starts_the_evidence_again(tmp_path: Path) -> None:
     """Counts of drift are about one rule; the counters of rows go on."""
     counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)

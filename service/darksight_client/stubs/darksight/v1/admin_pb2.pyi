@@ -243,6 +243,22 @@ class DecisionCounts(_message.Message):
     rejected_correct: int
     def __init__(self, points: _Optional[int] = ..., accepted: _Optional[int] = ..., outliers: _Optional[int] = ..., low_confidence: _Optional[int] = ..., regions: _Optional[int] = ..., invalid: _Optional[int] = ..., unscored: _Optional[int] = ..., accepted_labelled: _Optional[int] = ..., accepted_correct: _Optional[int] = ..., rejected_labelled: _Optional[int] = ..., rejected_correct: _Optional[int] = ...) -> None: ...
 
+class ResetEvidenceRequest(_message.Message):
+    __slots__ = ("model", "author", "comment")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    author: str
+    comment: str
+    def __init__(self, model: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class ResetEvidenceResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    def __init__(self, version: _Optional[str] = ...) -> None: ...
+
 class Corner(_message.Message):
     __slots__ = ("x", "y")
     X_FIELD_NUMBER: _ClassVar[int]
