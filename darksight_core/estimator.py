@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,9 @@ from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.predictions import from_arrays
 from darksight_core.simplex import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["DarkSight"]
 
@@ -109,7 +112,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         X
             Probabilities or logits, (n, K).
         y
-            True classes (n,), if they are known. The map ignores them; `bundle` keeps them.
+            True classes (n,), if they are known. The map ignores them; `bundle` and `plot` use them.
         """
         self._fit(X, y)
         return self
@@ -155,6 +158,18 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             out = Path(folder, "bundle.safetensors") if path is None else path
             fit_bundle(predictions, out, config=self._config(), overwrite=overwrite)
             return read_bundle(out)
+
+    def plot(self) -> Figure:
+        """A picture of the map: points by predicted class, crosses where the prediction is not the label."""
+        check_is_fitted(self)
+        if isinstance(self.student_, SoftmaxStudent):
+            raise ValueError("method svd has no density on the map; fit with method='fast' to draw it")
+        from darksight_core.pictures.map_picture import draw_map
+
+        rows = from_arrays(self._probs, labels=self._labels, source="X")
+        title = f"{len(rows):,} predictions on the map"
+        predicted = rows.probs.argmax(axis=1)
+        return draw_map(self.student_, self.embedding_, predicted, rows.labels, rows.class_names, title=title)
 
     def explain(
         self,

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from darksight_service.report.map_picture import draw_map
-from darksight_service.report.palette import class_colours
 from matplotlib.figure import Figure
 
 from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
@@ -28,6 +26,8 @@ from darksight_core.fit import fit_map
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.map.density import Kde
 from darksight_core.map.paths import bridge, trace
+from darksight_core.pictures.map_picture import draw_map
+from darksight_core.pictures.palette import class_colours
 from darksight_core.predictions import read_predictions
 from darksight_core.simplex import entropy, log_probs
 

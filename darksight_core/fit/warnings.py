@@ -85,7 +85,7 @@ def fit_warnings(
     class_names
         Names of the K classes of the rows.
     has_place
-        Whether the map has a place where it predicts each of its classes, (K,).
+        Whether a point of the map is known where it predicts each of its classes, (K,).
     """
     found = [
         *_about_rows(rows),
@@ -157,7 +157,8 @@ def _about_map(served: Fidelity, has_place: NDArray[np.bool_]) -> list[str]:
         found.append(f"poor map: KL_sym {served.kl_sym:.3g}{zeros}. {map_verdict(served.total_variation).capitalize()}")
     if served.acc_teacher < 1.0 and not has_place.all():
         found.append(
-            f"classes without a place: the map predicts {int((~has_place).sum()):,} of {len(has_place):,} classes "
-            f"nowhere, so it shows another class than the classifier for {1.0 - served.acc_teacher:.2%} of the rows"
+            f"classes without a place: no point of the map was found where it predicts {int((~has_place).sum()):,} of "
+            f"{len(has_place):,} classes, so it shows another class than the classifier for "
+            f"{1.0 - served.acc_teacher:.2%} of the rows"
         )
     return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from darksight_core.map.regions import Region
 from darksight_core.map.student import Student
 
-__all__ = ["region_on_strip", "spread_over_strip", "strip_height"]
+__all__ = ["region_on_strip", "spread_over_strip", "strip_height", "strip_to_line"]
 
 # Half of the height of the strip, as a share of the distance of a centre from the middle.
 _HEIGHT = 0.15
@@ -43,6 +43,11 @@ def spread_over_strip(
     numbers = np.arange(len(drawn)) if numbers is None else numbers % _NUMBERS
     drawn[:, 1] = height * (2.0 * (numbers * _GOLDEN % 1.0) - 1.0)
     return drawn
+
+
+def strip_to_line(student: Student, points: NDArray[_Number]) -> NDArray[_Number]:
+    """Where the density of places (n, 2) of a picture is read: of a strip, at the same place of its line."""
+    return points * np.array([1.0, 0.0], dtype=points.dtype) if strip_height(student) > 0.0 else points
 
 
 def region_on_strip(student: Student, region: Region) -> Region:

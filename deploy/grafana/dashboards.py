@@ -14,12 +14,14 @@ from typing import Any
 __all__ = ["DASHBOARDS", "FOLDER", "Dashboard", "Panel", "dashboard_files", "write"]
 
 FOLDER = Path(__file__).with_name("dashboards")
-_SOURCE = {"type": "prometheus", "uid": "darksight-prometheus"}
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH = 24
 
 # Selectors by the variables of a dashboard.
 _M = 'model=~"$model",version=~"$version"'
 _I = 'instance=~"$instance"'
+# Other targets have metrics of these names without this label.
+_P = 'process!=""'
 
 
 def _rate(name: str, selector: str) -> str:
@@ -417,6 +419,18 @@ SERVICE = Dashboard(
             "Whether the metrics are complete.",
         ),
         Panel(
+            "CPU",
+            {"{{instance}} {{process}}": _rate("process_cpu_seconds_total", f"{_P},{_I}")},
+            "none",
+            "Cores in use, by process. A worker has one.",
+        ),
+        Panel(
+            "Memory",
+            {"{{instance}} {{process}}": f"process_resident_memory_bytes{{{_P},{_I}}}"},
+            "bytes",
+            "Resident memory, by process.",
+        ),
+        Panel(
             "Firing alerts",
             {
                 "{{alertname}} {{instance}}": "max by (alertname, instance) "
@@ -510,6 +524,13 @@ def _json(dashboard: Dashboard) -> dict[str, Any]:
         "timezone": "browser",
         "templating": {
             "list": [
+                {
+                    "name": "datasource",
+                    "label": "Data source",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "current": {},
+                },
                 *(_variable(name, query) for name, query in dashboard.variables.items()),
                 {"name": "explorer", "type": "textbox", "query": explorer, "current": address, "options": [address]},
             ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 import tempfile
@@ -130,7 +131,7 @@ def serve(folder: Path) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            page, content_type = render(folder, self.headers.get("Accept", ""))
+            page, content_type = render(folder, self.headers.get("Accept", ""), {"supervisor": os.getpid()})
             self.send_response(200)
             self.send_header("Content-Type", content_type)
             self.end_headers()

@@ -206,9 +206,10 @@ class Settings(BaseSettings):
     def environment(self) -> dict[str, str]:
         """Environment variables that give a child process the same settings.
 
-        Without those that were read from a file: the child inherits the name of the file.
+        Without those that were read from a file, whose name the child inherits, and without the models, which are in
+        the state file.
         """
-        values = self.model_dump(exclude_none=True, exclude=set(self._files))
+        values = self.model_dump(exclude_none=True, exclude={"models", *self._files})
         return {_variable(name): _as_text(value) for name, value in values.items()}
 
 
@@ -315,8 +316,6 @@ def _variable(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, dict):
-        return ",".join(f"{name}={each}" for name, each in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -76,7 +76,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     folder = tmp_path_factory.mktemp("explored")
     bundle = make_bundle(600, CLASSES)
     gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=-1.0)
-    write_bundle(folder / "digits.safetensors", bundle.with_gate(gate, {"promise": "for the test"}))
+    promise = {"kind": "accuracy", "promised": 0.97, "delta": 0.05, "promise": "for the test", "feasible": True}
+    write_bundle(folder / "digits.safetensors", bundle.with_gate(gate, {"outlier": None, "reject": promise}))
     # Where a server that is told nothing else looks for bundles to deploy.
     bundles = folder / "data" / "bundles"
     bundles.mkdir(parents=True)

@@ -6,9 +6,9 @@ import re
 
 import httpx
 import pytest
-from darksight_service.report.palette import class_colours
 from playwright.sync_api import Page, Route, expect
 
+from darksight_core.pictures.palette import class_colours
 from tests.e2e.conftest import CLASSES, Explored
 
 # A label waits four seconds before it is sent, and the machine may be busy.
@@ -25,6 +25,21 @@ def test_a_page_names_what_it_shows(page: Page, name: str) -> None:
     expect(page.locator("nav a[aria-current]")).to_have_attribute("data-page", name)
     # plotly's button that uploads a figure is off.
     expect(page.locator(".modebar-btn[data-title*='hare'], .modebar-btn[data-title*='loud']")).to_have_count(0)
+
+
+def test_the_gate_opens_with_its_promise(page: Page) -> None:
+    """Promised and measured accuracy with a verdict, the promised accuracy to certify, and the score in force."""
+    page.goto("/gate?model=digits")
+
+    expect(page.locator("#promise")).to_contain_text("≥ 97.0%")
+    # Another test may have changed the gate.
+    expect(page.locator("#promise .verdict")).to_contain_text(re.compile(r"Broken\.|Kept\.|Not decided\."))
+    expect(page.locator("#accuracy")).to_have_value("0.97")
+    expect(page.locator("#delta")).to_have_value("0.05")
+    expect(page.locator("#scores")).to_contain_text("max-softmax (in force)")
+    expect(page.locator("#scores")).to_contain_text("refitted to these labels (proposal)")
+    colours = page.locator("#scores .swatch").evaluate_all("all => all.map((each) => each.style.background)")
+    assert len(set(colours)) == len(colours) > 8
 
 
 def test_a_threshold_is_slid_and_put_into_force(page: Page, explored: Explored) -> None:

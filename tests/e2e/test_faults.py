@@ -29,6 +29,7 @@ from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk
 from tests.support.postgres import Postgres
+from tests.support.replicas import SETTINGS, service_links
 from tests.support.servers import wait_until
 
 # Calls per second: enough that something is under way whenever a fault comes.
@@ -131,10 +132,11 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
 
 
 def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_is_there(
-    service: Service, postgres: Postgres, url: str
+    service: Service, postgres: Postgres
 ):
-    """Scoring needs no database, not even to begin."""
-    service.url = url
+    """Scoring needs no database, not even to begin; a pod of deploy/kubernetes makes the tables when there is one."""
+    url = service.url = postgres.fresh_database()
+    service.environment = {**service_links(), **SETTINGS}
     postgres.stop()
     try:
         service.start()
@@ -143,6 +145,8 @@ def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_i
     finally:
         postgres.start()
 
+    with opened(url) as engine:
+        wait_until(lambda: schema.current(engine) == schema.head(), 60.0, "the tables")
     with Store.open(url) as store:
         wait_until(lambda: store.stats().points == 7, 60.0, "the points")
         wait_until(lambda: store.changes_since(0), 60.0, "the deployment to be in the audit trail")

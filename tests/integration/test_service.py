@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -406,6 +407,34 @@ def test_reflection_lists_the_services_where_it_is_set(channel: grpc.Channel):
     found = ProtoReflectionDescriptorDatabase(channel).get_services()
 
     assert {"darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"} <= set(found)
+
+
+def test_the_page_has_the_standard_metrics_of_each_process(server: Server):
+    """Told apart by the label `process`."""
+    page = server.get("/metrics")[1]
+
+    found = set(re.findall(r'(?m)^process_resident_memory_bytes\{process="([^"]+)"\} ', page))
+    assert found == {"supervisor", "worker-0", "worker-1", "storage"}
+
+
+def test_reflection_v1_describes_every_service_it_lists(channel: grpc.Channel):
+    """Newer clients ask for it first; it describes itself, too."""
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    ask = reflection_pb2.ServerReflectionRequest
+
+    def answers(*requests: Any) -> list[Any]:
+        sent = iter([request.SerializeToString() for request in requests])
+        found = channel.stream_stream(path)(sent, timeout=60)
+        return [reflection_pb2.ServerReflectionResponse.FromString(each) for each in found]
+
+    (listed,) = answers(ask(list_services=""))
+    names = [service.name for service in listed.list_services_response.service]
+    described = answers(*(ask(file_containing_symbol=name) for name in names))
+
+    assert {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"} <= set(names)
+    assert all(each.HasField("file_descriptor_response") for each in described)
 
 
 def test_every_method_of_the_protos_is_served(channel: grpc.Channel):

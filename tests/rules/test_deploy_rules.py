@@ -93,10 +93,11 @@ def assert_checks(
     scraped_every: str = "1m",
 ) -> None:
     """promtool finds what is expected of the rules on series."""
+    scraped = {"series": 'up{job="darksight",instance="a"}', "values": "1x10000"}
     content = {
         "rule_files": [str(path) for path in RULES],
         "evaluation_interval": evaluated_every,
-        "tests": [{"interval": scraped_every, "input_series": series, "promql_expr_test": checks}],
+        "tests": [{"interval": scraped_every, "input_series": [*series, scraped], "promql_expr_test": checks}],
     }
     path = folder / "test.yml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -340,7 +341,7 @@ def test_each_alert_has_a_summary_a_false_alarm_rate_and_a_runbook_entry(alert: 
 
     assert {"summary", "description", "false_alarms", "runbook_url"} <= set(notes)
     assert alert["labels"]["severity"] in ("page", "ticket")
-    assert notes["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
+    assert notes["runbook_url"] == f"{{{{ $externalLabels.runbook }}}}#{name.lower()}"
     entry = re.search(rf"(?ms)^### {name}\n(.*?)(?=^##|\Z)", runbook)
     assert entry is not None
     for heading in ("**Meaning.**", "**False alarms.**", "**Check.**", "**Action.**"):
@@ -350,16 +351,54 @@ def test_each_alert_has_a_summary_a_false_alarm_rate_and_a_runbook_entry(alert: 
     )
 
 
+def firing(case: Mapping[str, Any]) -> set[str]:
+    """Alerts that a case of promtool expects to fire, named by the query or by its result."""
+    checks = [check for check in case["promql_expr_test"] if check["exp_samples"]]
+    texts = [text for check in checks for text in (check["expr"], *(each["labels"] for each in check["exp_samples"]))]
+    return {name for text in texts for name in re.findall(r'alertname="(\w+)"', text)}
+
+
 def test_each_alert_is_tested_firing() -> None:
     """Beside the rules there is a case for every alert."""
-    fired = set()
-    for path in (DEPLOY / "prometheus" / "tests").glob("*.yml"):
-        for case in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]:
-            for check in case["promql_expr_test"]:
-                if check["exp_samples"]:
-                    fired |= set(re.findall(r'alertname="(\w+)"', check["expr"]))
+    files = [
+        yaml.safe_load(path.read_text(encoding="utf-8")) for path in (DEPLOY / "prometheus" / "tests").glob("*.yml")
+    ]
+
+    fired = {name for file in files for case in file["tests"] for name in firing(case)}
 
     assert fired == {alert["alert"] for alert in alerts()}
+
+
+def matches(matchers: Sequence[str], name: str) -> bool:
+    """Whether matchers of Alertmanager select an alert by its name."""
+    (matcher,) = matchers
+    found = re.fullmatch(r'alertname=(~?)"([^"]+)"', matcher)
+    assert found is not None
+    return re.fullmatch(found[2], name) is not None
+
+
+def test_each_fault_raises_one_page() -> None:
+    """Of all alerts that a fault of an instance raises, Alertmanager sends one page: the others are its effects."""
+    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
+    pages = {alert["alert"] for alert in alerts() if alert["labels"]["severity"] == "page"}
+    sent = {}
+    for path in sorted((DEPLOY / "prometheus" / "tests").glob("*.yml")):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for case in content["tests"] if content["rule_files"] == ["../rules/service.yml"] else ():
+            fired = firing(case)
+            inhibited = {
+                target
+                for rule in config["inhibit_rules"]
+                for source in fired
+                for target in fired - {source}
+                if matches(rule["source_matchers"], source) and matches(rule["target_matchers"], target)
+            }
+            sent[case["name"]] = sorted((fired - inhibited) & pages)
+
+    assert {name: found for name, found in sent.items() if len(found) > 1} == {}
+    assert sent["the database is away until the spool is full"] == ["DarkSightSpoolDropping"]
+    assert sent["a worker dies at every start, and the instance is never ready"] == ["DarkSightCrashLoop"]
+    assert sent["no version of a model is loaded, and its calls fail"] == ["DarkSightModelNotLoaded"]
 
 
 def names_in(expr: str) -> set[str]:

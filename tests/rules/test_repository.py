@@ -23,7 +23,15 @@ HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn
 # Modules of the core that need one of these.
 HEAVY_MODULES = tuple(
     f"darksight_core.{part}"
-    for part in ("estimator", "fit", "explain", "evaluation.baselines", "runtime.compiled.", "runtime.kernel_cache")
+    for part in (
+        "estimator",
+        "evaluation.baselines",
+        "explain",
+        "fit",
+        "pictures.map_picture",
+        "runtime.compiled.",
+        "runtime.kernel_cache",
+    )
 )
 
 # Pieced together, so that this file does not break its own rule.

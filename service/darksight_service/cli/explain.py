@@ -28,6 +28,8 @@ __all__ = ["AttackOptions", "HeatOptions", "explain"]
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 _NAMES = ("inputs", "images", "x")
+_METHODS = {"smooth": "smoothed gradient", "gradient": "gradient", "integrated": "integrated gradients"}
+_VALUES = {"density": "log P(y; θ)", "kde": "log KDE", "class": "the log probability of the class"}
 _HEAT = Group("Heat map", sort_key=2)
 _ATTACK = Group("Attack", sort_key=3)
 
@@ -282,8 +284,8 @@ def _result(
 
 
 def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str, Any]) -> None:
+    from darksight_core.pictures.map_picture import save_map
     from darksight_service.report.heat_maps import draw_heat_maps
-    from darksight_service.report.map_picture import save_map
 
     if not out.suffix:
         out.mkdir(parents=True, exist_ok=True)
@@ -299,7 +301,8 @@ def _write(out: Path, files: dict[str, Path], columns: Columns, result: dict[str
                 f"{caption}\nthen {row['after_predicted']}, {row['after_log_density']:.2f}, {row['after_p_value']:.3f}"
                 for caption, row in zip(captions, result["rows"], strict=True)
             ]
-        title = f"{result['method']} of {result['of']} at the {result['point']} point: red raises it, blue lowers it"
+        what = f"{_METHODS[result['method']]} of {_VALUES[result['of']]} at the {result['point']} point"
+        title = f"{what}: red raises it, blue lowers it"
         figure = draw_heat_maps(
             columns["inputs"], columns["heat"], captions, title=title, changed=columns.get("attacked")
         )

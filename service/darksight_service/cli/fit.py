@@ -147,7 +147,7 @@ def _percent(share: float | None) -> str | None:
 
 def draw_report(report: FitReport, path: Path) -> None:
     """Draw the map of a finished fit to a PNG file."""
-    from darksight_service.report.map_picture import draw_map, save_map
+    from darksight_core.pictures.map_picture import draw_map, save_map
 
     reference = report.reference
     title = f"{len(reference.points):,} predictions on the map; KL_sym {report.kl_sym:.4f}"

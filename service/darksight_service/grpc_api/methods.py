@@ -5,12 +5,15 @@ A method that is not in the table cannot be called.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -25,7 +28,11 @@ from darksight_service.metrics.processes import ProcessCounts
 __all__ = ["Method", "MethodTable", "in_pool"]
 
 MONITOR, ADMIN, INFERENCE = "darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"
-HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+HEALTH = "grpc.health.v1.Health"
+# The messages of both are encoded alike. Older clients know v1alpha only, newer ones ask for v1 first.
+REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+_log = logging.getLogger("darksight.rpc")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -106,14 +113,15 @@ class MethodTable:
         }
 
     def reflection(self) -> dict[str, Method]:
-        """The standard reflection service."""
-        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, REFLECTION))
+        """The standard reflection service, in both of its versions."""
+        _describe_reflection()
+        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, *REFLECTIONS))
         handler = grpc.stream_stream_rpc_method_handler(
             in_pool(servicer.ServerReflectionInfo, self.streams),
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
-        return {f"/{REFLECTION}/ServerReflectionInfo": Method("read", handler, self.streams)}
+        return {f"/{name}/ServerReflectionInfo": Method("read", handler, self.streams) for name in REFLECTIONS}
 
     def _unary(
         self,
@@ -131,7 +139,16 @@ class MethodTable:
 
     def _store_call(self, scope: str, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
         """A call that may wait for the database, in a thread of its own: scoring must not wait behind it."""
-        call = in_pool(self._counted(behaviour), self.store_calls)
+
+        def logged(request: Any, context: grpc.ServicerContext) -> bytes:
+            started = time.monotonic()
+            try:
+                return behaviour(request, context)
+            finally:
+                facts = {"call": behaviour.__name__, "seconds": round(time.monotonic() - started, 4)}
+                _log.debug("store_call_ended", extra=facts)
+
+        call = in_pool(self._counted(logged), self.store_calls)
         return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.store_calls)
 
     def _counted(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Callable[..., Any]:
@@ -171,3 +188,12 @@ def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> 
 
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
     return call
+
+
+def _describe_reflection() -> None:
+    """Add the description of reflection v1, which grpc_reflection does not have, to those that clients may read."""
+    found = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(found)
+    text = text_format.MessageToString(found).replace("v1alpha", "v1")
+    described = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    descriptor_pool.Default().AddSerializedFile(described.SerializeToString())

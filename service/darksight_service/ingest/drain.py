@@ -469,6 +469,8 @@ class Drain:
             step.is_any_stored = True
             self._inserted += result.inserted
             self._duplicates += result.duplicates
+            facts = {"inserted": result.inserted, "duplicates": result.duplicates}
+            _log.debug("records_stored", extra={"folder": self._folder.name, **facts})
 
     def _finish(self, step: _Step) -> None:
         """Move records aside, delete segments and write the position, which is within the last segment."""

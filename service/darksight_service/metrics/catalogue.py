@@ -326,6 +326,13 @@ METRICS = (
         "Why a version has no series of its own.",
     ),
     Metric(
+        "darksight_certificate_expiration_timestamp_seconds",
+        "gauge",
+        (),
+        "When the certificate of the server, or the first of its chain, expires; none without TLS.",
+        "Calls fail from then on.",
+    ),
+    Metric(
         "darksight_build_info",
         "info",
         ("version", "python"),

@@ -28,6 +28,7 @@ from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
+from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
 from darksight_service.metrics.processes import AUTH_FAILURES, DRIFT_KINDS, GRPC_CODES
 
 __all__ = ["DRIFT_LEVEL", "CountsCollector", "make_registry", "render"]
@@ -79,7 +80,9 @@ _RULE = ("calibration_rows", "alpha", "rank", "rule_since")
 _EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id")
 
 
-def render(folder: Path, accept: str = "") -> tuple[bytes, str]:
+def render(
+    folder: Path, accept: str = "", processes: Mapping[str, int] | None = None, certificate: Path | None = None
+) -> tuple[bytes, str]:
     """The page and its content type, in the format that the `Accept` header asks for (OpenMetrics or plain text).
 
     Parameters
@@ -88,23 +91,31 @@ def render(folder: Path, accept: str = "") -> tuple[bytes, str]:
         Directory of the metric files.
     accept
         Header of the request.
+    processes
+        Ids of the processes of the instance, by name.
+    certificate
+        Certificate chain of the instance, PEM.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(make_registry(folder)), content_type
+    return encode(make_registry(folder, processes, certificate)), content_type
 
 
-def make_registry(folder: Path) -> CollectorRegistry:
-    """A registry that collects from a directory of metric files."""
+def make_registry(
+    folder: Path, processes: Mapping[str, int] | None = None, certificate: Path | None = None
+) -> CollectorRegistry:
+    """A registry that collects from a directory of metric files; the parameters are those of `render`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(CountsCollector(folder))
+    registry.register(CountsCollector(folder, certificate))
+    registry.register(ProcessesCollector(processes or {}))
     return registry
 
 
 class CountsCollector(Collector):
     """Merges the metric files of a directory at each scrape."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
         self._folder = folder
+        self._certificate = certificate
 
     def collect(self) -> Iterable[Family]:
         """All families of the catalogue, in its order."""
@@ -130,6 +141,9 @@ class CountsCollector(Collector):
         for section, metric in _OF_SUPERVISOR.items():
             page.add(metric, sum(each.number(section) for each in files["supervisor"]))
         page.add("darksight_metric_files_unreadable", unreadable)
+        expiry = None if self._certificate is None else certificate_expiry(self._certificate)
+        if expiry is not None:
+            page.add("darksight_certificate_expiration_timestamp_seconds", expiry)
         page.add("darksight_build_info", 1.0, {"version": __version__, "python": platform.python_version()})
         return page.families.values()
 

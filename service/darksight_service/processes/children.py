@@ -120,6 +120,13 @@ class Child:
         if self._last_report:
             self.send(signal.SIGHUP)
 
+    @property
+    def pid(self) -> int | None:
+        """Id of the process; None while it does not run."""
+        # Read once: the thread that restarts it may be at work.
+        process = self._process
+        return None if process is None else process.pid
+
     def wait(self, seconds: float) -> int:
         """Exit status of the process, which is killed if it does not exit in time."""
         process = self._process

@@ -140,7 +140,9 @@ class Supervisor:
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The metrics page of all workers and its content type."""
-        return render(self._counts, accept)
+        children = (*self._workers, self._storage, *self._explorer)
+        processes = {child.name: pid for child in children if (pid := child.pid) is not None}
+        return render(self._counts, accept, {"supervisor": os.getpid(), **processes}, self.settings.tls_cert)
 
     def _listen_for_explorer(self) -> socket.socket | None:
         """The socket of the explorer; None if it is switched off or its port is taken, which must not stop scoring."""

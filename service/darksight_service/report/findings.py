@@ -20,6 +20,7 @@ from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
+from darksight_core.map.strip import spread_over_strip
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
@@ -120,6 +121,11 @@ class Findings:
     def n_classes(self) -> int:
         """Number of classes on the map."""
         return len(self.class_names)
+
+    @property
+    def drawn(self) -> Floats:
+        """Points as figures draw them, (n, 2)."""
+        return spread_over_strip(self.bundle.embedder.student, self.points)
 
     def confusion(self) -> NDArray[np.int64] | None:
         """Rows by predicted (first axis) and true class, (K, K); None without labels."""

@@ -89,6 +89,18 @@ def test_a_bundle_comes_straight_from_the_estimator(probs: NDArray[np.float32], 
     assert Scorer.of(bundle, compiled=False).score(probs).valid.all()
 
 
+def test_a_picture_comes_straight_from_the_estimator(probs: NDArray[np.float32], tmp_path: Path) -> None:
+    """With a cross for each wrong prediction."""
+    labels = probs.argmax(axis=1)
+    labels[:7] = (labels[:7] + 1) % 5
+
+    figure = DarkSight().fit(probs, labels).plot()
+
+    figure.savefig(tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+    assert 7 in {len(drawn.get_offsets()) for drawn in figure.axes[0].collections if hasattr(drawn, "get_offsets")}
+
+
 def test_explanations_come_straight_from_the_estimator(probs: NDArray[np.float32]) -> None:
     """For a classifier that is a torch module."""
     torch.manual_seed(0)

@@ -89,7 +89,7 @@ def test_service_links_of_kubernetes_are_ignored(setenv):
 
 
 def test_models_come_from_a_table_or_a_variable(tmp_path: Path, setenv):
-    """A TOML table has names and bundles; a variable has pairs, and travels to a child process."""
+    """A TOML table has names and bundles, a variable has pairs of them."""
     file = tmp_path / "darksight.toml"
     file.write_text('[models]\ndigits = "digits.safetensors"\nother = "/b/other.safetensors"\n')
 
@@ -97,7 +97,7 @@ def test_models_come_from_a_table_or_a_variable(tmp_path: Path, setenv):
     file.write_text("[models]\ndigits = 3\n")
     with pytest.raises(SettingsError, match=r"darksight.toml: models.digits must be a path, not 3"):
         read_settings(file)
-    setenv(settings.environment())
+    setenv({"DARKSIGHT_MODELS": "digits=digits.safetensors, other=/b/other.safetensors"})
 
     assert settings.models == {"digits": Path("digits.safetensors"), "other": Path("/b/other.safetensors")}
     assert read_settings() == settings

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from darksight_core.map.strip import spread_over_strip, strip_height
+from darksight_core.map.strip import spread_over_strip, strip_to_line
+from darksight_core.pictures.palette import map_view
 from darksight_core.scored import Decision, Reason
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
@@ -18,7 +19,6 @@ from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.columns import Columns, point_columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, VersionInput, now_ms
-from darksight_service.report.palette import map_view
 from darksight_service.store.points import PointFilter
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 
@@ -157,9 +157,7 @@ def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
     low, high = _view(bundle)
     low, high = low - 0.25 * (high - low), high + 0.25 * (high - low)
     x, y = (np.linspace(low[i], high[i], _GRID) for i in range(2))
-    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    if strip_height(bundle.embedder.student) > 0.0:
-        grid[:, 1] = 0.0
+    grid = strip_to_line(bundle.embedder.student, np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2))
     if layer == "kde":
         found = bundle.content.kde.log_density(grid)
     else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from darksight_core.pictures.palette import GRADES, class_colours
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input
-from darksight_service.report.palette import GRADES, class_colours
 
 __all__ = ["endpoints"]
 

@@ -3,7 +3,7 @@
 import { getJson, postJson } from "./api.js";
 import { count, fixed, later, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
 import { element, notify, openControls, showEmpty } from "./notice.js";
-import { classColour } from "./palette.js";
+import { scoreColour } from "./palette.js";
 import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -79,12 +79,12 @@ function show() {
 
 function showPromise() {
   const { promise, is_certified: isCovered } = found;
-  at("promise-card").hidden = !promise || !found.used.labels;
-  if (at("promise-card").hidden) return;
+  at("promise-card").hidden = !promise;
+  if (!promise) return;
   const { measured, kind } = promise;
   const what = { accuracy: "accuracy of accepted", coverage: "accepted", joint_risk: "accepted and wrong" }[kind];
   const sure = promise.delta === null ? "on average" : `with ${percent(1 - promise.delta, 0)} confidence`;
-  const [style, title, words] = VERDICTS[promise.verdict];
+  const [style, title, words] = measured.rows ? VERDICTS[promise.verdict] : ["verdict", "Not measured. ", "It needs labelled points that the gate accepts."];
   at("promise").replaceChildren(
     element("div", { class: "stats" },
       stat(`${kind === "joint_risk" ? "≤" : "≥"} ${percent(promise.promised)}`, `promised, ${sure}`, promise.words),
@@ -103,7 +103,7 @@ function drawCurves() {
   const value = (accuracy) => (risk ? accuracy.map((each) => 1 - each) : accuracy);
   const traces = found.curves.map((curve, number) => ({
     type: "scatter", mode: "lines", name: nameOf(curve), x: curve.coverage, y: value(curve.accuracy),
-    line: { color: classColour(number), width: curve.name === "msp" ? 3 : 1.6, dash: curve.name === "msp" ? "solid" : ["solid", "dot", "dash"][number % 3], shape: "hv" },
+    line: { color: scoreColour(number), width: curve.name === "msp" ? 3 : 1.6, dash: curve.name === "msp" ? "solid" : ["solid", "dot", "dash"][number % 3], shape: "hv" },
     hovertemplate: `${nameOf(curve)}: %{y:.2%} at %{x:.0%} accepted<extra></extra>`,
   }));
   const rate = found.used.errors / found.used.labels;
@@ -121,7 +121,7 @@ function drawCurves() {
 
 function showScores() {
   const rows = found.curves.map((curve, number) => {
-    const swatch = element("span", { class: "swatch", style: `background:${classColour(number)}` });
+    const swatch = element("span", { class: "swatch", style: `background:${scoreColour(number)}` });
     const auroc = curve.intervals.auroc;
     const gain = curve.gain === null || curve.name === "msp" ? "–" : `${(1000 * curve.gain).toFixed(2)} ± ${(1000 * curve.gain_error).toFixed(2)}`;
     return {

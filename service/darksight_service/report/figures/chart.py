@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_service.report.palette import class_colours
+from darksight_core.pictures.palette import class_colours
 
 __all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "centre_traces", "escape", "layout", "packed", "points_trace"]
 
@@ -112,8 +112,16 @@ def centre_traces(
     size = font + 7 if len(names) <= _MANY else 7
     star = {"text": "☆", "textfont": {"size": size, "shadow": _HALO}, "hovertext": names, "hoverinfo": "text"}
     shown = [name if side else "" for name, side in zip(names, sides, strict=True)]
-    label = {"text": shown, "textposition": [side or "top center" for side in sides], "hoverinfo": "skip"}
-    return [trace | star, trace | label | {"textfont": {"size": font, "shadow": _HALO}}]
+    # An invisible marker of the size of a star keeps its name away from it.
+    label = {
+        "mode": "markers+text",
+        "text": shown,
+        "textposition": [side or "top center" for side in sides],
+        "textfont": {"size": font, "shadow": _HALO},
+        "marker": {"size": size / 2.0, "opacity": 0},
+        "hoverinfo": "skip",
+    }
+    return [trace | star, trace | label]
 
 
 def axis(title: str | None = None, **more: Any) -> dict[str, Any]:

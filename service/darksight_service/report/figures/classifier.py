@@ -35,21 +35,26 @@ def confusion_figure(found: Findings) -> Figure | None:
     rho = found.measures.global_fidelity.ground
     ticks: dict[str, Any] = {"type": "category", "tickfont": {"size": 12 if few else 8}, "dtick": 1, "showgrid": False}
     turn = -90 if not few else -60 if max(map(len, names)) > _SHORT else 0
-    part = "" if len(order) == found.n_classes else f" with the most errors, {len(order)} of {found.n_classes:,},"
+    part = "" if len(order) == found.n_classes else f" of the {len(order)} classes with the most errors"
+    left = (
+        f"Rows by true class (columns) and predicted class (rows){part}. The colour is the square root of the share of "
+        "the true class."
+    )
     value = "is not defined here" if rho is None else f"is {rho:.2f}"
     right = (
-        " Right: each dot is a pair of classes, by the distance of their centres on the map and the share of rows "
-        f"confused; grey pairs, of which at most {_MAX_PAIRS:,} are drawn, are never confused. On a good map the "
-        f"share decreases with the distance. The rank correlation of closeness and confusion {value} (1 is best)."
+        " Confused classes are next to each other. Right: each dot is a pair of classes, by the distance of their "
+        f"centres on the map and the share of rows confused; grey pairs, of which at most {_MAX_PAIRS:,} are drawn, "
+        "are never confused. On a good map the share decreases with the distance. The rank correlation of closeness "
+        f"and confusion {value} (1 is best, 0 chance)."
     )
     return Figure(
         "global-fidelity",
-        "Global fidelity: are confused classes close to each other?",
-        f"Left: rows by true class (columns) and predicted class (rows) of the classes{part} with confused classes "
-        "next to each other. The colour is the square root of the share of the true class."
-        + ("" if two else right),
-        "Most pairs are never confused, and their distance is arbitrary: clusters can be neighbours without confusion. "
-        "Only clusters that touch indicate confusion.",
+        "Confusion matrix" if two else "Global fidelity: are confused classes close to each other?",
+        left if two else f"Left: {left}{right}",
+        "The shares of few rows vary by chance."
+        if two
+        else "Most pairs are never confused, and their distance is arbitrary: clusters can be neighbours without "
+        "confusion. Only clusters that touch indicate confusion.",
         data,
         layout(
             520 if few else 640,

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import GRADES, class_colours, map_view
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -20,8 +23,6 @@ from darksight_service.report.figures.chart import (
     points_trace,
 )
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import GRADES, class_colours, map_view
 
 __all__ = ["LEGEND_CLASSES", "entropy_axis", "map_figure"]
 
@@ -47,7 +48,11 @@ def map_figure(found: Findings) -> Figure:
     modes.append(("entropy", _by_entropy(found, rows, wrong)))
     low, high = map_view(found.bundle.embedder.student, found.points)
     data = [_contours(found, low, high)]
-    foreign = [_foreign(name, points, number) for number, (name, points) in enumerate(found.foreign.items())]
+    student = found.bundle.embedder.student
+    foreign = [
+        _foreign(name, spread_over_strip(student, points), number)
+        for number, (name, points) in enumerate(found.foreign.items())
+    ]
     for number, (_, traces) in enumerate(modes):
         data += [trace | {"visible": number == 0} for trace in traces]
     data += [*foreign, *_centres(found, low, high)]
@@ -65,6 +70,7 @@ def map_figure(found: Findings) -> Figure:
     outside = int(((found.points < low) | (found.points > high)).any(axis=1).sum())
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0, "xanchor": "left", "y": 1.08}
     far = f" {outside:,} rows are outside the initial view; zoom out to see them." if outside else ""
+    line = " Log-odds rise from left to right; the height of a dot has no meaning." if strip_height(student) else ""
     strange = " Click a name in the legend to show a file of foreign rows, as diamonds." if foreign else ""
     less = "" if len(rows) == len(found) else f" {len(rows):,} of {len(found):,} rows are drawn, errors first."
     return Figure(
@@ -73,7 +79,7 @@ def map_figure(found: Findings) -> Figure:
         "Each dot is one prediction. It is placed so that a simple classifier, reading its coordinates alone, "
         "reproduces the probabilities of the watched classifier. The buttons colour the dots by predicted class, true "
         "class or entropy (violet is uncertain). Crosses are errors, stars are class centres, and contours of the "
-        f"density P(y; θ) are a factor of ten apart. Point at a dot to see its row.{strange}{far}{less}",
+        f"density P(y; θ) are a factor of ten apart. Point at a dot to see its row.{line}{strange}{far}{less}",
         "Distances and directions between clusters that do not touch mean little. A cross in the middle of a cluster "
         "is an error that the map does not reveal.",
         data,
@@ -121,16 +127,16 @@ def _by_class(
         return {"color": packed(classes[some].astype(np.int64)), **bounds, **more}
 
     if found.n_classes > LEGEND_CLASSES:
-        traces = [points_trace(found.points, right, name="right", marker=marker(right, size=size, opacity=0.7))]
+        traces = [points_trace(found.drawn, right, name="right", marker=marker(right, size=size, opacity=0.7))]
     else:
         traces = []
         for k, name in enumerate(found.class_names):
             some = right[classes[right] == k]
             look = {"color": colours[k], "size": size, "opacity": 0.7}
-            traces.append(points_trace(found.points, some, name=escape(name, _NAME_LENGTH), marker=look))
+            traces.append(points_trace(found.drawn, some, name=escape(name, _NAME_LENGTH), marker=look))
     if len(bad):
         look = marker(bad) | _cross(len(bad), marker(bad))
-        traces.append(points_trace(found.points, bad, name="errors", marker=look))
+        traces.append(points_trace(found.drawn, bad, name="errors", marker=look))
     return traces
 
 
@@ -139,12 +145,12 @@ def _by_entropy(found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_
     # Certain rows first, so that they do not hide the few uncertain ones.
     right = right[np.argsort(found.entropy[right], kind="stable")]
     look = {"color": packed(found.entropy[right]), "coloraxis": "coloraxis", "size": _size(len(rows)), "opacity": 0.8}
-    traces = [points_trace(found.points, right, name="right", marker=look, showlegend=False)]
+    traces = [points_trace(found.drawn, right, name="right", marker=look, showlegend=False)]
     if len(bad):
         colour = {"color": packed(found.entropy[bad]), "coloraxis": "coloraxis"}
         look = colour | _cross(len(bad), colour)
         # Not in the legend, where plotly.js would take an entropy for a colour.
-        traces.append(points_trace(found.points, bad, name="errors", marker=look, showlegend=False))
+        traces.append(points_trace(found.drawn, bad, name="errors", marker=look, showlegend=False))
     return traces
 
 
@@ -162,7 +168,8 @@ def _contours(found: Findings, low: Floats, high: Floats) -> dict[str, Any]:
     low, high = low - reach, high + reach
     ticks = [np.linspace(low[i], high[i], _GRID) for i in range(2)]
     grid = np.stack(np.meshgrid(*ticks), axis=-1).reshape(-1, 2)
-    density = found.bundle.embedder.student.log_density(grid).reshape(_GRID, _GRID) / math.log(10.0)
+    student = found.bundle.embedder.student
+    density = student.log_density(strip_to_line(student, grid)).reshape(_GRID, _GRID) / math.log(10.0)
     return {
         "type": "contour",
         "x0": float(low[0]),
@@ -204,5 +211,5 @@ def _centres(found: Findings, low: Floats, high: Floats) -> list[dict[str, Any]]
     names = [escape(name, _NAME_LENGTH) for name in found.class_names]
     scale = min(_PLOT_PIXELS / (high - low))
     counts = np.bincount(found.predicted, minlength=found.n_classes)
-    sides = place_labels(means * scale, text_sizes(names, font), counts, gap=4.0)
+    sides = place_labels(means * scale, text_sizes(names, font), counts, gap=7.0)
     return centre_traces(means, names, sides, font, name="class centres", showlegend=False)

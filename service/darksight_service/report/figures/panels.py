@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import class_colours
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -19,8 +21,6 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import entropy_axis
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import class_colours
 
 __all__ = ["class_groups", "cluster_figure", "small_multiples"]
 
@@ -75,19 +75,19 @@ def small_multiples(found: Findings) -> Figure | None:
         tail = "" if number == 0 else str(number + 1)
         panel = {"xaxis": f"x{tail}", "yaxis": f"y{tail}", "showlegend": False}
         grey = {"color": GREY, "size": 3, "opacity": 0.4}
-        data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
+        data.append(points_trace(found.drawn, back, marker=grey, hoverinfo="skip", hovertemplate=None, **panel))
         for k in group:
             rows = np.flatnonzero(found.predicted == k)
             rows = rows[rng.permutation(len(rows))[:120]]
             look = {"color": colours[k], "size": 4, "opacity": 0.8}
-            data.append(points_trace(found.points, rows, name=escape(found.class_names[k]), marker=look, **panel))
+            data.append(points_trace(found.drawn, rows, name=escape(found.class_names[k]), marker=look, **panel))
         low, high = _close_view(found, group)
         names, counts = (
             [escape(found.class_names[k], 14) for k in group],
             (found.predicted[:, None] == group).sum(axis=0),
         )
         centres = student.means[group] * _PANEL_PIXELS / (high - low)
-        sides = place_labels(centres, text_sizes(names, 10), counts, gap=5.0)
+        sides = place_labels(centres, text_sizes(names, 10), counts, gap=7.0)
         data += centre_traces(student.means[group], names, sides, 10, **panel)
         axes |= _panel(number, columns, lines, low, high)
     part = "" if len(groups) == len(every) else f" The {len(groups)} most confused of {len(every)} groups are drawn."
@@ -132,7 +132,7 @@ def cluster_figure(found: Findings) -> Figure:
     rng = np.random.default_rng(0)
     some = np.sort(rng.permutation(len(found.compared))[:1_500])
     panels: list[tuple[str, Floats, float | None]] = [
-        ("DarkSight", found.points[found.compared], found.measures_compared.cluster_monotonicity.mean)
+        ("DarkSight", found.drawn[found.compared], found.measures_compared.cluster_monotonicity.mean)
     ]
     panels += [
         (baseline.label, baseline.points, baseline.measures.cluster_monotonicity.mean)

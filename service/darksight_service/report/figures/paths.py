@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from darksight_core.map.paths import MapPath
+from darksight_core.pictures.labels import place_labels, text_sizes
+from darksight_core.pictures.palette import class_colours, map_view
 from darksight_core.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
@@ -20,8 +22,6 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.figures.map import LEGEND_CLASSES
 from darksight_service.report.findings import Findings
-from darksight_service.report.labels import place_labels, text_sizes
-from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["path_figure"]
 
@@ -56,8 +56,8 @@ def path_figure(found: Findings, number: int) -> Figure:
     back = np.random.default_rng(0).permutation(len(found))[:1_500]
     right = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
     grey = {"color": GREY, "size": 3, "opacity": 0.5}
-    data.append(points_trace(found.points, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
-    data.append(points_trace(found.points, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
+    data.append(points_trace(found.drawn, back, marker=grey, hoverinfo="skip", hovertemplate=None, **right))
+    data.append(points_trace(found.drawn, path.rows, marker={"color": "#D55E00", "size": 6}, **right))
     data.append({
         "type": "scatter", "mode": "lines", "x": packed(path.points[:, 0]), "y": packed(path.points[:, 1]),
         "line": {"color": "#808080", "width": 2}, "hoverinfo": "skip", **right,
@@ -65,7 +65,7 @@ def path_figure(found: Findings, number: int) -> Figure:
     means = found.bundle.embedder.student.means[shown]
     names = [escape(found.class_names[k], _NAME) for k in shown]
     sides = place_labels(
-        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=4.0
+        means * min(_PLOT_PIXELS / (high - low)), text_sizes(names, 13), np.ones(len(shown), int), gap=7.0
     )
     data += centre_traces(means, names, sides, 13, **right)
     frame: dict[str, Any] = {"showline": True, "mirror": True}

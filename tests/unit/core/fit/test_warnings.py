@@ -60,7 +60,7 @@ HARD = np.eye(3)[np.arange(300) % 3]
             r"1 of 3 classes are predicted for no fit row \(emu\)",
         ),
         (warnings(total_variation=0.2), "poor map: KL_sym 0.6, 0.5 of it from probabilities of zero.* Poor: 20.0%"),
-        (warnings(acc_teacher=0.99, has_place=(True, True, False)), "predicts 1 of 3 classes nowhere.* for 1.00% of"),
+        (warnings(acc_teacher=0.99, has_place=(True, True, False)), "where it predicts 1 of 3 classes.* for 1.00% of"),
     ],
     ids=["hard", "constant", "duplicated", "undecided", "tied", "few", "none", "absent", "poor", "no place"],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from darksight_core.map.regions import Region
-from darksight_core.map.strip import region_on_strip, spread_over_strip, strip_height
+from darksight_core.map.strip import region_on_strip, spread_over_strip, strip_height, strip_to_line
 from darksight_core.map.student import Student
 from tests.support.bundles import make_embedder
 
@@ -19,7 +19,7 @@ def test_points_of_a_line_are_spread_over_a_strip() -> None:
     drawn = spread_over_strip(LINE, POINTS)
 
     height = strip_height(LINE)
-    np.testing.assert_array_equal(drawn[:, 0], POINTS[:, 0])
+    np.testing.assert_array_equal(strip_to_line(LINE, drawn), POINTS)
     assert np.diff(np.sort(drawn[:, 1]), prepend=-height, append=height).max() < 0.05 * height
     numbers = np.random.default_rng(0).integers(2**63, size=201, dtype=np.uint64)
     drawn = spread_over_strip(LINE, POINTS, numbers)

@@ -21,6 +21,7 @@ from scipy.stats import beta
 from darksight_core.drift import OutlierCounts, OutlierRateTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
+from tests.unit.service.metrics.test_instance import EXPIRES_2027
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMTOOL = shutil.which("promtool")
@@ -90,7 +91,10 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
     storage.set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
     storage.set_drift("m", VERSION, drifted())
 
-    families = list(make_registry(tmp_path).collect())
+    certificate = tmp_path / "tls.crt"
+    certificate.write_text(EXPIRES_2027)
+
+    families = list(make_registry(tmp_path, certificate=certificate).collect())
 
     assert {sample.name for family in families for sample in family.samples} == sample_names()
     labels = {metric.name: set(metric.labels) for metric in METRICS}

@@ -27,10 +27,10 @@ from darksight_service.report.figures import (
 from darksight_service.report.figures.chart import packed
 from darksight_service.report.figures.panels import class_groups
 from darksight_service.report.images import encode_png, read_features, read_images
-from darksight_service.report.palette import class_colours
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.pictures.palette import class_colours
 from darksight_core.predictions import Predictions, from_arrays
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle

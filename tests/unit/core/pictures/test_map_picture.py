@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.report.map_picture import draw_map, save_map
-from darksight_service.report.palette import class_colours
 from matplotlib.image import imread
 
 from darksight_core.map.student import Student
+from darksight_core.pictures.map_picture import draw_map, save_map
+from darksight_core.pictures.palette import class_colours
 
 
 @pytest.mark.parametrize("classes", [80, 1000])
@@ -62,3 +62,22 @@ def test_class_colours_are_visible_on_every_page(page: str) -> None:
     for colour in class_colours(1000):
         light, dark = sorted((luminance(colour), luminance(page)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 2.0, colour
+
+
+def test_the_line_of_two_classes_is_drawn_as_a_strip() -> None:
+    """Points keep their first coordinate, their heights fill a strip in the view, and contours are vertical."""
+    student = Student(np.array([[-8.0, 0.0], [8.0, 0.0]]), np.ones(2), np.zeros(2))
+    points = np.column_stack([np.linspace(-7.0, 7.0, 300), np.zeros(300)])
+
+    figure = draw_map(student, points, (points[:, 0] > 0).astype(int), None, ["no", "yes"], title="")
+
+    (axes,) = figure.axes
+    contours, dots = axes.collections[:2]
+    drawn = np.asarray(dots.get_offsets())
+    np.testing.assert_allclose(drawn[:, 0], points[:, 0])
+    low, high = axes.get_ylim()
+    assert low < drawn[:, 1].min() < 0.5 * low
+    assert 0.5 * high < drawn[:, 1].max() < high
+    assert all(
+        np.ptp(line[:, 0]) < 1e-6 for path in contours.get_paths() for line in path.to_polygons(closed_only=False)
+    )

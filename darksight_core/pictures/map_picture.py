@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
 from darksight_core.map.student import Student
+from darksight_core.pictures.labels import LABEL_SIDES, place_labels
+from darksight_core.pictures.palette import class_colours, map_view
 from darksight_core.simplex import Floats
-from darksight_service.report.labels import LABEL_SIDES, place_labels
-from darksight_service.report.palette import class_colours, map_view
 
 __all__ = ["draw_map", "save_map"]
 
@@ -51,6 +52,7 @@ def draw_map(
     columns
         Which of the classes the student knows; None for all.
     """
+    points = spread_over_strip(student, points.astype(np.float64))
     low, high = map_view(student, points)
     tall = float(np.clip((high - low)[1] / (high - low)[0], 0.4, 1.4))
     figure = Figure(figsize=(9.0, 7.4 * tall + 0.6), dpi=130, layout="constrained")
@@ -102,6 +104,9 @@ def draw_map(
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
     axes.set_title(title, fontsize=11, loc="left")
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
+    note += "; a larger dot is several rows" if rows_here.max(initial=1) > 1 else ""
+    if strip_height(student) > 0.0:
+        note += "; log-odds rise from left to right, heights have no meaning"
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
     if many:
         shown = range(student.n_classes) if columns is None else columns
@@ -143,6 +148,6 @@ def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], c
 def _draw_contours(axes: mpl.axes.Axes, student: Student, low: Floats, high: Floats) -> None:
     ticks = [np.linspace(low[i], high[i], 220) for i in range(2)]
     grid = np.stack(np.meshgrid(*ticks), axis=-1)
-    density = student.log_density(grid.reshape(-1, 2)).reshape(grid.shape[:2]) / np.log(10.0)
+    density = student.log_density(strip_to_line(student, grid.reshape(-1, 2))).reshape(grid.shape[:2]) / np.log(10.0)
     levels = np.arange(np.floor(density.min()), np.ceil(density.max()) + 1)
     axes.contour(*ticks, density, levels=levels, colors="#bbbbbb", linewidths=0.7, zorder=0)

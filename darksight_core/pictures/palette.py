@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.map.strip import strip_height
 from darksight_core.map.student import Student
 from darksight_core.simplex import Floats
 
@@ -46,7 +47,8 @@ def _hue(number: int) -> str:
 
 def map_view(student: Student, points: NDArray[np.floating]) -> tuple[Floats, Floats]:
     """Lower and upper corner of a view with all centres and nearly all points."""
-    shown = np.concatenate([np.quantile(points, [0.002, 0.998], axis=0), student.means])
+    reach = [0.0, strip_height(student)]
+    shown = np.concatenate([np.quantile(points, [0.002, 0.998], axis=0), student.means - reach, student.means + reach])
     low, high = shown.min(axis=0), shown.max(axis=0)
     margin = 0.05 * float((high - low).max()) + 1e-9
     return low - margin, high + margin
