@@ -54,7 +54,7 @@ def draw_map(
     """
     points = spread_over_strip(student, points.astype(np.float64))
     low, high = map_view(student, points)
-    tall = float(np.clip((high - low)[1] / (high - low)[0], 0.4, 1.4))
+    tall = float(np.clip((high - low)[1] / (high - low)[0], 0.4, 0.9))
     figure = Figure(figsize=(9.0, 7.4 * tall + 0.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     colours = class_colours(len(class_names))

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from darksight_client import Client, Policy
+from darksight_client import Client, DarkSightClientError, Policy
 from darksight_service.store import migrate as schema
 from darksight_service.store.store import Store
 
@@ -27,7 +27,7 @@ from darksight_core.guarantees.conformal import cutoff
 from tests.support.bundles import make_bundle
 from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
-from tests.support.faults.nemesis import Nemesis, Service, small_disk
+from tests.support.faults.nemesis import Nemesis, Service, small_disk, stalling_disk
 from tests.support.postgres import Postgres
 from tests.support.replicas import SETTINGS, service_links
 from tests.support.servers import wait_until
@@ -181,6 +181,30 @@ def test_hung_processes_are_replaced_and_a_service_without_its_bundle_is_not_rea
     assert events == {"model_reload_failed"}
     assert report.faults() == NO_FAULTS
     assert report.recorded > 0
+
+
+def test_a_service_whose_disk_stalls_is_not_ready_until_it_responds(service: Service):
+    """Calls hang while the spool cannot be written; the service says so within seconds, and goes on afterwards."""
+    with stalling_disk(service.data_dir, 128 << 20) as stall:
+        if stall is None:
+            pytest.skip("mounting and freezing a disk is not permitted here")
+        service.workers = 1
+        service.start()
+        with Client(service.target, timeout_seconds=2.0, retries=1) as client:
+            stalled = threading.Thread(target=stall, args=(12.0,))
+            stalled.start()
+            started = time.monotonic()
+            while service.is_ready() and time.monotonic() - started < 12.0:
+                with suppress(DarkSightClientError):
+                    client.score(MODEL, pool()[:1])
+            seconds = time.monotonic() - started
+            stalled.join()
+            wait_until(service.is_ready, what="the service to be ready again")
+            recorded = client.score(MODEL, pool()[:1], timeout_seconds=60.0).recorded
+        assert service.stop() == 0
+
+    assert seconds < 10.0
+    assert recorded
 
 
 def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: Service, postgres: Postgres, url: str):

@@ -358,7 +358,7 @@ def test_a_page_token_of_another_request_is_refused(store: Store) -> None:
 
     with pytest.raises(RequestError, match="page_token"):
         store.list_points(PointFilter("digits", decisions=(1,)), page_size=10, page_token=token)
-    with pytest.raises(RequestError, match="from 1 to 10000"):
+    with pytest.raises(RequestError, match="from 1 to 10,000"):
         store.list_points(PointFilter("digits"), page_size=10_001)
 
 

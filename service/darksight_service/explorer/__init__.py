@@ -27,8 +27,8 @@ In the browser, `getJson(path, params)`, `postJson(path, body)` and `getColumns(
 token: a change is a POST by `postJson`. `showEmpty(element, title, text)` of `notice.js` says what to do where there is
 nothing to show, and `notify(text, kind)` shows a message. `readState(defaults)` and `writeState(state, defaults)` of
 `state.js` keep the state of a page in its URL. `classColour(number)` of `palette.js` gives the colours of
-`report.palette`, which the server sends. `draw(element, traces, layout)` of `plot.js` draws a figure; it needs
-`has_plots` in `PAGES`.
+`darksight_core.pictures.palette`, which the server sends. `draw(element, traces, layout)` of `plot.js` draws a figure;
+it needs `has_plots` in `PAGES`.
 """
 
 __all__: list[str] = []

@@ -102,8 +102,6 @@ class Supervisor:
             children = (*self._workers, self._storage, *self._explorer)
             for child in children:
                 child.keep_running(now)
-            self._own_counts.follow("hung", sum(child.hangs for child in children))
-            self._own_counts.set("ready", float(self.is_ready))
             if self.is_ready and not was_ready:
                 was_ready = True
                 when_ready()
@@ -141,6 +139,9 @@ class Supervisor:
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """The metrics page of all workers and its content type."""
         children = (*self._workers, self._storage, *self._explorer)
+        # Here and not in `run`, which must not wait for a disk that does not respond.
+        self._own_counts.follow("hung", sum(child.hangs for child in children))
+        self._own_counts.set("ready", float(self.is_ready))
         processes = {child.name: pid for child in children if (pid := child.pid) is not None}
         return render(self._counts, accept, {"supervisor": os.getpid(), **processes}, self.settings.tls_cert)
 
@@ -164,7 +165,6 @@ class Supervisor:
 
     def _shut_down(self) -> int:
         _log.info("shutdown_started")
-        self._own_counts.set("ready", 0.0)
         end = time.monotonic() + self.settings.grace_seconds + _EXIT_SECONDS
         for child in (*self._explorer, *self._workers):
             child.send(signal.SIGTERM)

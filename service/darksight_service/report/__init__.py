@@ -6,9 +6,7 @@ figures/     the figures, as plotly.js reads them
 page/        figures, tables, cases and numbers in one HTML file
 export       the same figures as PNG and SVG files
 images       thumbnails, and the arrays that belong to rows
-map_picture, heat_maps   pictures by matplotlib, for other commands
-palette      class colours and the visible part of a map
-labels       positions of class names, such that none overlap
+heat_maps    attributions of inputs by matplotlib, for `darksight explain`
 plotly_js    the JavaScript of plotly
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -27,7 +28,7 @@ from tests.support.faults.clients import MODEL
 from tests.support.postgres import Postgres
 from tests.support.servers import Server, start_server, wait_until, waiting
 
-__all__ = ["Nemesis", "Service", "small_disk"]
+__all__ = ["Nemesis", "Service", "small_disk", "stalling_disk"]
 
 _HOUR_NS = 3_600 * 10**9
 _START_TRIES = 20
@@ -73,6 +74,33 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[bool]:
     finally:
         if is_mounted:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def stalling_disk(folder: Path, size_bytes: int) -> Iterator[Callable[[float], None] | None]:
+    """Let a folder be a disk of its own; yields a function that lets it not respond for some seconds, if permitted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = folder.with_name(f"{folder.name}.img")
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    commands = (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(folder)])
+    try:
+        done = (subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in commands)
+        is_mounted = os.geteuid() == 0 and shutil.which("fsfreeze") is not None and all(done)
+    except FileNotFoundError:
+        is_mounted = False
+
+    def stall(seconds: float) -> None:
+        # Another process thaws it, whatever becomes of this one.
+        script = f'fsfreeze -f "$0" && sleep {seconds}; fsfreeze -u "$0"'
+        subprocess.run(["sh", "-c", script, str(folder)], check=True, timeout=60 + seconds)
+
+    try:
+        yield stall if is_mounted else None
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        image.unlink()
 
 
 @dataclass(slots=True)

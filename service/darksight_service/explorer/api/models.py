@@ -11,6 +11,9 @@ from darksight_service.explorer.inputs import Input
 
 __all__ = ["endpoints"]
 
+# Curves in figures have these colours too.
+_CURVES = 16
+
 
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/models`."""
@@ -21,7 +24,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             versions = sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
             listed = [{"version": version} for version, _ in versions]
             found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
-        classes = max((len(each.bundle.class_names) for each in sources.registry.models().values()), default=0)
+        classes = max([_CURVES, *(len(each.bundle.class_names) for each in sources.registry.models().values())])
         return {"models": found, "class_colours": class_colours(classes), "grades": GRADES}
 
     return [Endpoint("GET", "/api/models", "read", Input, models)]

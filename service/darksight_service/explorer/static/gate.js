@@ -3,7 +3,7 @@
 import { getJson, postJson } from "./api.js";
 import { count, fixed, later, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
 import { element, notify, openControls, showEmpty } from "./notice.js";
-import { scoreColour } from "./palette.js";
+import { classColour } from "./palette.js";
 import { draw } from "./plot.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
@@ -103,7 +103,7 @@ function drawCurves() {
   const value = (accuracy) => (risk ? accuracy.map((each) => 1 - each) : accuracy);
   const traces = found.curves.map((curve, number) => ({
     type: "scatter", mode: "lines", name: nameOf(curve), x: curve.coverage, y: value(curve.accuracy),
-    line: { color: scoreColour(number), width: curve.name === "msp" ? 3 : 1.6, dash: curve.name === "msp" ? "solid" : ["solid", "dot", "dash"][number % 3], shape: "hv" },
+    line: { color: classColour(number), width: curve.name === "msp" ? 3 : 1.6, dash: curve.name === "msp" ? "solid" : ["solid", "dot", "dash"][number % 3], shape: "hv" },
     hovertemplate: `${nameOf(curve)}: %{y:.2%} at %{x:.0%} accepted<extra></extra>`,
   }));
   const rate = found.used.errors / found.used.labels;
@@ -121,7 +121,7 @@ function drawCurves() {
 
 function showScores() {
   const rows = found.curves.map((curve, number) => {
-    const swatch = element("span", { class: "swatch", style: `background:${scoreColour(number)}` });
+    const swatch = element("span", { class: "swatch", style: `background:${classColour(number)}` });
     const auroc = curve.intervals.auroc;
     const gain = curve.gain === null || curve.name === "msp" ? "–" : `${(1000 * curve.gain).toFixed(2)} ± ${(1000 * curve.gain_error).toFixed(2)}`;
     return {
