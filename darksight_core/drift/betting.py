@@ -44,8 +44,9 @@ __all__ = ["BetState", "Bets", "class_bets", "score_bets"]
 
 Factors: TypeAlias = Callable[[Any], Floats]
 
-# Rows that are computed together. A factor is at least 0.05 and at most about 10⁴, so products stay within float64.
+# Rows that are computed together. A factor is at least 0.05 and at most 10⁴, so products stay within float64.
 _CHUNK = 64
+_LARGEST = 1e4
 # Largest capital that is kept. To give capital away is always valid, and less of it is lost sooner when a drift ends.
 _MOST = 1e15
 # Least share of a class for a bet that it becomes rarer: the absence of a rarer one takes too many rows to notice.
@@ -149,7 +150,7 @@ class Bets:
     def _chunk(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
         learned, values = self._uniform(state, cells, uniforms) if len(self.gaps) else (state.learned, cells)
         numbers = state.rows + 1 + np.arange(len(cells))
-        product = np.cumprod(self.factors(values), axis=0)
+        product = np.cumprod(np.minimum(self.factors(values), _LARGEST), axis=0)
         opened = np.stack([_tail(numbers - 1) - _tail(numbers), np.ones(len(cells)), numbers])
         ahead = np.vstack([np.ones_like(self.shares), product[:-1]])
         stakes = np.cumsum(opened[:, :, None] * (self.shares / ahead), axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from darksight_client import Client
 from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
 from numpy.typing import NDArray
@@ -35,6 +37,8 @@ DRIFT_ALERTS = {
     "DarkSightOutlierBudgetSlow",
     "DarkSightScoreDrift",
 }
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SIDES = ("source", "target")
 # Generous, for a machine that does other things, too.
 PATIENCE = 300.0
 
@@ -160,6 +164,26 @@ def test_more_outliers_raise_the_alerts_on_outliers(story: Story) -> None:
 def test_rows_that_move_without_outliers_raise_no_alert_on_outliers(story: Story) -> None:
     """Evidence and PSI see that the rarer rows are missing; a falling outlier rate wakes nobody."""
     assert story.of("easy") == {"DarkSightDrift", "DarkSightScoreDrift"}
+
+
+def notified(alerts: set[str]) -> set[str]:
+    """The alerts of one version that are left when those that Alertmanager inhibits are gone."""
+    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
+    left = set(alerts)
+    for rule in config["inhibit_rules"]:
+        source, target = (re.fullmatch(r'alertname=~?"(.*)"', rule[f"{side}_matchers"][0]) for side in SIDES)
+        assert source is not None
+        assert target is not None
+        if "version" in rule["equal"] and any(re.fullmatch(source[1], name) for name in alerts):
+            left -= {name for name in alerts if re.fullmatch(target[1], name)}
+    return left
+
+
+def test_one_incident_is_one_page_with_the_right_name(story: Story) -> None:
+    """Of all alerts that fired for a model that drifts, Alertmanager sends one."""
+    assert len(story.of("strange")) >= 4
+    assert notified(story.of("strange")) == {"DarkSightDrift"}
+    assert notified(story.of("easy")) == {"DarkSightDrift"}
 
 
 def test_the_model_that_stays_quiet_has_no_alert_to_the_end(story: Story) -> None:

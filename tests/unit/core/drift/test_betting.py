@@ -121,6 +121,18 @@ def test_an_alarm_lasts_as_long_as_the_drift(kind: str) -> None:
     assert after.is_learning
 
 
+@pytest.mark.parametrize("kind", ["score", "class"])
+def test_the_most_extreme_rows_leave_finite_numbers(kind: str) -> None:
+    """A thousand rows in the rarest cell, with the smallest uniform number, neither overflow nor become NaN."""
+    bets = make_bets(kind, counts=np.array([1, 1_000_000]))
+
+    state, path = bets.update(bets.start(), np.zeros(1_000, dtype=np.int64), np.full(1_000, 1e-12))
+
+    assert np.isfinite(path).all()
+    assert np.isfinite(state.capital).all()
+    assert state.log_evidence > THRESHOLD
+
+
 def test_the_state_is_never_changed_in_place() -> None:
     """An update leaves the state that it was given as it was."""
     rng, bets = np.random.default_rng(6), make_bets("score")
