@@ -93,10 +93,9 @@ def _softmax(classes: int, predicted: int | None = None, *, sharpness: float = 6
 
 def _duplicated(n: int, rng: np.random.Generator) -> Labelled:
     """Rows of only twenty contents, as a file of rounded or cached predictions has."""
-    probs, labels = _softmax(4)(20, np.random.default_rng(3))
-    chosen = rng.integers(20, size=n)
-    flipped = np.where(rng.random(n) < 0.1, rng.integers(4, size=n), labels[chosen])
-    return probs[chosen], flipped
+    contents = _softmax(4)(20, np.random.default_rng(3))[0]
+    probs = contents[rng.integers(20, size=n)]
+    return probs, (probs.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
 
 
 KINDS: dict[str, KindOfData] = {
