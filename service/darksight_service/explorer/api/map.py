@@ -150,12 +150,14 @@ def _top_and_entropy(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDA
 
 @lru_cache(maxsize=16)
 def _density(bundle: Version, layer: str, classes: tuple[int, ...]) -> Columns:
-    """log10 of a density on a grid a little larger than the first view; of the chosen classes if any are named.
+    """log10 of a density on a square grid larger than the first view; of the chosen classes if any are named.
 
     The student's density P(y) = Σ_k P(k) P(y | k) is then summed over the chosen classes, with renormalised priors.
     """
     low, high = _view(bundle)
-    low, high = low - 0.25 * (high - low), high + 0.25 * (high - low)
+    # As wide as it is tall: the map keeps its proportions in a window of any shape.
+    middle, reach = (low + high) / 2.0, 0.75 * float((high - low).max())
+    low, high = middle - reach, middle + reach
     x, y = (np.linspace(low[i], high[i], _GRID) for i in range(2))
     grid = strip_to_line(bundle.embedder.student, np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2))
     if layer == "kde":
