@@ -25,6 +25,7 @@ import numpy as np
 from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
+from darksight_service.metrics.processes import SupervisorCounts
 
 from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
@@ -44,6 +45,7 @@ class Replica:
         self._rng = np.random.default_rng(seed)
         self._workers = [Counts(folder, worker) for worker in range(2)]
         self._storage = StorageCounts(folder)
+        SupervisorCounts(folder).set("ready", 1.0)
         names = ["aeroplane", "bird", "boat", "car", "cat", "deer", "dog", "frog", "horse", "lorry"]
         self._models = [
             counts.model("vision", VERSION, classes=10, calibration_rows=CALIBRATION, class_names=names)
