@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_service.errors import StoreUnavailableError
+from darksight_service.store.engine import writing
 from darksight_service.store.points import PointTable
 from darksight_service.store.store import Store
+from darksight_service.store.tables import drift_state
 from numpy.typing import NDArray
+from sqlalchemy import event
 
 from darksight_core.drift.stream import DriftTest
 from darksight_core.drift.urn import row_uniforms
@@ -121,14 +124,89 @@ def test_two_drains_share_one_order(url: str, open_store: Callable[..., Store], 
     assert found.rows == 360
 
 
-def test_a_test_that_fails_does_not_stop_the_rows(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
-    """A defect of the evidence is logged; the rows are stored."""
+@pytest.mark.parametrize("broken", ["load", "decode", "update"])
+def test_a_test_that_fails_does_not_stop_the_rows(
+    url: str, open_store: Callable[..., Store], test: DriftTest, broken: str
+) -> None:
+    """A defect of the evidence is logged; the rows are stored, and the stored evidence stays."""
 
-    class Broken(DriftTest):
-        def update(self, *arguments: Any) -> Any:
-            raise ZeroDivisionError
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError
 
-    store = follow(open_store(url), Broken(test.calibration, test.class_counts))
+    first, second = (make_points(10, ms=NOW_MS - number, seed=number) for number in (1, 0))
+    follow(open_store(url), test).insert([first])
+    store = open_store(url)
+    defect = type("Broken", (DriftTest,), {broken: fail})(test.calibration, test.class_counts)
+    store.follow_drift("a", fail if broken == "load" else lambda *_: defect)
+
+    assert store.insert([second]).points == 10
+    assert state_of(follow(open_store(url), test)) == expected(test, [first])
+
+
+def test_a_test_is_loaded_before_the_transaction(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
+    """A load that takes long keeps no lock of the database."""
+    store, other = open_store(url), open_store(url)
+
+    def load(*_: str) -> DriftTest:
+        other.append_change("policy", "digits", {})
+        return test
+
+    store.follow_drift("a", load)
 
     assert store.insert([make_points(10, ms=NOW_MS)]).points == 10
+
+
+def test_a_reset_takes_effect_at_once(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
+    """Rows after a reset are the only evidence, also where nobody has told of the reset yet."""
+    before, after = (make_points(50, ms=NOW_MS - number, seed=number) for number in (1, 0))
+    store = follow(open_store(url), test)
+    store.insert([before])
+    assert state_of(store) == expected(test, [before])
+
+    open_store(url).append_change("evidence", "digits", {"version": VERSION})
+    store.insert([after])
+
+    assert state_of(store) == expected(test, [after])
+
+
+def test_a_late_commit_does_not_undo_a_reset(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
+    """Though the thread that committed before the reset runs on only after it."""
+    store = follow(open_store(url), test)
+    write = "_copy" if url.startswith("postgresql") else "_insert_into_sqlite"
+    written = getattr(store._inserter, write)
+
+    def interrupted(*arguments: Any) -> Any:
+        result = written(*arguments)
+        store.append_change("evidence", "digits", {"version": VERSION})
+        store.forget_drift("digits", VERSION)
+        assert store.drift_state("digits", VERSION) is None
+        return result
+
+    setattr(store._inserter, write, interrupted)
+    store.insert([make_points(50, ms=NOW_MS)])
+
     assert store.drift_state("digits", VERSION) is None
+
+
+def test_the_state_is_read_once_after_a_commit(
+    url: str, open_store: Callable[..., Store], test: DriftTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if there is none; a state of an earlier release is reported once, by the rows that replace it."""
+    store, queries = follow(open_store(url), test), [0]
+    event.listen(store._engine, "before_cursor_execute", lambda *_: queries.append(1))
+
+    def asked() -> int:
+        queries.clear()
+        assert [store.drift_state("digits", VERSION) for _ in range(3)] == [None] * 3
+        return len(queries)
+
+    assert asked() <= 2
+    assert asked() == 0
+    store.insert([make_points(50, ms=NOW_MS - 1, seed=1)])
+    with writing(store._engine) as connection:
+        connection.execute(drift_state.update().values(state=b"old"))
+    assert asked() <= 2
+    assert caplog.messages == []
+    store.insert([make_points(50, ms=NOW_MS)])
+    assert store.drift_state("digits", VERSION) is not None
+    assert caplog.messages == ["drift_state_replaced"]

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
+from darksight_service.control.state import apply_change
+from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.files import read
 from darksight_service.metrics.processes import StorageCounts
+from darksight_service.processes import storage_worker
 from darksight_service.processes.storage_worker import StorageWorker
 from darksight_service.settings import Settings
-from darksight_service.store.points import OutcomeBatch, PointTable
+from darksight_service.store.audit import Change
+from darksight_service.store.engine import writing
+from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.store import Inserted, Store
+from darksight_service.store.tables import bundle, model
 
-from tests.support.points import encode, make_points
+from tests.support.points import VERSION, encode, make_points
 from tests.support.servers import wait_until
 
 
@@ -44,3 +54,102 @@ def test_a_store_that_takes_no_points_is_not_up(tmp_path: Path) -> None:
         worker.finish()
 
     assert found == 0.0
+
+
+class DownStore(Store):
+    """A store that cannot be queried."""
+
+    def changes_since(self, number: int) -> list[Change]:
+        """Always fails."""
+        raise StoreUnavailableError("the database is down")
+
+
+def test_work_without_a_query_does_not_report_the_store_as_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It logged that the store is available every second of an outage."""
+    caplog.set_level("INFO", logger="darksight.storage")
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    with DownStore.open(settings.store_url, auto_upgrade=True) as store:
+        worker = StorageWorker(settings, store, counts)
+        wait_until(lambda: read(counts.file.path).number("store_errors") > 0.0, what="a failed sync")
+        worker.step(0.0)
+        found = read(counts.file.path).number("store_up")
+        worker.finish()
+
+    assert found == 0.0
+    assert caplog.messages == ["store_unavailable"]
+
+
+def restore(store: Store) -> None:
+    """Make a database of the store in which another model has the number of the first one."""
+    with writing(store._engine) as connection:
+        connection.execute(bundle.delete())
+        connection.execute(model.delete())
+    with Store(store._engine) as other:
+        other.register_bundle("letters", VERSION, class_names=(), calibration_rows=1)
+
+
+def stored(store: Store) -> list[int]:
+    """Points of the restored model and of the one that was scored."""
+    return [len(store.newest_points(PointFilter(name, None), limit=100)) for name in ("letters", "digits")]
+
+
+def test_rows_after_a_restore_belong_to_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of models and bundles are read again from the restored database."""
+    monkeypatch.setattr(storage_worker, "_SYNC_SECONDS", 0.02)
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    state_file = StateFile(tmp_path / "registry.json")
+    with Store.open(settings.store_url, auto_upgrade=True) as store:
+        worker = StorageWorker(settings, store, counts)
+        store.insert([make_points(1, seed=1)])
+        restore(store)
+        state_file.update(lambda state: replace(state, rebuilds=state.rebuilds + 1))
+        wait_until(lambda: read(counts.file.path).number("state_rebuilds") == 1.0, what="the rebuilt state")
+        worker.finish()
+        before = stored(store)
+        store.insert([make_points(3)])
+
+        assert [now - then for now, then in zip(stored(store), before, strict=True)] == [0, 3]
+
+
+def test_rows_after_a_fail_over_belong_to_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the restored audit trail was read: the insert that failed is repeated with new numbers."""
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", auto_upgrade=True) as store:
+        store.insert([make_points(1, seed=1)])
+        restore(store)
+        before = stored(store)
+
+        def fail(*_: Any) -> Any:
+            raise StoreUnavailableError("the connection was closed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._inserter, "_insert_into_sqlite", fail)
+            with pytest.raises(StoreUnavailableError):
+                store.insert([make_points(3)])
+        store.insert([make_points(3)])
+
+        assert [now - then for now, then in zip(stored(store), before, strict=True)] == [0, 3]
+
+
+@pytest.mark.parametrize("broken", ["state file", "bundle"])
+def test_rows_are_stored_without_state_and_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """What cannot be loaded is not read again for each batch."""
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    state_file, attempts = StateFile(tmp_path / "registry.json"), []
+    deploy = Change("deploy", "digits", {"version": VERSION, "path": "missing.safetensors", "activate": True})
+    state_file.update(partial(apply_change, change=deploy))
+    read_version = storage_worker.read_version
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        attempts.append(1)
+        return read_version(*arguments, **options)
+
+    monkeypatch.setattr(storage_worker, "read_version", count)
+    with Store.open(settings.store_url, auto_upgrade=True) as store:
+        worker = StorageWorker(settings, store, counts)
+        if broken == "state file":
+            state_file.path.write_text("{")
+        found = [store.insert([make_points(3, seed=seed)]).points for seed in range(3)]
+        worker.finish()
+
+    assert found == [3, 3, 3]
+    assert len(attempts) == (0 if broken == "state file" else 1)

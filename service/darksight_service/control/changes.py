@@ -147,8 +147,6 @@ class Control:
         """Restart the drift evidence of the active version; returns the version."""
         self._sync()
         version = self._registry.get(model).version
-        # Before the change is recorded: storage workers read the stored evidence again when they learn of the change.
-        self._store().reset_drift(model, version)
         self._record("evidence", model, {"version": version}, author, comment)
         return version
 

@@ -42,6 +42,8 @@ _DRIFT_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
 _PRUNE_SECONDS = 60.0
 _RETRY_SECONDS = 2.0
+# Between two attempts to load a bundle.
+_LOAD_SECONDS = 5.0
 # The live accuracy covers the last day.
 _ACCURACY_MS = 86_400_000
 _DAY_MS = 86_400_000
@@ -101,6 +103,7 @@ class StorageWorker:
         self._targets: dict[str, float] = {}
         self._is_store_up = True
         self._drift_tests: dict[str, DriftTest | None] = {}
+        self._drift_retries: dict[tuple[str, str], float] = {}
         self._evidence_ms: dict[tuple[str, str], int] = {}
         store.follow_drift(_replica(settings.data_dir), self._drift_test)
         self._start(self._follow_changes, "changes")
@@ -151,9 +154,6 @@ class StorageWorker:
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
-            if not self._is_store_up:
-                _log.info("store_available")
-            self._is_store_up = True
         except StoreUnavailableError as error:
             if self._is_store_up:
                 _log.warning("store_unavailable", extra={"error": error.message})
@@ -168,9 +168,14 @@ class StorageWorker:
         self._counts.set("state_rebuilds", state.rebuilds)
         # At the start and after each rebuild.
         if state.rebuilds != self._recorded_rebuilds:
+            self._store.forget_database()
             record_deployments(self._state_file, self._store, self._settings.bundles)
             self._recorded_rebuilds = state.rebuilds
             state = sync(self._state_file, self._store)
+        # Only here: other work may succeed without a query.
+        if not self._is_store_up:
+            _log.info("store_available")
+        self._is_store_up = True
         if state.last_change != self._copied_change:
             copy_deployed(self._state_file, self._settings.bundles, state)
             self._copied_change = state.last_change
@@ -207,23 +212,21 @@ class StorageWorker:
 
     def _drift_test(self, model: str, version: str) -> DriftTest | None:
         """The drift test of a version; None if its bundle has none, or cannot be read now."""
-        if version not in self._drift_tests:
-            models = self._state_file.read().models
-            known = models[model].versions.get(version) if model in models else None
-            if known is None:
-                return None
-            copies = self._state_file.bundle_copies
+        if version not in self._drift_tests and time.monotonic() >= self._drift_retries.get((model, version), 0.0):
             try:
-                bundle = read_version(self._settings.bundles, copies, known.path, version, verify=False)
-            except DarkSightError:
-                # The workers report a bundle that cannot be loaded.
+                path = self._state_file.read().models[model].versions[version].path
+                copies = self._state_file.bundle_copies
+                bundle = read_version(self._settings.bundles, copies, path, version, verify=False)
+            except (DarkSightError, OSError, KeyError):
+                # The workers report a state or a bundle that cannot be loaded.
+                self._drift_retries[model, version] = time.monotonic() + _LOAD_SECONDS
                 return None
             try:
                 self._drift_tests[version] = drift_test(bundle)
             except ConfigError as error:
                 _log.warning("drift_not_tested", extra={"model": model, "version": version, "error": error.message})
                 self._drift_tests[version] = None
-        return self._drift_tests[version]
+        return self._drift_tests.get(version)
 
     def _target(self, version: str, path: str) -> float:
         """Certified accuracy of accepted rows; 0 if the bundle certifies none."""
@@ -270,7 +273,11 @@ def _replica(folder: Path) -> str:
     path = folder / "replica"
     if not path.exists():
         partial = path.with_suffix(".partial")
-        partial.write_text(uuid.uuid4().hex, encoding="ascii")
+        with open(partial, "w", encoding="ascii") as file:
+            file.write(uuid.uuid4().hex)
+            file.flush()
+            # An empty name after a power cut would be that of another replica.
+            os.fsync(file.fileno())
         os.replace(partial, path)
     return path.read_text(encoding="ascii").strip()
 

@@ -26,9 +26,9 @@ from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
 from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
-from darksight_service.store.tables import drift_state, outcome, outcome_point, point
+from darksight_service.store.tables import outcome, outcome_point, point
 from darksight_service.store.write import audit_trail
-from darksight_service.store.write.drift_state import DriftFollower
+from darksight_service.store.write.drift_state import DriftFollower, reset_evidence
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
@@ -206,25 +206,20 @@ class Store:
 
     def drift_state(self, model: str, version: str) -> DriftState | None:
         """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
-        follower, states = self._inserter.follower, self._inserter.drift
-        if (model, version) not in states and follower is not None:
-            number = {found: number for number, found in self._names.known(model, version).items()}.get(version)
-            if number is not None:
-                with reading(self._engine) as connection:
-                    found = follower.read(connection, number, model, version)
-                if found is not None:
-                    states.setdefault((model, version), found)
-        return states.get((model, version))
-
-    def reset_drift(self, model: str, version: str) -> None:
-        """Delete the drift evidence of a bundle, of all replicas; it starts again with the next row."""
-        of_bundle = drift_state.c.bundle_id.in_(list(self._names.known(model, version)))
-        with operator_write(self._engine), writing(self._engine) as connection:
-            connection.execute(drift_state.update().where(of_bundle).values(state=b""))
+        follower = self._inserter.follower
+        return None if follower is None else follower.state(self._engine, model, version)
 
     def forget_drift(self, model: str, version: str) -> None:
         """Read the drift evidence of a bundle from the database again."""
-        self._inserter.drift.pop((model, version), None)
+        if self._inserter.follower is not None:
+            self._inserter.follower.forget(model, version)
+
+    def forget_database(self) -> None:
+        """Forget what was read, because the database is another one: restored, or after a fail-over."""
+        self._names.clear()
+        self._matcher = OutcomeMatcher(self._engine)
+        if self._inserter.follower is not None:
+            self._inserter.follower.forget_all()
 
     def maintain(self) -> int:
         """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.
@@ -351,9 +346,14 @@ class Store:
         return rollups.class_rates(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, is_shadow=is_shadow)
 
     def append_change(self, kind: str, model: str, payload: dict[str, Any], author: str = "", comment: str = "") -> int:
-        """Add an entry to the audit trail and return its number: 1, 2, 3, ..."""
-        with operator_write(self._engine):
-            return audit_trail.append_change(self._engine, kind, model, payload, author, comment, now_ms=self._clock())
+        """Add an entry to the audit trail and return its number: 1, 2, 3, ...
+
+        An entry of the kind `evidence` deletes the drift evidence of its version in the same transaction.
+        """
+        with operator_write(self._engine), writing(self._engine) as connection:
+            if kind == "evidence":
+                reset_evidence(connection, model, payload["version"])
+            return audit_trail.append_change(connection, kind, model, payload, author, comment, now_ms=self._clock())
 
     def changes_since(self, number: int) -> list[Change]:
         """Up to a thousand entries of the audit trail after a number, oldest first."""

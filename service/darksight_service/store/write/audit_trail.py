@@ -12,12 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Connection, Engine, func, select, text
 
 from darksight_core.errors import ConfigError
 from darksight_service.errors import AuditError
 from darksight_service.store.audit import Change
-from darksight_service.store.engine import reading, writing
+from darksight_service.store.engine import reading
 from darksight_service.store.tables import policy_change
 
 __all__ = ["KINDS", "append_change", "changes_since", "count", "history", "verify_chain"]
@@ -28,28 +28,27 @@ _LOCK = 0x61756469
 
 
 def append_change(
-    engine: Engine, kind: str, model: str, payload: Mapping[str, Any], author: str, comment: str, *, now_ms: int
+    connection: Connection, kind: str, model: str, payload: Mapping[str, Any], author: str, comment: str, *, now_ms: int
 ) -> int:
     """Add an entry and return its number: the next one, without gaps."""
     if kind not in KINDS:
         raise ConfigError(f"a change is one of {', '.join(KINDS)}, not {kind!r}")
     content = json.dumps(payload, sort_keys=True, ensure_ascii=True, allow_nan=False)
     last = select(policy_change.c.id, policy_change.c.hash).order_by(policy_change.c.id.desc()).limit(1)
-    with writing(engine) as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        number, before = connection.execute(last).one_or_none() or (0, b"")
-        values = {
-            "id": number + 1,
-            "kind": kind,
-            "model": model,
-            "payload": content,
-            "author": author,
-            "comment": comment,
-            "changed_at": now_ms,
-        }
-        connection.execute(policy_change.insert().values(**values, hash=_hash(bytes(before), values)))
-        return int(number) + 1
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    number, before = connection.execute(last).one_or_none() or (0, b"")
+    values = {
+        "id": number + 1,
+        "kind": kind,
+        "model": model,
+        "payload": content,
+        "author": author,
+        "comment": comment,
+        "changed_at": now_ms,
+    }
+    connection.execute(policy_change.insert().values(**values, hash=_hash(bytes(before), values)))
+    return int(number) + 1
 
 
 def changes_since(engine: Engine, number: int, *, limit: int = 1000) -> list[Change]:

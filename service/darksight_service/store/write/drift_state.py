@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from contextlib import suppress
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Engine, Select, select
 
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.errors import ConfigError
+from darksight_service.store.engine import reading
 from darksight_service.store.points import PointTable
-from darksight_service.store.tables import drift_state, insert_into
+from darksight_service.store.tables import bundle, drift_state, insert_into
+from darksight_service.store.tables import model as model_table
 
-__all__ = ["DriftFollower", "States"]
-
-States: TypeAlias = dict[tuple[str, str], DriftState]
+__all__ = ["DriftFollower", "reset_evidence", "version_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,55 +41,91 @@ class DriftFollower:
     def __init__(self, replica: str, tests: Callable[[str, str], DriftTest | None]) -> None:
         self._replica = replica
         self._tests = tests
+        self._marks: dict[tuple[str, str], object] = {}
+        self._states: dict[tuple[str, str], tuple[object, DriftState | None]] = {}
 
-    def follow(self, connection: Connection, groups: Iterable[tuple[int, PointTable]]) -> States:
-        """Add points that were inserted in this transaction, given with the numbers of their bundles.
+    def test_of(self, model: str, version: str) -> DriftTest | None:
+        """The drift test of a version; None if it has none, or it cannot be loaded now."""
+        try:
+            return self._tests(model, version)
+        except Exception:
+            # Rows must be stored even if their drift cannot be followed.
+            _log.exception("drift_not_followed", extra={"model": model, "version": version})
+            return None
 
-        Returns the states after them, by model and version.
-        """
-        states: States = {}
+    def follow(self, connection: Connection, groups: Iterable[tuple[int, PointTable, DriftTest | None]]) -> None:
+        """Add points that were inserted in this transaction, given with the number and the test of their bundle."""
         # All writers lock rows in the same order, which prevents deadlocks.
-        for bundle_id, points in sorted(groups, key=lambda group: group[0]):
-            version = points.versions[points.bundle[0]]
-            test = self._tests(points.model, version)
+        for bundle_id, points, test in sorted(groups, key=lambda group: group[0]):
             if test is None:
                 continue
             key = {"bundle_id": bundle_id, "replica": self._replica}
             blank = insert_into(connection, drift_state).values(**key, state=b"")
             connection.execute(blank.on_conflict_do_nothing())
-            before = self._locked(connection, bundle_id, test)
-            try:
-                state = _updated(test, before, points)
-            except Exception:
-                # Rows must be stored even if their drift cannot be followed.
-                _log.exception("drift_not_followed", extra={"model": points.model, "version": version})
-                continue
             row = (drift_state.c.bundle_id == bundle_id) & (drift_state.c.replica == self._replica)
-            connection.execute(drift_state.update().where(row).values(state=state.encode()))
-            states[points.model, version] = state
-        return states
+            before = connection.scalar(select(drift_state.c.state).where(row).with_for_update())
+            facts = {"model": points.model, "version": version_of(points)}
+            try:
+                after = _updated(test, _decoded(test, before, facts), points).encode()
+            except Exception:
+                _log.exception("drift_not_followed", extra=facts)
+                continue
+            connection.execute(drift_state.update().where(row).values(state=after))
 
-    def read(self, connection: Connection, bundle_id: int, model: str, version: str) -> DriftState | None:
-        """The stored state; None if there is none."""
-        test = self._tests(model, version)
-        return None if test is None else self._stored(connection, bundle_id, test, is_locked=False)
-
-    def _locked(self, connection: Connection, bundle_id: int, test: DriftTest) -> DriftState:
-        return self._stored(connection, bundle_id, test, is_locked=True) or test.start()
-
-    def _stored(self, connection: Connection, bundle_id: int, test: DriftTest, *, is_locked: bool) -> DriftState | None:
-        query = select(drift_state.c.state).where(
-            drift_state.c.bundle_id == bundle_id, drift_state.c.replica == self._replica
-        )
-        data = connection.scalar(query.with_for_update() if is_locked else query)
-        if not data:
+    def state(self, engine: Engine, model: str, version: str) -> DriftState | None:
+        """The stored state, read again after each commit and `forget`; None if there is none."""
+        test = self.test_of(model, version)
+        if test is None:
             return None
-        try:
-            return test.decode(bytes(data))
-        except ConfigError as error:
-            # Of an earlier release: the evidence starts again.
-            _log.warning("drift_state_replaced", extra={"bundle_id": bundle_id, "error": error.message})
-            return None
+        # Before the query: a commit during the query removes it, and the state is read again next time.
+        mark = self._marks.setdefault((model, version), object())
+        known, state = self._states.get((model, version), (None, None))
+        if known is not mark:
+            query = select(drift_state.c.state).where(
+                drift_state.c.bundle_id.in_(_bundle_ids(model, version)), drift_state.c.replica == self._replica
+            )
+            with reading(engine) as connection:
+                data = connection.scalar(query)
+            state = None
+            # The next row replaces a state of an earlier release.
+            with suppress(ConfigError):
+                state = test.decode(bytes(data)) if data else None
+            self._states[model, version] = mark, state
+        return state
+
+    def forget(self, model: str, version: str) -> None:
+        """Read the state of a version again when it is asked for."""
+        self._marks.pop((model, version), None)
+
+    def forget_all(self) -> None:
+        """Read all states again when they are asked for."""
+        self._marks.clear()
+
+
+def reset_evidence(connection: Connection, model: str, version: str) -> None:
+    """Delete the drift evidence of a bundle, of all replicas; it starts again with the next row."""
+    of_bundle = drift_state.c.bundle_id.in_(_bundle_ids(model, version))
+    connection.execute(drift_state.update().where(of_bundle).values(state=b""))
+
+
+def version_of(points: PointTable) -> str:
+    """The version of points of one bundle."""
+    return points.versions[points.bundle[0]]
+
+
+def _bundle_ids(model: str, version: str) -> Select[tuple[int]]:
+    return select(bundle.c.id).join(model_table).where(model_table.c.name == model, bundle.c.version == version)
+
+
+def _decoded(test: DriftTest, data: bytes | None, facts: dict[str, str]) -> DriftState:
+    if not data:
+        return test.start()
+    try:
+        return test.decode(bytes(data))
+    except ConfigError as error:
+        # Of an earlier release: the evidence starts again.
+        _log.warning("drift_state_replaced", extra={**facts, "error": error.message})
+        return test.start()
 
 
 def _updated(test: DriftTest, state: DriftState, points: PointTable) -> DriftState:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Connection, Engine, text
 
-from darksight_service.errors import SchemaMismatchError, StoreError
+from darksight_core.drift.stream import DriftTest
+from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, LATEST_MS
 from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
@@ -23,7 +24,7 @@ from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import point
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
-from darksight_service.store.write.drift_state import DriftFollower, States
+from darksight_service.store.write.drift_state import DriftFollower, version_of
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import match_points
 
@@ -38,23 +39,16 @@ _EARLIEST_MS = -62_135_596_800_000
 
 
 class BundlePoints(NamedTuple):
-    """Points of one bundle, with the numbers of the bundle and its model in the database."""
+    """Points of one bundle, with the numbers of the bundle and its model in the database, and its drift test."""
 
     bundle_id: int
     model_id: int
     points: PointTable
+    test: DriftTest | None = None
 
     def take(self, rows: Any) -> BundlePoints:
         """Some of the points."""
         return self._replace(points=self.points.take(rows))
-
-
-class _Written(NamedTuple):
-    """What a transaction has written: new points, points that had an outcome waiting, and drift states."""
-
-    points: int
-    matched: int
-    states: States
 
 
 class Inserter:
@@ -77,34 +71,37 @@ class Inserter:
         self._is_postgresql = engine.dialect.name == "postgresql"
         self._days: dict[int, str] = {}
         self.follower: DriftFollower | None = None
-        self.drift: States = {}
-        """Drift states of the rows that were committed last, by model and version."""
 
     def insert(self, tables: Sequence[PointTable], *, today: int) -> tuple[int, int]:
         """Store points; returns the number of new ones, and of those that had an outcome waiting."""
         groups = self._grouped(tables)
         if not groups:
             return 0, 0
-        if not self._is_postgresql:
-            return self._committed(self._insert_into_sqlite(groups))
         try:
-            return self._committed(self._copy(groups, today))
+            written = self._insert(groups, today)
+        except StoreUnavailableError:
+            # After a fail-over the numbers may be others.
+            self._names.clear()
+            raise
+        if self.follower is not None:
+            for group in groups:
+                self.follower.forget(group.points.model, version_of(group.points))
+        return written
+
+    def _insert(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+        if not self._is_postgresql:
+            return self._insert_into_sqlite(groups)
+        try:
+            return self._copy(groups, today)
         except StoreError as error:
             state = error.details.get("state")
             if state == _UNIQUE_VIOLATION:
-                return self._committed(self._merge(groups, today))
+                return self._merge(groups, today)
             # Another process dropped a partition since it was listed, or made one for rows of the default partition.
             if not isinstance(error, SchemaMismatchError) and state != _CHECK_VIOLATION:
                 raise
             self._days = {}
-        return self._committed(self._merge(groups, today))
-
-    def _committed(self, written: _Written) -> tuple[int, int]:
-        # Only now: the states of a transaction that was rolled back never existed. Threads commit in any order.
-        for key, state in written.states.items():
-            if key not in self.drift or state.rows >= self.drift[key].rows:
-                self.drift[key] = state
-        return written.points, written.matched
+        return self._merge(groups, today)
 
     def make_days(self, days: set[int], today: int) -> None:
         """Make sure that each of these days that is plausible has a partition."""
@@ -120,11 +117,14 @@ class Inserter:
                 if len(part):
                     groups.setdefault((table.model, version, table.probs.shape[1]), []).append(part)
         return [
-            BundlePoints(*self._names.bundle_of(model, version), PointTable.join(parts))
+            BundlePoints(*self._names.bundle_of(model, version), PointTable.join(parts), self._test(model, version))
             for (model, version, _), parts in groups.items()
         ]
 
-    def _copy(self, groups: Sequence[BundlePoints], today: int) -> _Written:
+    def _test(self, model: str, version: str) -> DriftTest | None:
+        return None if self.follower is None else self.follower.test_of(model, version)
+
+    def _copy(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
         by_table: dict[str, list[BundlePoints]] = {}
         days = [group.points.received_ms // DAY_MS for group in groups]
         self.make_days({int(day) for each in days for day in np.unique(each)}, today)
@@ -138,7 +138,7 @@ class Inserter:
                 self._copy_into(connection, table, parts)
             return self._count(connection, groups)
 
-    def _merge(self, groups: Sequence[BundlePoints], today: int) -> _Written:
+    def _merge(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
         self.make_days({int(day) for group in groups for day in np.unique(group.points.received_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
@@ -161,7 +161,7 @@ class Inserter:
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
-    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> _Written:
+    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> tuple[int, int]:
         with writing(self._engine) as connection:
             driver: Any = connection.connection.driver_connection
             driver.execute("SAVEPOINT fast")
@@ -173,13 +173,14 @@ class Inserter:
                 self._execute(driver, groups)
             return self._count(connection, groups)
 
-    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> _Written:
+    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
         """Count new points, follow their drift and match outcomes that wait for them."""
         counted = [(group.bundle_id, group.points) for group in groups]
         add_counts(connection, counted)
-        states = {} if self.follower is None else self.follower.follow(connection, counted)
+        if self.follower is not None:
+            self.follower.follow(connection, [(group.bundle_id, group.points, group.test) for group in groups])
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
-        return _Written(sum(len(points) for _, points in counted), matched, states)
+        return sum(len(points) for _, points in counted), matched
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
         for group in groups:

@@ -50,6 +50,12 @@ class Names:
                 self._bundles[name, version] = found
             return self._bundles[name, version]
 
+    def clear(self) -> None:
+        """Read all numbers from the database again."""
+        with self._lock:
+            self._models.clear()
+            self._bundles.clear()
+
     def register(self, name: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
         """Store the classes and calibration rows of a bundle."""
         facts = {"class_names": list(class_names), "calibration_rows": calibration_rows}
