@@ -192,8 +192,10 @@ def test_the_model_that_stays_quiet_has_no_alert_to_the_end(story: Story) -> Non
 
 
 def test_alerts_come_after_the_drift_began(story: Story) -> None:
-    """Every alert knew of more rows than the quiet ones, and the evidence was quickest."""
+    """Every alert knew of more rows than the quiet ones, and the evidence on outliers came before PSI.
+
+    DarkSightDrift has no place in the order: it counts stored rows, and the drain may lag.
+    """
     assert all(alarm.rows > QUIET_ROWS for alarm in story.final)
     rows = {alarm.name: alarm.rows for alarm in story.final if alarm.model == "strange"}
     assert rows["DarkSightOutlierRateChanged"] <= rows["DarkSightScoreDrift"]
-    assert rows["DarkSightDrift"] <= rows["DarkSightScoreDrift"]

@@ -126,15 +126,14 @@ def test_evidence_starts_again(operated: Operated, capsys: pytest.CaptureFixture
 
     with Client(server.grpc_target, token_file=operated.token_file, timeout_seconds=60.0) as client:
         client.activate("digits", first)
-        client.score("digits", ROWS)
-        wait_until(lambda: min(counted()) >= len(ROWS), what="the evidence")
+        # The first reset is one of the rows that other tests scored, however many they are.
+        for rows in (len(ROWS), 40):
+            assert main(["evidence", "reset", "digits", "--comment", "mended", "--json", *operated.options]) == 0
+            assert json.loads(capsys.readouterr().out) == {"model": "digits", "version": first}
+            wait_until(lambda: counted() == (0.0, 0.0), what="the reset")
+            client.score("digits", ROWS[:rows])
 
-        assert main(["evidence", "reset", "digits", "--comment", "mended", "--json", *operated.options]) == 0
-        assert json.loads(capsys.readouterr().out) == {"model": "digits", "version": first}
-        wait_until(lambda: counted() == (0.0, 0.0), what="the reset")
-        client.score("digits", ROWS[:40])
-
-        wait_until(lambda: counted() == (40.0, 40.0), what="new evidence")
+            wait_until(lambda rows=rows: counted() == (rows, rows), what="new evidence")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_test_is_loaded_before_the_transaction(url: str, open_store: Callable[
 
 def test_a_reset_takes_effect_at_once(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
     """Rows after a reset are the only evidence, also where nobody has told of the reset yet."""
-    before, after = (make_points(50, ms=NOW_MS - number, seed=number) for number in (1, 0))
+    before, after = make_points(50, ms=NOW_MS - 1, seed=1), make_points(20, ms=NOW_MS)
     store = follow(open_store(url), test)
     store.insert([before])
     assert state_of(store) == expected(test, [before])

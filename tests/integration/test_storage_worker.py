@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,16 @@ from tests.support.points import VERSION, encode, make_points
 from tests.support.servers import wait_until
 
 
+@contextmanager
+def running(settings: Settings, store: Store, counts: StorageCounts) -> Iterator[StorageWorker]:
+    """A storage worker, whose threads end with the block."""
+    worker = StorageWorker(settings, store, counts)
+    try:
+        yield worker
+    finally:
+        worker.finish()
+
+
 class FullStore(Store):
     """A store that can be read, and takes no points."""
 
@@ -42,8 +53,7 @@ def test_a_store_that_takes_no_points_is_not_up(tmp_path: Path) -> None:
     with Spool(tmp_path / "spool" / "worker-0") as spool:
         assert spool.append(encode(make_points(3)))
     counts = StorageCounts(tmp_path / "counts")
-    with FullStore.open(settings.store_url, auto_upgrade=True) as store:
-        worker = StorageWorker(settings, store, counts)
+    with FullStore.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
 
         def is_counted() -> bool:
             worker.step(0.0)
@@ -51,7 +61,6 @@ def test_a_store_that_takes_no_points_is_not_up(tmp_path: Path) -> None:
 
         wait_until(is_counted, what="a failed insert")
         found = read(counts.file.path).number("store_up")
-        worker.finish()
 
     assert found == 0.0
 
@@ -68,12 +77,10 @@ def test_work_without_a_query_does_not_report_the_store_as_up(tmp_path: Path, ca
     """It logged that the store is available every second of an outage."""
     caplog.set_level("INFO", logger="darksight.storage")
     settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
-    with DownStore.open(settings.store_url, auto_upgrade=True) as store:
-        worker = StorageWorker(settings, store, counts)
+    with DownStore.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
         wait_until(lambda: read(counts.file.path).number("store_errors") > 0.0, what="a failed sync")
         worker.step(0.0)
         found = read(counts.file.path).number("store_up")
-        worker.finish()
 
     assert found == 0.0
     assert caplog.messages == ["store_unavailable"]
@@ -99,12 +106,11 @@ def test_rows_after_a_restore_belong_to_their_model(tmp_path: Path, monkeypatch:
     settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
     state_file = StateFile(tmp_path / "registry.json")
     with Store.open(settings.store_url, auto_upgrade=True) as store:
-        worker = StorageWorker(settings, store, counts)
-        store.insert([make_points(1, seed=1)])
-        restore(store)
-        state_file.update(lambda state: replace(state, rebuilds=state.rebuilds + 1))
-        wait_until(lambda: read(counts.file.path).number("state_rebuilds") == 1.0, what="the rebuilt state")
-        worker.finish()
+        with running(settings, store, counts):
+            store.insert([make_points(1, seed=1)])
+            restore(store)
+            state_file.update(lambda state: replace(state, rebuilds=state.rebuilds + 1))
+            wait_until(lambda: read(counts.file.path).number("state_rebuilds") == 1.0, what="the rebuilt state")
         before = stored(store)
         store.insert([make_points(3)])
 
@@ -144,12 +150,10 @@ def test_rows_are_stored_without_state_and_bundle(tmp_path: Path, monkeypatch: p
         return read_version(*arguments, **options)
 
     monkeypatch.setattr(storage_worker, "read_version", count)
-    with Store.open(settings.store_url, auto_upgrade=True) as store:
-        worker = StorageWorker(settings, store, counts)
+    with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts):
         if broken == "state file":
             state_file.path.write_text("{")
         found = [store.insert([make_points(3, seed=seed)]).points for seed in range(3)]
-        worker.finish()
 
     assert found == [3, 3, 3]
     assert len(attempts) == (0 if broken == "state file" else 1)
