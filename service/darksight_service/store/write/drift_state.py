@@ -110,7 +110,7 @@ def reset_evidence(connection: Connection, model: str, version: str) -> None:
 
 def version_of(points: PointTable) -> str:
     """The version of points of one bundle."""
-    return points.versions[points.bundle[0]]
+    return points.versions[int(points.bundle[0])]
 
 
 def _bundle_ids(model: str, version: str) -> Select[tuple[int]]:
