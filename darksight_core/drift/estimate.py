@@ -151,7 +151,7 @@ class AccuracyModel:
             if not is_finite or not shares.sum() or not errors or numbers["temperature"] <= 0.0:
                 raise ValueError("it needs finite numbers, class shares, back-test errors and a positive temperature")
             return cls(rows=rows, shares=shares, errors=errors, **numbers)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"the accuracy model of the bundle cannot be read: {error}") from None
 
 
