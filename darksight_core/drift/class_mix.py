@@ -126,7 +126,8 @@ def mlls(probs: Floats, reference: Floats, reference_rows: int, *, level: float 
 
 def likely_shares(probs: Floats, reference: Floats) -> Floats:
     """The estimate of `mlls` alone, (K,): zero for a class without reference rows."""
-    ratios, shares = _ratios(probs, reference), reference / reference.sum()
+    ratios = _ratios(probs, reference)
+    shares: Floats = reference / reference.sum()
     if not len(ratios):
         return shares
     for _ in range(_EM_STEPS):
@@ -139,7 +140,7 @@ def likely_shares(probs: Floats, reference: Floats) -> Floats:
 
 def _ratios(probs: Floats, reference: Floats) -> Floats:
     """π_ik / s_k, zero where s_k is; rows with nothing else say nothing about the shares and are left out."""
-    ratios = np.divide(probs, reference, out=np.zeros(probs.shape), where=reference > 0.0)
+    ratios: Floats = np.divide(probs, reference, out=np.zeros(probs.shape), where=reference > 0.0)
     return ratios[ratios.any(axis=1)]
 
 

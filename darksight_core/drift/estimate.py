@@ -235,7 +235,7 @@ def fit_temperature(log_pi: Floats, labels: NDArray[Any]) -> float:
 
 def _most_rows(probs: Floats) -> int:
     """Rows whose transport is found: 5,000, or fewer with more than 200 classes."""
-    return min(_MOST_ROWS, max(_MOST_CELLS // probs.shape[1], 2 * _LEAST_WINDOW))
+    return min(_MOST_ROWS, max(_MOST_CELLS // int(probs.shape[1]), 2 * _LEAST_WINDOW))
 
 
 def _thinned(probs: Floats) -> Floats:

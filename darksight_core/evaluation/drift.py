@@ -167,7 +167,8 @@ def _mean_probs(reference: Reference, classes: int) -> Floats | None:
     others = classes - kept.shape[1]
     rest = np.maximum(1.0 - kept.sum(axis=1), 0.0) / others if others else np.zeros(len(kept))
     sums = np.bincount(reference.top_classes.ravel(), (kept - rest[:, None]).ravel(), minlength=classes) + rest.sum()
-    return sums / sums.sum()
+    shares: Floats = sums / sums.sum()
+    return shares
 
 
 def _accuracy(bundle: Bundle, probs: Floats, window: Window) -> Accuracy:
