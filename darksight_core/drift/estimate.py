@@ -60,7 +60,7 @@ class AccuracyModel:
     entropy_limit, cost_limit
         Limits of ATC and COTT.
     shares
-        Class shares of the reference rows, (K,).
+        Mean calibrated probabilities of the reference rows, (K,): unlike shares of labels, not zero for a rare class.
     errors
         Estimate minus accuracy on each back-test window.
     largest_gap, largest_outlier_share
@@ -179,7 +179,7 @@ def fit_accuracy_model(
     some = slice(_most_rows(probs))
     temperature = fit_temperature(log_probs(probs[some]), truth[some])
     rows, accuracy = _calibrated(probs, temperature), float(correct.mean())
-    shares = np.bincount(truth, minlength=probs.shape[1]) / len(truth)
+    shares = rows.mean(axis=0)
     model = AccuracyModel(
         accuracy=accuracy,
         rows=len(probs),
