@@ -32,7 +32,7 @@ class Accuracy:
     Parameters
     ----------
     method
-        "cbpe", "atc", "doc", "ppi" or "labels".
+        "atc+cott", "ppi" or "labels"; "none" without an accuracy model.
     value
         Share of right predictions; None if the value is withheld.
     interval

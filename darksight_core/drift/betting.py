@@ -9,7 +9,7 @@ reaches c with probability at most 1/c (Ville). After a change the bet that fits
                1 - l + l [not k] / (1 - v_k), l = 0.9: class k is less frequent than v_k
 
 For a score in cell b of the urn, p = Σ_{j<b} f_j + U f_b is exactly uniform in (0, 1). The share of a class is known
-only through its calibration rows: with confidence 1 - δ all shares lie between v_k and u_k (Clopper and Pearson), and δ
+only through its reference rows: with confidence 1 - δ all shares lie between v_k and u_k (Clopper and Pearson), and δ
 is part of the probability of a false alarm.
 
 When the change comes is not known, so new bets are opened at every row, in two ways:
@@ -202,7 +202,7 @@ def score_bets(gaps: Ints, threshold: float) -> Bets:
 
 
 def class_bets(counts: Ints, threshold: float, delta: float) -> Bets:
-    """Bets on the predicted class, of which the calibration rows have these counts (K,).
+    """Bets on the predicted class, of which the reference rows have these counts (K,).
 
     Parameters
     ----------

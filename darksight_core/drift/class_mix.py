@@ -22,7 +22,7 @@ from darksight_core.drift.checks import checked_level
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
-__all__ = ["ClassShares", "bbse", "confusion", "mlls"]
+__all__ = ["ClassShares", "bbse", "confusion", "likely_shares", "mlls"]
 
 # Labelled rows that a class needs for its column of the confusion shares.
 _LEAST_LABELLED = 5
@@ -73,6 +73,8 @@ def confusion(predicted: ArrayLike, labels: ArrayLike, classes: int) -> Floats |
 def bbse(counts: Floats, predicted: ArrayLike, *, level: float = 0.05) -> ClassShares:
     """Class shares by the confusion of reference rows; the variance is that of both samples, by the delta method.
 
+    Classes that predictions do not tell apart have the interval [0, 1].
+
     Parameters
     ----------
     counts
@@ -87,13 +89,16 @@ def bbse(counts: Floats, predicted: ArrayLike, *, level: float = 0.05) -> ClassS
     if not rows:
         raise ConfigError("a window without rows has no class shares")
     columns, shares = counts / labelled, window / rows
-    inverse = np.linalg.pinv(columns)
-    estimate = inverse @ shares
+    reference = labelled / labelled.sum()
+    inverse = np.linalg.pinv(columns, rcond=1e-9)
+    # Along directions that predictions do not show, the shares stay those of the reference.
+    estimate = reference + inverse @ (shares - columns @ reference)
     spread = (np.diag(shares) - np.outer(shares, shares)) / rows
     for k, weight in enumerate(np.square(estimate) / labelled):
         spread += weight * (np.diag(columns[:, k]) - np.outer(columns[:, k], columns[:, k]))
     variance = np.einsum("ij,jk,ik->i", inverse, spread, inverse)
-    return _shares("bbse", estimate, variance, labelled / labelled.sum(), labelled.sum(), level)
+    variance[np.diag(inverse @ columns) < 1.0 - 1e-6] = np.inf
+    return _shares("bbse", estimate, variance, reference, labelled.sum(), level)
 
 
 def mlls(probs: Floats, reference: Floats, reference_rows: int, *, level: float = 0.05) -> ClassShares:
@@ -110,20 +115,33 @@ def mlls(probs: Floats, reference: Floats, reference_rows: int, *, level: float 
     level
         Probability that any interval misses its share.
     """
-    base = np.maximum(np.asarray(reference, dtype=np.float64), 1e-9)
-    ratios = probs / base
-    shares = base / base.sum()
-    for _ in range(_EM_STEPS):
-        weights = ratios * shares
-        new = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
-        shares, step = new, float(np.abs(new - shares).max())
-        if step < 1e-7:
-            break
+    base = np.asarray(reference, dtype=np.float64)
+    shares, ratios = likely_shares(probs, base), _ratios(probs, base)
     slopes = ratios / (ratios @ shares)[:, None]
     # Shares sum to one, so only directions with sum zero have information.
     free = np.eye(len(shares)) - 1.0 / len(shares)
     variance = np.diag(np.linalg.pinv(free @ (slopes.T @ slopes) @ free, rcond=1e-9, hermitian=True))
     return _shares("mlls", shares, variance, base / base.sum(), reference_rows, level)
+
+
+def likely_shares(probs: Floats, reference: Floats) -> Floats:
+    """The estimate of `mlls` alone, (K,): zero for a class without reference rows."""
+    ratios = _ratios(probs, reference)
+    shares: Floats = reference / reference.sum()
+    if not len(ratios):
+        return shares
+    for _ in range(_EM_STEPS):
+        new = shares * ((1.0 / (ratios @ shares)) @ ratios) / len(ratios)
+        shares, step = new, float(np.abs(new - shares).max())
+        if step < 1e-7:
+            break
+    return shares
+
+
+def _ratios(probs: Floats, reference: Floats) -> Floats:
+    """π_ik / s_k, zero where s_k is; rows with nothing else say nothing about the shares and are left out."""
+    ratios: Floats = np.divide(probs, reference, out=np.zeros(probs.shape), where=reference > 0.0)
+    return ratios[ratios.any(axis=1)]
 
 
 def _shares(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.drift.accuracy import Accuracy
-from darksight_core.drift.class_mix import mlls
+from darksight_core.drift.class_mix import likely_shares
 from darksight_core.drift.label_free import check_rows, is_correct
 from darksight_core.drift.transport import transport_costs
 from darksight_core.errors import ConfigError
@@ -35,11 +35,13 @@ ALPHA = 0.01
 
 _MOST_ROWS = 5_000
 _WINDOW, _LEAST_WINDOW, _WINDOWS = 1_000, 100, 12
+# Transport of n rows costs as much as n K, so from 200 classes on it is of fewer rows.
+_MOST_CELLS = 1_000_000
 _LEAST_LABELLED = 200
 # Share of outliers in the back-test windows that have more of them than usual.
 _OUTLIERS = 0.05
 _COVERAGE = 0.9
-# Two estimators on a window of 1,000 rows differ by this much even where both are right.
+# Two estimators on a window of 1,000 rows may differ by up to this much even where both are right.
 _LEAST_GAP = 0.05
 
 
@@ -58,7 +60,7 @@ class AccuracyModel:
     entropy_limit, cost_limit
         Limits of ATC and COTT.
     shares
-        Class shares of the reference rows, (K,).
+        Mean calibrated probabilities of the reference rows, (K,): unlike shares of labels, not zero for a rare class.
     errors
         Estimate minus accuracy on each back-test window.
     largest_gap, largest_outlier_share
@@ -90,7 +92,7 @@ class AccuracyModel:
         """ATC and COTT of rows (n, K)."""
         rows = _calibrated(probs, self.temperature)
         by_entropy = float((entropy(log_probs(rows)) <= self.entropy_limit).mean())
-        return by_entropy, float((_costs(rows, self.shares, self.rows) <= self.cost_limit).mean())
+        return by_entropy, float((_costs(rows, self.shares) <= self.cost_limit).mean())
 
     def estimate(self, probs: Floats, *, outlier_share: float) -> Accuracy:
         """Accuracy of a window with its range, or the reason why it is withheld.
@@ -105,7 +107,8 @@ class AccuracyModel:
         probs = check_rows(probs)
         if len(probs) < _LEAST_WINDOW:
             return self._withheld(probs, f"{len(probs)} rows are too few; an estimate needs {_LEAST_WINDOW}")
-        most = self.largest_outlier_share
+        # A calibration with ties has no p-value that small, and a few outliers are no reason to withhold.
+        most = max(self.largest_outlier_share, 2.0 * ALPHA)
         if outlier_share > most:
             reason = f"{outlier_share:.1%} of the rows are outliers, and the back-test covers {most:.1%} at most"
             return self._withheld(probs, reason)
@@ -138,12 +141,17 @@ class AccuracyModel:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> AccuracyModel:
-        """Inverse of `settings`; ConfigError if something is missing."""
+        """Inverse of `settings`; ConfigError if something is missing or not a finite number."""
         try:
             values = dict(settings)
-            shares, errors = np.array(values.pop("shares"), dtype=np.float64), tuple(map(float, values.pop("errors")))
-            return cls(shares=shares, errors=errors, **values)
-        except (KeyError, TypeError, ValueError) as error:
+            rows, errors = int(values.pop("rows")), tuple(map(float, values.pop("errors")))
+            shares = np.array(values.pop("shares"), dtype=np.float64)
+            numbers = {name: float(value) for name, value in values.items()}
+            is_finite = np.isfinite([*numbers.values(), *shares, *errors]).all()
+            if not is_finite or not shares.sum() or not errors or numbers["temperature"] <= 0.0:
+                raise ValueError("it needs finite numbers, class shares, back-test errors and a positive temperature")
+            return cls(rows=rows, shares=shares, errors=errors, **numbers)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"the accuracy model of the bundle cannot be read: {error}") from None
 
 
@@ -168,15 +176,16 @@ def fit_accuracy_model(
     truth = np.asarray(labels)
     chosen = rng.permutation(len(probs))[:_MOST_ROWS]
     probs, correct, truth = probs[chosen], correct[chosen], truth[chosen]
-    temperature = fit_temperature(log_probs(probs), truth)
+    some = slice(_most_rows(probs))
+    temperature = fit_temperature(log_probs(probs[some]), truth[some])
     rows, accuracy = _calibrated(probs, temperature), float(correct.mean())
-    shares = np.bincount(truth, minlength=probs.shape[1]) / len(truth)
+    shares = rows.mean(axis=0)
     model = AccuracyModel(
         accuracy=accuracy,
         rows=len(probs),
         temperature=temperature,
         entropy_limit=float(np.quantile(entropy(log_probs(rows)), accuracy)),
-        cost_limit=float(np.quantile(_costs(rows, shares, len(rows)), accuracy)),
+        cost_limit=float(np.quantile(_costs(rows[some], shares), correct[some].mean())),
         shares=shares,
     )
     return _backtested(model, check_rows(held), np.asarray(held_labels), held_p_values, rng)
@@ -186,18 +195,20 @@ def _backtested(
     model: AccuracyModel, held: Floats, labels: NDArray[Any], p_values: Floats, rng: np.random.Generator
 ) -> AccuracyModel:
     correct, is_outlier = is_correct(held, labels), p_values <= ALPHA
+    _, of_class, rows = np.unique(labels, return_inverse=True, return_counts=True)
     kinds: list[Callable[[], Floats]] = [
         lambda: np.ones(len(held)),
-        lambda: (rng.dirichlet(np.ones(len(model.shares))) / np.maximum(model.shares, 1e-9))[labels],
+        lambda: (rng.dirichlet(np.ones(len(rows))) / rows)[of_class],
     ]
     if is_outlier.any():
         usual = float(is_outlier.mean())
         odds = _OUTLIERS / (1.0 - _OUTLIERS) * (1.0 - usual) / usual
         kinds.append(lambda: np.where(is_outlier, odds, 1.0))
     errors, gaps, outliers = [], [0.0], [0.0]
+    size = min(_WINDOW, _most_rows(held) // 2)
     for make in kinds * _WINDOWS:
         weights = make()
-        window = rng.choice(len(held), _WINDOW, p=weights / weights.sum())
+        window = rng.choice(len(held), size, p=weights / weights.sum())
         atc, cott = model.parts(held[window])
         errors.append(0.5 * (atc + cott) - float(correct[window].mean()))
         gaps.append(abs(atc - cott))
@@ -222,9 +233,14 @@ def fit_temperature(log_pi: Floats, labels: NDArray[Any]) -> float:
     return math.exp(0.5 * (low + high))
 
 
+def _most_rows(probs: Floats) -> int:
+    """Rows whose transport is found: 5,000, or fewer with more than 200 classes."""
+    return min(_MOST_ROWS, max(_MOST_CELLS // int(probs.shape[1]), 2 * _LEAST_WINDOW))
+
+
 def _thinned(probs: Floats) -> Floats:
-    """At most 5,000 rows, spread evenly."""
-    return probs[:: max(-(-len(probs) // _MOST_ROWS), 1)]
+    """As many rows at most, spread evenly."""
+    return probs[:: max(-(-len(probs) // _most_rows(probs)), 1)]
 
 
 def _calibrated(probs: Floats, temperature: float) -> Floats:
@@ -232,5 +248,5 @@ def _calibrated(probs: Floats, temperature: float) -> Floats:
     return rows
 
 
-def _costs(rows: Floats, shares: Floats, reference_rows: int) -> Floats:
-    return transport_costs(rows, mlls(rows, shares, reference_rows).estimate)
+def _costs(rows: Floats, shares: Floats) -> Floats:
+    return transport_costs(rows, likely_shares(rows, shares))

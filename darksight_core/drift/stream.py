@@ -138,8 +138,9 @@ class DriftTest:
     def decode(self, data: bytes) -> DriftState:
         """Inverse of `DriftState.encode`; ConfigError if the state is of another model or format."""
         blank = self.start()
-        if len(data) != len(blank.encode()):
-            raise ConfigError(f"{len(data)} bytes are not a drift state of this model")
+        size = len(blank.encode())
+        if len(data) != size:
+            raise ConfigError(f"the drift state has {len(data)} bytes, not {size}: it is of another model or format")
         numbers = np.frombuffer(data, dtype=np.float64)
         if numbers[0] != _FORMAT:
             raise ConfigError(f"the drift state has format {numbers[0]:g}, not {_FORMAT:g}")

@@ -17,6 +17,10 @@ __all__ = ["transport_costs"]
 # Softness of the plan at each stage. From 0.01 down the costs of the rows do not change by more than 0.005.
 _STAGES = (1.0, 0.3, 0.1, 0.03, 0.01)
 _STEPS = 40
+# Sum of the differences from the shares at which a stage ends.
+_CLOSE = 1e-3
+# A class with a smaller share gets no row.
+_LEAST_SHARE = 1e-6
 
 
 def transport_costs(probs: Floats, shares: Floats) -> Floats:
@@ -31,20 +35,20 @@ def transport_costs(probs: Floats, shares: Floats) -> Floats:
     shares
         Share of each class, (K,), with sum one.
     """
-    used = shares > 0.0
+    used = shares > _LEAST_SHARE
     costs = 1.0 - probs[:, used]
     target, price = shares[used], np.zeros(int(used.sum()))
     for softness in _STAGES:
+        gains = price - costs
+        weights = np.exp((gains - gains.max(axis=1, keepdims=True)) / softness)
+        factors = np.ones(len(target))
         for _ in range(_STEPS):
-            wanted = _plan((price - costs) / softness).mean(axis=0)
-            price += softness * np.log(target / np.maximum(wanted, 1e-12))
-            price -= price.max()
+            wanted = factors * ((1.0 / (weights @ factors)) @ weights) / len(weights)
+            if np.abs(wanted - target).sum() < _CLOSE:
+                break
+            factors *= target / np.maximum(wanted, 1e-12)
+            factors /= factors.max()
+        price += softness * np.log(factors)
     best = (price - costs).argmax(axis=1)
     chosen: Floats = costs[np.arange(len(costs)), best]
     return chosen
-
-
-def _plan(gains: Floats) -> Floats:
-    weights = np.exp(gains - gains.max(axis=1, keepdims=True))
-    plan: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return plan

@@ -1,4 +1,4 @@
-"""Cells of a score with known probabilities: the exact null hypothesis of the drift evidence.
+"""Cells of a score with known probabilities: the null hypothesis of the drift evidence.
 
 Rank n calibration values and cut the line at some of them. A cell that lies between the i-th and the j-th smallest has
 j - i of the n + 1 gaps. While rows are exchangeable with the calibration rows, the next row falls into cell b with
@@ -6,10 +6,10 @@ probability
 
     f_b = (a_b + C_b) / (n + 1 + t)
 
-*exactly*, with a_b its gaps, C_b the rows it has received and t all rows so far: each row splits the gap that it falls
-into (a Polya urn). So an unlucky calibration set is never mistaken for drift, however long the stream.
+with a_b its gaps, C_b the rows it has received and t all rows so far: each row splits the gap that it falls into (a
+Polya urn). So an unlucky calibration set is never mistaken for drift, however long the stream.
 
-Ties are broken by a uniform number of each row.
+For continuous scores this is exact. Ties are broken by a uniform number of each row.
 
 Classes have no such null: cells that are cut by the calibration rows of each class would depend on how many there are.
 """

@@ -10,6 +10,7 @@ none          No alarm.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -22,7 +23,6 @@ from darksight_core.drift.special import chi2_tail
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.simplex import Floats
 
 __all__ = ["ALPHA", "DriftKind", "Verdict", "Window", "classify", "within_class_test"]
@@ -47,8 +47,9 @@ class Window:
     confidence: Floats
 
     def __post_init__(self) -> None:
-        if not len(self.p_values) or len({len(self.p_values), len(self.scores), len(self.classes)}) > 1:
-            raise ConfigError("a window needs rows, with as many p-values, scores and classes")
+        lengths = {len(each) for each in (self.p_values, self.scores, self.classes, self.confidence)}
+        if 0 in lengths or len(lengths) > 1:
+            raise ConfigError("a window needs rows, with as many p-values, scores, classes and largest probabilities")
 
     @property
     def outliers(self) -> int:
@@ -89,20 +90,29 @@ class Verdict:
 def within_class_test(calibration: Calibration, window: Window, classes: int) -> float | None:
     """P-value of the hypothesis that scores within each predicted class are as in calibration.
 
-    Each row is ranked among the calibration rows of its class; the ranks are uniform if only the class mix changed. The
-    test is Pearson's χ² over ten bins of ranks, with the noise of the calibration rows. None without classes in the
-    calibration, or with fewer than 50 rows.
+    Each row is ranked among the n_k calibration rows of its class, at (rows below + U (ties + 1)) / (n_k + 1) with U
+    uniform; the ranks are uniform if only the class mix changed. The test is Pearson's χ² over ten bins of ranks, with
+    the noise of the calibration rows. Classes with fewer than 50 calibration rows are left out. None without classes in
+    the calibration, or with fewer than 50 rows.
     """
     if calibration.predicted is None:
         return None
-    by_class = ClassCalibration.of(calibration.scores, calibration.predicted, classes, 1.0 / (_LEAST + 1))
-    ranks, is_pooled = by_class.p_values(window.scores, window.classes)
-    ranks, own = ranks[~is_pooled], window.classes[~is_pooled]
-    if len(ranks) < _LEAST:
-        return None
-    counts, rows = p_value_counts(ranks, bins=_BINS), len(ranks)
-    share = np.bincount(own, minlength=classes) / rows
     sizes = np.bincount(calibration.predicted, minlength=classes)
+    is_ranked = sizes[window.classes] >= _LEAST
+    own, scores = window.classes[is_ranked], window.scores[is_ranked]
+    rows = len(own)
+    if rows < _LEAST:
+        return None
+    ranks = 1.0 - np.random.default_rng(0).random(rows)
+    for k in np.unique(own):
+        known, here = calibration.predicted == k, own == k
+        # `ranked` are the scores lowered by the distance within which scores tie.
+        lowered = calibration.ranked[known]
+        below = np.searchsorted(2.0 * calibration.scores[known] - lowered, scores[here], side="left")
+        ties = np.searchsorted(lowered, scores[here], side="right") - below
+        ranks[here] = (below + ranks[here] * (ties + 1)) / (sizes[k] + 1)
+    counts = p_value_counts(ranks, bins=_BINS)
+    share = np.bincount(own, minlength=classes) / rows
     # Variance of a bin's share relative to that of `rows` uniform ranks: calibration rows of a class are shared by all
     # rows of that class.
     inflation = 1.0 + rows * float((share[sizes > 0] ** 2 / sizes[sizes > 0]).sum())
@@ -149,7 +159,9 @@ def classify(
         found, usual, name = float(window.p_values.mean()), 0.5, "p-value"
     else:
         found, usual, name = float(window.confidence.mean()), reference_confidence, "largest probability"
-    confidence = f"the mean {name} is {found:.3f}, {usual:.3f} in the reference"
+    # Near one, as many digits as tell the two values apart from it.
+    digits = max(3, math.ceil(-math.log10(max(1.0 - max(found, usual), 1e-7))) + 1)
+    confidence = f"the mean {name} is {found:.{digits}f}, {usual:.{digits}f} in the reference"
     outliers = f"{window.outlier_share:.1%} of {len(window.p_values)} rows are outliers, {ALPHA:.0%} expected"
 
     kind: DriftKind

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.bundle import Bundle
+from darksight_core.bundle import Bundle, Reference
 from darksight_core.drift.accuracy import Accuracy
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
 from darksight_core.drift.stream import DriftState, DriftTest
@@ -32,7 +32,8 @@ class DriftReport:
     since_row
         Estimated first row of the change, counted from 1; None without an alarm.
     verdict, class_shares, accuracy
-        Of the rows since then, or of all rows without an alarm.
+        Of the rows since then, or of all rows without an alarm. The class shares are None if the bundle has neither
+        labels of every class nor probabilities of its reference rows.
     class_names
         Names of the classes.
     """
@@ -41,7 +42,7 @@ class DriftReport:
     threshold: float
     since_row: int | None
     verdict: Verdict
-    class_shares: ClassShares
+    class_shares: ClassShares | None
     accuracy: Accuracy
     class_names: tuple[str, ...]
 
@@ -65,7 +66,9 @@ class DriftReport:
                 for k, residual in zip(self.verdict.classes, self.verdict.residuals, strict=True)
             },
             "within_class_p_value": self.verdict.within_class,
-            "class_shares": {
+            "class_shares": None
+            if shares is None
+            else {
                 name: {
                     "estimate": float(shares.estimate[k]),
                     "low": float(shares.low[k]),
@@ -75,7 +78,7 @@ class DriftReport:
                 }
                 for k, name in enumerate(self.class_names)
             },
-            "class_shares_method": shares.method,
+            "class_shares_method": None if shares is None else shares.method,
             "accuracy": {
                 "estimate": accuracy.value,
                 "low": low,
@@ -122,12 +125,12 @@ def report_drift(
     rows = slice(0 if since_row is None else since_row - 1, None)
     since = probs[rows].astype(np.float64)
     window = Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows])
-    top = bundle.reference.top_probs
+    top = bundle.calibration.top
     verdict = classify(
         window,
         bundle.calibration,
         _class_counts(bundle),
-        reference_confidence=None if top is None else float(top[:, 0].mean(dtype=np.float64)),
+        reference_confidence=None if top is None else float(top.mean(dtype=np.float64)),
         is_score_alarm=any(each.alarm_row is not None for each in (state.scores, state.confidence)),
         is_class_alarm=state.classes.alarm_row is not None,
         level=level,
@@ -147,13 +150,25 @@ def _class_counts(bundle: Bundle) -> NDArray[np.int64]:
     return np.bincount(bundle.reference.predicted, minlength=bundle.embedder.n_inputs)
 
 
-def _class_shares(bundle: Bundle, probs: Floats, window: Window) -> ClassShares:
+def _class_shares(bundle: Bundle, probs: Floats, window: Window) -> ClassShares | None:
     reference, classes = bundle.reference, bundle.embedder.n_inputs
     counts = confusion(reference.predicted, reference.labels, classes)
     if counts is not None:
         return bbse(counts, np.bincount(window.classes, minlength=classes))
-    known = _class_counts(bundle)
-    return mlls(probs, known / known.sum(), int(known.sum()))
+    usual = _mean_probs(reference, classes)
+    return None if usual is None else mlls(probs, usual, len(reference.points))
+
+
+def _mean_probs(reference: Reference, classes: int) -> Floats | None:
+    """Mean probabilities (K,); what a row does not keep is spread evenly over its other classes."""
+    if reference.top_classes is None or reference.top_probs is None:
+        return None
+    kept = reference.top_probs.astype(np.float64)
+    others = classes - kept.shape[1]
+    rest = np.maximum(1.0 - kept.sum(axis=1), 0.0) / others if others else np.zeros(len(kept))
+    sums = np.bincount(reference.top_classes.ravel(), (kept - rest[:, None]).ravel(), minlength=classes) + rest.sum()
+    shares: Floats = sums / sums.sum()
+    return shares
 
 
 def _accuracy(bundle: Bundle, probs: Floats, window: Window) -> Accuracy:

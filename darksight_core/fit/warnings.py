@@ -1,4 +1,4 @@
-"""What the rows of a fit do not allow, in plain words.
+"""Warnings about the rows of a fit.
 
 A fit of degenerate rows succeeds, and its numbers are right, but some of them cannot do what people expect. Each such
 case is named when it is found: `darksight fit` prints the warnings, and the bundle keeps them for `bundle show` and for
@@ -144,7 +144,7 @@ def _about_classes(rows: RowFacts, class_names: Sequence[str]) -> list[str]:
     shown = ", ".join(class_names[k] for k in absent[:_NAMES]) + (", ..." if len(absent) > _NAMES else "")
     return [
         f"classes without rows: {len(absent):,} of {len(class_names):,} classes are predicted for no fit row "
-        f"({shown}). Their place on the map is a guess, and new rows of them look unusual"
+        f"({shown}). No fit row determines their place on the map, and new rows of them may be outliers"
     ]
 
 

@@ -47,10 +47,12 @@ def attainable_accuracy(
     return low / _STEPS or None
 
 
-def attainable_risk(scores: Floats, errors: NDArray[np.bool_]) -> float:
+def attainable_risk(scores: Floats, errors: NDArray[np.bool_]) -> float | None:
     """The smallest share accepted and wrong that rows (n,) can promise."""
-    wrong = RankedRows.of(scores, errors).accepted()[1]
-    return _round_up((float(wrong[0]) + 1.0) / (len(errors) + 1))
+    ranked = RankedRows.of(scores, errors)
+    wrong = ranked.accepted_by(ranked.thresholds())[1]
+    risk = _round_up((float(wrong[0]) + 1.0) / (len(errors) + 1))
+    return risk if risk < 1.0 else None
 
 
 def _round_up(rate: float) -> float:

@@ -13,10 +13,10 @@ So if the reject score is chosen or learned, a third of the rows is drawn by see
 certified on the others. The first third also provides the thresholds to be tested, which makes the certificate exact
 for any score.
 
-Labels that choose are missing where they certify, and the choice seldom pays. So `auto` is max-softmax on all rows,
-unless there are `CHOICE_ROWS` rows. For an accuracy, two thresholds are then certified: of max-softmax on all rows with
-δ_1 = 0.9 δ, and of a chosen score with δ_2 = 0.1 δ. Both hold with probability 1 - δ_1 - δ_2, so the one that accepts
-more rows may be taken.
+Labels that choose are missing where they certify, and the choice seldom pays. So `auto` is max-softmax on all rows if
+there are fewer than `CHOICE_ROWS`. With more, a coverage or a bound on undetected failures uses the chosen score. For
+an accuracy, two thresholds are certified: of max-softmax on all rows with δ_1 = 0.9 δ, and of the chosen score with
+δ_2 = 0.1 δ. Both hold with probability 1 - δ_1 - δ_2, so the one that accepts more rows may be taken.
 
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
 labels would be needed and which target they would support (`attainable`).

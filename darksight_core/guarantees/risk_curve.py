@@ -4,9 +4,9 @@ A row is accepted if its score is at or above the threshold, so rows of equal sc
 curve therefore has points at distinct scores only; between two of them it is what rejecting a random part of the tied
 rows would give.
 
-Equal means equal up to `TIE`: numpy, compiled code and float32 columns round the score of the same row differently, and
-the decision on a row that ties with the threshold must not depend on that. `lowest_accepted` is the number that every
-implementation compares scores with.
+numpy, compiled code and float32 columns round the score of the same row differently, and a decision must not depend on
+that. So a row whose score equals the threshold up to `TIE` is accepted: `lowest_accepted` is the number that every
+implementation compares scores with, and `RankedRows.accepted_by` counts with it. Curves tell all scores apart.
 
     coverage        share of rows accepted
     selective risk  share of the accepted rows that are wrong

@@ -44,4 +44,4 @@ def _can_run(cpu: str) -> bool:
             if line.startswith("flags"):
                 found = set(line.split())
                 break
-    return CPUS[cpu] <= found
+    return cpu in CPUS and CPUS[cpu] <= found

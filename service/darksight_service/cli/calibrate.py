@@ -73,8 +73,8 @@ def calibrate(
         Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
         which otherwise holds on average.
     score
-        Score that rejects rows. auto is msp, the largest probability, unless FILE has 3,000 rows or more and another
-        score, chosen on a third of them, accepts more rows under the same promise.
+        Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
+        is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
     seed
         Seed of the split of FILE.
     allow_infeasible

@@ -86,6 +86,9 @@ def _print_report(report: DriftReport, level: float) -> None:
 
 def _print_shares(report: DriftReport) -> None:
     shares = report.class_shares
+    if shares is None:
+        print("\nClass shares: withheld; the bundle keeps neither labels of every class nor probabilities.\n")
+        return
     order = abs(shares.estimate - shares.reference).argsort()[::-1][:_SHOWN_CLASSES]
     print(f"\nClass shares ({shares.method}), largest change first:")
     print_table(

@@ -73,6 +73,32 @@ def test_confusion_needs_labels_of_every_class() -> None:
     assert confusion(labels, np.where(labels == 2, -1, labels), 3) is None
 
 
+def test_a_class_without_reference_rows_has_no_share() -> None:
+    """Probabilities of such a class say nothing about its share, not even rows that have no other."""
+    probs = np.random.default_rng(24).dirichlet(np.ones(3), 500)
+    window = np.vstack([np.column_stack([0.99 * probs, np.full(500, 0.01)]), [[0.0, 0.0, 0.0, 1.0]]])
+
+    found = mlls(window, np.array([0.4, 0.3, 0.3, 0.0]), 1_000)
+
+    assert found.estimate[3] == 0.0
+    assert found.estimate[:3] == pytest.approx(mlls(probs, np.array([0.4, 0.3, 0.3]), 1_000).estimate)
+    assert np.isfinite([found.low, found.high]).all()
+
+
+def test_classes_that_predictions_do_not_tell_apart_are_not_called_changed() -> None:
+    """A class that is never predicted keeps its share, with the interval [0, 1]; other classes are found."""
+    counts = np.array([[500.0, 0.0, 0.0], [0.0, 500.0, 200.0], [0.0, 0.0, 0.0]])
+
+    same, other = bbse(counts, [500, 700, 0]), bbse(counts, [900, 300, 0])
+
+    assert same.estimate == pytest.approx([500 / 1_200, 500 / 1_200, 200 / 1_200])
+    assert not same.is_changed.any()
+    assert (same.low[1:] == 0.0).all()
+    assert (same.high[1:] == 1.0).all()
+    assert other.is_changed.tolist() == [True, False, False]
+    assert other.estimate[0] == pytest.approx(0.75)
+
+
 def test_a_window_without_rows_has_no_shares() -> None:
     """An empty window is refused."""
     with pytest.raises(ConfigError, match="without rows"):

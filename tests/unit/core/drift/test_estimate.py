@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -98,6 +99,54 @@ def test_the_model_travels_as_json_values(model: AccuracyModel) -> None:
     settings.pop("cost_limit")
     with pytest.raises(ConfigError, match="cannot be read"):
         AccuracyModel.from_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("errors", []), ("errors", [float("nan")]), ("temperature", "x"), ("shares", [0.5, float("inf")]), ("rows", None)],
+)
+def test_a_model_of_other_values_is_refused(model: AccuracyModel, name: str, value: object) -> None:
+    """What is not a finite number, and a model without a back-test, is refused when it is read."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        AccuracyModel.from_settings({**model.settings(), name: value})
+
+
+def test_single_outliers_do_not_withhold_an_estimate(model: AccuracyModel) -> None:
+    """A back-test without outliers, as with tied p-values, still covers twice the usual share."""
+    probs, _ = draw(np.random.default_rng(38), 500)
+    tied = replace(model, largest_outlier_share=0.0)
+
+    assert tied.estimate(probs, outlier_share=0.02).withheld is None
+    assert tied.estimate(probs, outlier_share=0.03).withheld
+
+
+def test_a_class_without_reference_rows_does_not_spoil_the_back_test() -> None:
+    """One row of such a class among the rows of the back-test gets a quarter of a window on average, not all of it."""
+    rng = np.random.default_rng(39)
+    (probs, labels), (held, truth) = (draw(rng, 1_000, shares=np.array([0.4, 0.3, 0.3, 0.0])) for _ in range(2))
+    truth[0] = 3
+
+    found = fit_accuracy_model(probs, labels, held, truth, np.ones(1_000))
+
+    assert found is not None
+    assert found.error < 0.1
+
+
+def test_many_classes_cost_a_bounded_time() -> None:
+    """A model of 1,000 classes and 2,000 labelled rows takes at most 8 CPU seconds."""
+    rng = np.random.default_rng(40)
+    labels = rng.integers(0, 1_000, 2_000)
+    scores = rng.normal(size=(2_000, 1_000)).astype(np.float32)
+    scores[np.arange(2_000), labels] += 5.0
+    probs = np.exp(2.0 * scores)
+    probs /= probs.sum(axis=1, keepdims=True)
+    started = time.process_time()
+
+    found = fit_accuracy_model(probs[:1_000], labels[:1_000], probs[1_000:], labels[1_000:], rng.random(1_000))
+
+    assert time.process_time() - started < 8.0
+    assert found is not None
+    assert found.error < 0.1
 
 
 def test_the_temperature_undoes_overconfidence() -> None:

@@ -110,5 +110,5 @@ def test_a_state_of_another_model_is_refused() -> None:
     rng = np.random.default_rng(17)
     test, other = make_test(rng), DriftTest(Calibration(rng.normal(size=999), top=rng.random(999)), np.array([5, 5]))
 
-    with pytest.raises(ConfigError, match="not a drift state of this model"):
+    with pytest.raises(ConfigError, match="of another model"):
         test.decode(other.start().encode())

@@ -79,6 +79,35 @@ def test_the_test_within_classes_keeps_its_level() -> None:
     assert rejected / 200 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
 
 
+def test_ties_and_small_classes_keep_the_level_too() -> None:
+    """Rounded scores, and classes whose rows are no multiple of ten, give no more false rejections than 5 %."""
+    rng = np.random.default_rng(43)
+    for rows, digits in ((54, 6), (400, 0)):
+        rejected = 0
+        for _ in range(60):
+            known = np.round(rng.normal(size=5 * rows), digits)
+            scores, classes = np.round(rng.normal(size=4_000), digits), rng.integers(0, 5, 4_000)
+            calibration = Calibration(known, np.repeat(np.arange(5), rows))
+            window = Window(calibration.p_value(scores), scores, classes, np.ones(4_000))
+            p_value = within_class_test(calibration, window, 5)
+            rejected += p_value is not None and p_value <= 0.05
+        assert rejected / 60 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+
+
+def test_confidence_near_one_is_printed_with_enough_digits() -> None:
+    """The reason shows how two values differ that both round to 1.000."""
+    calibration = Calibration(np.random.default_rng(44).normal(size=999))
+    window = Window(np.full(100, 0.5), np.zeros(100), np.zeros(100, dtype=np.int64), np.full(100, 0.99991))
+
+    found = classify(
+        window, calibration, np.array([99, 1]), reference_confidence=0.99997, is_score_alarm=True,
+        is_class_alarm=False,
+    )  # fmt: skip
+
+    assert found.kind == "less_sure"
+    assert "is 0.999910, 0.999970 in" in found.reason
+
+
 def test_a_bundle_without_calibration_classes_has_no_test_within_classes() -> None:
     """The test needs the predicted classes of the calibration rows."""
     window = Window(np.full(80, 0.5), np.zeros(80), np.zeros(80, dtype=np.int64), np.ones(80))
@@ -88,5 +117,6 @@ def test_a_bundle_without_calibration_classes_has_no_test_within_classes() -> No
 
 def test_a_window_needs_as_many_scores_as_p_values() -> None:
     """Columns of different length are refused."""
-    with pytest.raises(ConfigError, match="as many"):
-        Window(np.ones(2), np.ones(3), np.zeros(2, dtype=np.int64), np.ones(2))
+    for scores, confidence in ((3, 2), (2, 5)):
+        with pytest.raises(ConfigError, match="as many"):
+            Window(np.ones(2), np.ones(scores), np.zeros(2, dtype=np.int64), np.ones(confidence))

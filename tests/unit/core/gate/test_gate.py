@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
+from darksight_core.gate.attainable import attainable_risk
 from darksight_core.gate.certify import CHOICE_ROWS, Targets, certify
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
+from darksight_core.guarantees.thresholds import threshold_by_joint_risk
 from darksight_core.predictions import from_arrays
 from darksight_core.scored import Decision, Reason, ScoredBatch
 from darksight_core.scores.confidence import msp
@@ -430,6 +432,18 @@ def test_what_is_attainable_is_feasible(target: dict[str, float]) -> None:
     assert not found.feasible
     assert again.feasible
     assert again.certificate["reject"]["attainable"] is None
+
+
+def test_an_attainable_risk_counts_rows_that_tie() -> None:
+    """Scores that differ by rounding are accepted together, so all of their errors count."""
+    scores = 1.0 - 1e-7 * np.arange(8)
+    some = np.array([False, True, True, True, False, False, False, False])
+
+    instead = attainable_risk(scores, some)
+
+    assert instead is not None
+    assert threshold_by_joint_risk(scores, some, instead).feasible
+    assert attainable_risk(scores, np.ones(8, dtype=np.bool_)) is None
 
 
 @pytest.mark.parametrize("delta", [None, 0.05])

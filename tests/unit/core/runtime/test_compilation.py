@@ -14,6 +14,7 @@ import pytest
 
 from darksight_core.runtime import compilation
 from darksight_core.runtime.compilation import KERNEL, Kernel
+from darksight_core.runtime.cpus import use_named_cpu
 
 pytestmark = pytest.mark.skipif(not KERNEL.is_available, reason="needs numba")
 
@@ -149,6 +150,19 @@ print(cache.is_filled, callable(cache.load()))
     assert once(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="") == "False True"
     (tmp_path / "cache" / "darksight" / "cpus").write_text("generic\n")
     assert once() == "True True"
+
+
+def test_a_cpu_that_is_not_known_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that names a CPU of another version of the code still gives the code for the next one."""
+    (tmp_path / "darksight").mkdir()
+    (tmp_path / "darksight" / "cpus").write_text("z80 generic\n")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CPU_NAME", "")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
+
+    use_named_cpu()
+
+    assert os.environ["NUMBA_CPU_NAME"] == "generic"
 
 
 def test_a_cpu_that_is_not_known_is_refused() -> None:
