@@ -60,6 +60,11 @@ mount_pip_settings() {
 [[ -n $(buildah images --quiet "$base" 2>/dev/null) ]] || make_base
 mount_pip_settings
 # The docker format has the health check.
-buildah build --isolation chroot --format docker --layers --pull-never \
-    --build-arg "PYTHON=$base" --build-arg "EXTRAS=${EXTRAS:-service}" "${mounts[@]}" \
-    --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile --tag "$tag" .
+build() {
+    buildah build --isolation chroot --format docker --layers --pull-never \
+        --build-arg "PYTHON=$base" --build-arg "EXTRAS=${EXTRAS:-service}" \
+        --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile "$@" .
+}
+# The second run finds the first stage in the cache. Mounted there too, the settings would leave empty files in the image.
+build --target build "${mounts[@]}"
+build --tag "$tag"
