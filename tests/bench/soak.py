@@ -50,7 +50,8 @@ def soak(bench: Bench, minutes: float) -> results.Parts:
     with bench.serving([_CLASSES]) as ours, generators() as some:
         connect(some, "ours", ours.address, ours.workers, ours.metadata)
         pids = {"supervisor": [ours.server.process.pid], "workers": ours.workers, "storage worker": [ours.storage]}
-        # The first run loads the compiled code.
+        # Until then numpy answers, and saturation would be too low.
+        wait_until(lambda: len(ours.server.events("kernel_loaded")) >= len(ours.workers), what="the compiled code")
         together(some, "closed", "ours", _SCORE, requests, in_flight=16, seconds=2.0)
         full = demand_ok(together(some, "closed", "ours", _SCORE, requests, in_flight=16, seconds=8.0), "saturation")
         rate = _LOAD * full.ok_per_second
