@@ -158,6 +158,17 @@ def test_container_is_small_and_powerless() -> None:
         assert all((ROOT / name).exists() for name in source.split())
 
 
+def test_script_builds_the_dockerfile() -> None:
+    """Bash can read it, and it sets every argument of the Dockerfile."""
+    script, dockerfile = DEPLOY / "build-image.sh", (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    text = script.read_text(encoding="utf-8")
+
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert set(re.findall(r'--build-arg "(\w+)=', text)) == set(re.findall(r"(?m)^ARG (\w+)=", dockerfile))
+    for option in ("--isolation chroot", "--file deploy/Dockerfile", "--ignorefile deploy/Dockerfile.dockerignore"):
+        assert option in text
+
+
 def test_compose_follows_its_schema() -> None:
     """The compose specification accepts the file."""
     schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="check-jsonschema is not installed")

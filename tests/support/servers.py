@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Server", "running_server", "start_server", "wait_until", "waiting"]
+__all__ = ["Server", "follow", "running_server", "start_server", "wait_until", "waiting"]
 
 _ANNOUNCED = re.compile(r'gRPC (\S+:\d+), metrics and health on (http://\S+?:\d+)(?:, explorer on ([^\s"]+))?')
 
@@ -82,6 +82,11 @@ def start_server(
         text=True,
         env={**clean, **(environment or {})},
     )
+    return follow(process, data_dir, seconds)
+
+
+def follow(process: subprocess.Popen[str], data_dir: Path, seconds: float = 300.0) -> Server:
+    """Read the log of a service from its stderr, and wait until it is ready."""
     server = Server(process, data_dir)
     ready = threading.Event()
 
