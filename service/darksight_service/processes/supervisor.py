@@ -133,7 +133,7 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every worker takes calls for every model."""
+        """Whether every worker takes calls (see `Registry.is_ready`)."""
         return not self.is_stopping and all(worker.is_ready for worker in self._workers)
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:
