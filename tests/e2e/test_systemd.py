@@ -88,7 +88,18 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
     variables |= {f"DARKSIGHT_{name}_PORT": "0" for name in ("GRPC", "HTTP", "EXPLORER")}
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
     process = subprocess.Popen(
-        ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "darksight_service", *moved(command).split()[1:], "--workers", "1"],
+        [
+            "sh",
+            "-c",
+            'exec "$@" <&-',
+            "sh",
+            sys.executable,
+            "-m",
+            "darksight_service",
+            *moved(command).split()[1:],
+            "--workers",
+            "1",
+        ],
         env={**clean, **variables},
         stderr=subprocess.PIPE,
         text=True,
