@@ -101,8 +101,8 @@ def set_policy(
         after = "" if override.reset else client.model(model).active_version
     if after != before:
         raise RefusedError(
-            f"version {after[:12]} was activated instead of {before[:12]} while the policy was set, and may have got values "
-            f"of {before[:12]}; see darksight policy get {model}, and set the policy again"
+            f"version {after[:12]} was activated while the policy was set, and may have got values of {before[:12]}; "
+            f"see darksight policy get {model}, and set the policy again"
         )
     if change.json:
         print_json(_finite({"effective": asdict(found.policy), "is_certified": found.is_certified}))
