@@ -202,8 +202,10 @@ def test_a_service_whose_disk_stalls_is_not_ready_until_it_responds(service: Ser
                 was_ready = service.is_ready()
             hung = service.server.events("child_hung")
             stalled.join()
-            wait_until(service.is_ready, what="the service to be ready again")
-            recorded = client.score(MODEL, pool()[:1], timeout_seconds=60.0).recorded
+        wait_until(service.is_ready, what="the service to be ready again")
+        # A channel whose connections failed waits before it connects again.
+        with Client(service.target, timeout_seconds=60.0) as client:
+            recorded = client.score(MODEL, pool()[:1]).recorded
         assert service.stop() == 0
 
     # Before the supervisor kills the worker, which it does 10 seconds after its last report.
