@@ -85,7 +85,7 @@ class Policy:
     alpha
         False-alarm rate of the outlier rule; 0 disables the rule.
     threshold
-        Rows are accepted if their reject score is above it; -inf accepts all rows.
+        Rows are accepted if their reject score is at least this; -inf accepts all rows.
     fail_open
         Whether rows that cannot be scored are accepted.
     """

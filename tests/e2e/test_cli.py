@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from darksight_service.cli import main
 from darksight_service.cli.app import COMMANDS, build_app
+from darksight_service.control.changes import deploy_at_start
+from darksight_service.control.state_file import StateFile
 
 from darksight_core.bundle import read_bundle
 from darksight_core.fit.config import FitConfig
@@ -298,6 +300,24 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(
     }
     assert wrong == {}
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_the_explorer_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    """The system sends SIGHUP then; without a terminal it is the request of an operator to log more."""
+    state_file = StateFile(tmp_path / "registry.json")
+    deploy_at_start(state_file, None, tmp_path, [("m", GOLDEN / "bundle_v2.safetensors")])
+    command = [*DARKSIGHT, "explore", "--data-dir", str(tmp_path), "--explorer-port", "0"]
+    terminal, inside = os.openpty()
+    with subprocess.Popen(command, stdin=inside, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("explorer on" in line for line in process.stderr)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(terminal)
+            os.close(inside)
 
 
 def test_interrupt_leaves_nothing_behind_and_says_so(tmp_path: Path) -> None:

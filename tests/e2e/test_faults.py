@@ -168,9 +168,10 @@ def test_hung_processes_are_replaced_and_a_service_without_its_bundle_is_not_rea
         hung = [*service.child("processes.worker")[:1], *service.child("processes.storage_worker")]
         hanging = threading.Thread(target=nemesis.hang, args=(hung,))
         hanging.start()
-        wait_until(lambda: not service.is_ready(), 10.0, "the service to be not ready")
+        wait_until(lambda: not service.is_ready(), 60.0, "the service to be not ready")
         hanging.join()
-        assert service.server.counted("darksight_hung_processes_total") == 2
+        # On a busy machine another process may be late enough to be replaced.
+        assert service.server.counted("darksight_hung_processes_total") >= 2
         nemesis.lose_bundle()
     service.settle()
     events = {str(line["event"]) for line in service.server.events("model_reload_failed")}
@@ -190,20 +191,25 @@ def test_a_service_whose_disk_stalls_is_not_ready_until_it_responds(service: Ser
             pytest.skip("mounting and freezing a disk is not permitted here")
         service.workers = 1
         service.start()
-        with Client(service.target, timeout_seconds=2.0, retries=1) as client:
+        assert service.server is not None
+        with Client(service.target, timeout_seconds=0.5, retries=1) as client:
             stalled = threading.Thread(target=stall, args=(12.0,))
             stalled.start()
-            started = time.monotonic()
-            while service.is_ready() and time.monotonic() - started < 12.0:
+            was_ready = True
+            while was_ready and stalled.is_alive():
                 with suppress(DarkSightClientError):
                     client.score(MODEL, pool()[:1])
-            seconds = time.monotonic() - started
+                was_ready = service.is_ready()
+            hung = service.server.events("child_hung")
             stalled.join()
-            wait_until(service.is_ready, what="the service to be ready again")
-            recorded = client.score(MODEL, pool()[:1], timeout_seconds=60.0).recorded
+        wait_until(service.is_ready, what="the service to be ready again")
+        # A channel whose connections failed waits before it connects again.
+        with Client(service.target, timeout_seconds=60.0) as client:
+            recorded = client.score(MODEL, pool()[:1]).recorded
         assert service.stop() == 0
 
-    assert seconds < 10.0
+    # Before the supervisor kills the worker, which it does 10 seconds after its last report.
+    assert (was_ready, hung) == (False, [])
     assert recorded
 
 
@@ -223,7 +229,8 @@ def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: 
             asked = [callers.submit(lambda: list(client.points(MODEL))) for _ in range(8)]
             assert service.server is not None
             wait_until(lambda: service.server.counted("darksight_calls_in_flight") >= 8)
-            scored = client.score(MODEL, pool()[:7], timeout_seconds=5.0)
+            # Well below the 60 seconds after which a caller of points gives up.
+            scored = client.score(MODEL, pool()[:7], timeout_seconds=30.0)
         finally:
             postgres.resume()
         assert scored.recorded

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_client import Client
+from darksight_client import Client, PolicyState
 from darksight_service.cli import main
 
 from darksight_core.bundle import read_bundle
@@ -115,6 +115,31 @@ def test_a_policy_from_dry_run_to_reset(operated: Operated, capsys: pytest.Captu
     assert "accuracy of accepted" in capsys.readouterr().out
     assert run("set", "digits", "--reset")["effective"] == before
     assert run("get", "digits")["policy"] == {"alpha": None, "threshold": None, "fail_open": None}
+
+
+def test_a_policy_is_not_set_silently_on_a_version_that_was_activated_meanwhile(
+    operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command reads the policy of one version and sets it on another: it fails and names both."""
+    first, second = operated.versions
+    read_policy = Client.policy
+
+    def read_and_activate(client: Client, model: str) -> PolicyState:
+        found = read_policy(client, model)
+        client.activate(model, second)
+        return found
+
+    assert main(["model", "activate", "digits", first, *operated.options]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "policy", read_and_activate)
+        status = main(["policy", "set", "digits", "--alpha", "0.2", *operated.options])
+    error = capsys.readouterr().err
+    assert main(["policy", "set", "digits", "--reset", *operated.options]) == 0
+    assert main(["model", "activate", "digits", first, *operated.options]) == 0
+
+    assert status == 2
+    assert first[:12] in error
+    assert second[:12] in error
 
 
 def test_evidence_starts_again(operated: Operated, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
     """With its settings file, its variables and its credentials alone: models, tokens, TLS and a database.
 
-    Every line of its log is JSON, and after SIGHUP the log has failed calls.
+    Every line of its log is JSON, and after SIGHUP the log has failed calls. It needs no standard input.
     """
     etc, state, credentials = (tmp_path / name for name in ("etc", "state", "credentials"))
     for folder in (etc, state, credentials):
@@ -88,7 +88,18 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
     variables |= {f"DARKSIGHT_{name}_PORT": "0" for name in ("GRPC", "HTTP", "EXPLORER")}
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "darksight_service", *moved(command).split()[1:], "--workers", "1"],
+        [
+            "sh",
+            "-c",
+            'exec "$@" <&-',
+            "sh",
+            sys.executable,
+            "-m",
+            "darksight_service",
+            *moved(command).split()[1:],
+            "--workers",
+            "1",
+        ],
         env={**clean, **variables},
         stderr=subprocess.PIPE,
         text=True,
@@ -114,7 +125,7 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
             process.send_signal(signal.SIGHUP)
             wait_until(lambda: is_logged(client, log), what="a line for a failed call")
         # Not TLS: gRPC itself has something to say about it.
-        with socket.create_connection(("127.0.0.1", int(announced[1]))) as plain:
+        with socket.create_connection(("127.0.0.1", int(announced[1])), timeout=60.0) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
             plain.recv(100)
     finally:

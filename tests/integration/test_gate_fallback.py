@@ -8,8 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from darksight_client import AsyncClient, Batcher, Client, DeadlineExceeded, Gated, Reason, Unavailable
@@ -44,7 +45,9 @@ def stalled(server: Server) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(worker, signal.SIGCONT)
+        # The supervisor replaces a worker that was stalled for 10 seconds.
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
 
 
 def timed(gate: Callable[[], Gated], calls: int) -> tuple[list[Gated], float]:
@@ -60,36 +63,42 @@ def test_a_stalled_service_costs_a_bounded_time(server: Server) -> None:
     ) as client:
         client.gate("digits", ROW, timeout_seconds=30.0)
         with stalled(server):
-            gated, seconds = timed(lambda: client.gate("digits", ROW), 3)
+            gated, _ = timed(lambda: client.gate("digits", ROW), 3)
             assert [each.failure for each in gated] == ["deadline_exceeded"] * 3
-            assert 0.6 <= seconds < 3.0
+            assert client.gate_counts().not_sent == 0
 
             gated, seconds = timed(lambda: client.gate("digits", ROW), 100)
             assert {(each.accepted, each.reason) for each in gated} == {(False, Reason.UNSCORED)}
             assert client.gate_counts().is_open
-            assert client.gate_counts().not_sent >= 90
+            # One probe per interval waits for its timeout; the other calls wait for nothing.
+            assert 100 - client.gate_counts().not_sent <= 1 + seconds / 0.3
 
-        wait_until(lambda: not client.gate("digits", ROW).failure, 30.0)
+        wait_until(lambda: not client.gate("digits", ROW, timeout_seconds=30.0).failure)
 
         assert not client.gate_counts().is_open
-        assert client.gate("digits", ROW).recorded
+        assert client.gate("digits", ROW, timeout_seconds=30.0).recorded
 
 
 def test_a_stopped_service(bundle: Path, tmp_path: Path) -> None:
     """Rows are decided as the caller said, and soon without a call."""
     server = start_server(tmp_path, {"digits": bundle}, "--workers", "1")
     address = server.grpc_target
-    with Client(address, on_failure="accept") as accepting, Client(address, retries=1) as raising:
+    with (
+        Client(address, on_failure="accept", breaker_failures=5, breaker_seconds=60.0) as accepting,
+        Client(address, retries=1) as raising,
+    ):
         assert accepting.gate("digits", ROW, timeout_seconds=30.0).failure == ""
         server.stop()
 
-        gated, seconds = timed(lambda: accepting.gate("digits", ROW, prediction_id="id"), 20)
-        assert {(each.accepted, each.failure, each.prediction_id) for each in gated} == {(True, "unavailable", "id")}
-        assert seconds < 10.0
-        with pytest.raises(Unavailable):
+        gated = [accepting.gate("digits", ROW, prediction_id="id") for _ in range(20)]
+        assert {(each.accepted, each.prediction_id) for each in gated} == {(True, "id")}
+        # On a busy machine the attempts to connect may take the whole timeout.
+        assert {each.failure for each in gated} <= {"unavailable", "deadline_exceeded"}
+        with pytest.raises((Unavailable, DeadlineExceeded)):
             raising.gate("digits", ROW)
         counts = accepting.gate_counts()
-        assert (counts.rows, counts.accepted, counts.failures) == (21, 20, {"unavailable": 20})
+        assert (counts.rows, counts.accepted, counts.not_sent) == (21, 20, 15)
+        assert sum(counts.failures.values()) == 20
         assert counts.is_open
 
 
@@ -97,7 +106,8 @@ def test_the_asynchronous_client_and_the_batcher_do_the_same(server: Server) -> 
     """A stalled service, with each."""
 
     async def ask() -> list[Gated]:
-        async with AsyncClient(server.grpc_target, on_failure="accept", gate_timeout_seconds=0.2) as client:
+        options: dict[str, Any] = {"on_failure": "accept", "gate_timeout_seconds": 0.2, "breaker_seconds": 60.0}
+        async with AsyncClient(server.grpc_target, **options) as client:
             found = list(await asyncio.gather(*(client.gate("digits", ROW) for _ in range(5))))
             found.append(await client.gate("digits", ROW))
             assert client.gate_counts().not_sent == 1

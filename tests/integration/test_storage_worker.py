@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from darksight_service.control.bundle_files import copy_path
 from darksight_service.control.state import apply_change
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
@@ -25,6 +26,8 @@ from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.store import Inserted, Store
 from darksight_service.store.tables import bundle, model
 
+from darksight_core.bundle import write_bundle
+from tests.support.bundles import make_bundle
 from tests.support.points import VERSION, encode, make_points
 from tests.support.servers import wait_until
 
@@ -157,3 +160,28 @@ def test_rows_are_stored_without_state_and_bundle(tmp_path: Path, monkeypatch: p
 
     assert found == [3, 3, 3]
     assert len(attempts) == (0 if broken == "state file" else 1)
+
+
+def test_a_bundle_that_arrives_late_is_copied_and_its_deployment_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state names a version that the audit trail does not have, and its file comes after the storage worker."""
+    monkeypatch.setattr("darksight_service.processes.storage_worker._SYNC_SECONDS", 0.05)
+    settings = Settings(data_dir=tmp_path, bundle_dir=tmp_path / "shared")
+    settings.bundles.mkdir()
+    version = write_bundle(tmp_path / "away", make_bundle(rows=400))
+    state_file = StateFile(tmp_path / "registry.json")
+    deployed = Change("deploy", "m", {"version": version, "path": "m.safetensors", "activate": True})
+    state_file.update(lambda state: apply_change(state, deployed))
+    with Store.open(settings.store_url, auto_upgrade=True) as store:
+        worker = StorageWorker(settings, store, StorageCounts(tmp_path / "counts"))
+        try:
+            wait_until(lambda: "bundle_not_copied" in caplog.messages, what="the first sync")
+            (tmp_path / "away").rename(settings.bundles / "m.safetensors")
+            wait_until(copy_path(state_file.bundle_copies, version).exists, what="the copy")
+            wait_until(lambda: store.changes_since(0), what="the entry of the audit trail")
+        finally:
+            worker.finish()
+        (recorded,) = store.changes_since(0)
+
+    assert recorded.payload["version"] == version

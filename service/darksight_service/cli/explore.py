@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -48,7 +49,8 @@ def explore(
         )
     set_up_logs("explorer", settings.log_level)
     stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
+    # At a terminal, SIGHUP means that it was closed.
+    for name in (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if os.isatty(0) else [])):
         signal.signal(name, lambda *_: stop.set())
     with on_interrupt("the explorer has stopped"), listen(settings) as bound:
         return serve(settings, bound, stop, lambda: say(f"explorer on {explorer_url(settings, bound)}"))

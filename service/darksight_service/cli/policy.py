@@ -14,6 +14,7 @@ from darksight_core.errors import ConfigError
 from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName, Query, QueryOptions
 from darksight_service.cli.console import print_json, print_table
 from darksight_service.cli.options import command_group
+from darksight_service.errors import RefusedError
 
 __all__ = ["Override", "dry_run", "get", "policy", "set_policy"]
 
@@ -29,7 +30,7 @@ class Override:
     alpha
         False-alarm rate of the outlier rule; 0 disables the rule.
     threshold
-        Rows are accepted if their reject score is above it; -inf accepts all rows.
+        Rows are accepted if their reject score is at least this; -inf accepts all rows.
     fail_open
         Whether rows that cannot be scored are accepted.
     reset
@@ -89,10 +90,20 @@ def set_policy(
     override: _Override = Override(),
     change: Annotated[CommentedChange, Parameter(name="*", group=CONNECTION)] = CommentedChange(),
 ) -> None:
-    """Change the policy of the active version."""
+    """Change the policy of the active version.
+
+    Without --reset it fails if another version was activated meanwhile, which may have got values of the first.
+    """
     with change.connect() as client:
+        before = "" if override.reset else client.model(model).active_version
         wanted = override.policy(client, model)
         found = client.set_policy(model, wanted, **change.entry())
+        after = "" if override.reset else client.model(model).active_version
+    if after != before:
+        raise RefusedError(
+            f"version {after[:12]} was activated while the policy was set, and may have got values of {before[:12]}; "
+            f"see darksight policy get {model}, and set the policy again"
+        )
     if change.json:
         print_json(_finite({"effective": asdict(found.policy), "is_certified": found.is_certified}))
     else:

@@ -283,9 +283,12 @@ def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> No
             _register(store, name, bundle, len(bundle.calibration))
 
 
-def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> None:
-    """Copy the bundles that other replicas deployed before their files are replaced; skip those that are not here."""
-    copies = state_file.bundle_copies
+def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> dict[str, str]:
+    """Copy the bundles that other replicas deployed before their files are replaced.
+
+    Returns the reasons why versions were not copied, by version: their files may not be here yet.
+    """
+    copies, failures = state_file.bundle_copies, {}
     for model in state.models.values():
         for version, deployment in model.versions.items():
             if copy_path(copies, version).exists():
@@ -295,7 +298,8 @@ def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> None:
                 assert found.path is not None
                 copy_bundle(copies, found.path, version)
             except DarkSightError as error:
-                _log.warning("bundle_not_copied", extra={"version": version, "error": error.message})
+                failures[version] = error.message
+    return failures
 
 
 def deploy_at_start(

@@ -149,6 +149,9 @@ class Registry:
         self._facts: dict[str, Facts] = {}
         self._state = State()
         self._active: Mapping[str, ActiveModel] = {}
+        self._missing: tuple[str, ...] = ()
+        # Models that this process or an earlier one of this data directory has loaded.
+        self._served = counts.known_models()
         # Versions that were asked for by name, with the time until which their regions hold; replaced with the state.
         self._pinned: dict[tuple[str, str], tuple[ActiveModel, float]] = {}
         self._pin_lock = threading.Lock()
@@ -166,7 +169,16 @@ class Registry:
     @property
     def missing(self) -> tuple[str, ...]:
         """Names of the models of which no version is loaded: their calls fail."""
-        return tuple(name for name in self._state.models if name not in self._active)
+        return self._missing
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether no model is missing that was served before, and one is loaded if there is any.
+
+        A new model whose bundle is not here does not take the others out of rotation.
+        """
+        missing = self._missing
+        return not missing or (bool(self._active) and self._served.isdisjoint(missing))
 
     def get(self, model: str, version: str = "") -> ActiveModel:
         """The active version of a model; with a version, that version under its own policy."""
@@ -245,6 +257,8 @@ class Registry:
                     active[name] = made
             self._log_failures(failures)
             self._active, self._pinned, self._failures = active, {}, failures
+            self._missing = tuple(name for name in state.models if name not in active)
+            self._served |= active.keys()
             self._due_ms, self._stamp = min(due_ms, now_ms + _RETRY_MS) if failures else due_ms, stamp
             self._evict()
         return True

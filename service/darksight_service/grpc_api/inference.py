@@ -96,8 +96,8 @@ class InferenceServicer:
         return pb2.ServerLiveResponse(live=True).SerializeToString()
 
     def server_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerReady: whether there is a model, and every model is loaded."""
-        is_ready = bool(self._monitor.models()) and not self._monitor.registry.missing
+        """ServerReady: whether a model is loaded, and every model that was served before."""
+        is_ready = bool(self._monitor.models()) and self._monitor.registry.is_ready
         return pb2.ServerReadyResponse(ready=is_ready).SerializeToString()
 
     def model_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:

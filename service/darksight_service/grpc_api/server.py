@@ -97,10 +97,10 @@ class RpcServer:
         """Accept calls."""
         self._server.start()
 
-    def set_serving(self, models: Collection[str], missing: Collection[str]) -> None:
-        """Report these models as SERVING; models that are missing, and with them the server, as NOT_SERVING."""
+    def set_serving(self, models: Collection[str], missing: Collection[str], *, is_ready: bool) -> None:
+        """Report these models as SERVING, missing ones as NOT_SERVING, and the server as it is ready or not."""
         statuses = health_pb2.HealthCheckResponse
-        whole = statuses.NOT_SERVING if missing else statuses.SERVING
+        whole = statuses.SERVING if is_ready else statuses.NOT_SERVING
         current = dict.fromkeys(("", MONITOR, INFERENCE), whole)
         current |= dict.fromkeys(models, statuses.SERVING)
         # A model that was removed is not served any more.

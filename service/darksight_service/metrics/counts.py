@@ -16,6 +16,7 @@ miss outliers but never sees more outliers than rows.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import logging
@@ -30,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.scored import Decision, Reason
-from darksight_service.metrics.files import SUFFIX, MetricFile, Sections
+from darksight_service.errors import MetricFileError
+from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, read
 from darksight_service.metrics.processes import ProcessCounts
 
 __all__ = [
@@ -301,6 +303,14 @@ class Counts:
     def reserve(self, versions: Collection[tuple[str, str]]) -> None:
         """Name the active and shadow versions, by model and version: they get a file before all others."""
         self._reserved = versions
+
+    def known_models(self) -> set[str]:
+        """Names of the models that this worker has counted, in this process or an earlier one."""
+        names = set()
+        for path in self.folder.glob(f"model-{self.worker}-*{SUFFIX}"):
+            with contextlib.suppress(MetricFileError):
+                names.add(str(read(path).labels["model"]))
+        return names
 
     def model(
         self, model: str, version: str, *, classes: int, calibration_rows: int, class_names: Sequence[str] = ()

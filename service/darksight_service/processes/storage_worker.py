@@ -23,6 +23,7 @@ from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import drift_test
 from darksight_service.control.bundle_files import read_version
 from darksight_service.control.changes import copy_deployed, record_deployments, sync
+from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.drain import Drain
@@ -99,7 +100,10 @@ class StorageWorker:
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
-        self._recorded_rebuilds = self._copied_change = -1
+        self._recorded_rebuilds = -1
+        # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
+        self._copied: tuple[int, int] | None = None
+        self._not_copied: dict[str, str] = {}
         self._targets: dict[str, float] = {}
         self._is_store_up = True
         self._drift_tests: dict[str, DriftTest | None] = {}
@@ -176,9 +180,19 @@ class StorageWorker:
         if not self._is_store_up:
             _log.info("store_available")
         self._is_store_up = True
-        if state.last_change != self._copied_change:
-            copy_deployed(self._state_file, self._settings.bundles, state)
-            self._copied_change = state.last_change
+        if (state.rebuilds, state.last_change) != self._copied:
+            self._copy(state)
+
+    def _copy(self, state: State) -> None:
+        """Copy deployed bundles; those that cannot be read are tried again at the next sync."""
+        failures = copy_deployed(self._state_file, self._settings.bundles, state)
+        for version in failures.keys() - self._not_copied.keys():
+            _log.warning("bundle_not_copied", extra={"version": version, "error": failures[version]})
+        if self._not_copied.keys() - failures.keys():
+            # Its deployment may not be in the audit trail yet, for want of the bundle.
+            self._recorded_rebuilds = -1
+        self._not_copied = failures
+        self._copied = None if failures else (state.rebuilds, state.last_change)
 
     def _publish_accuracy(self) -> None:
         until = int(time.time() * 1000) + 1

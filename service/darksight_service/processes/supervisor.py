@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -94,7 +93,7 @@ class Supervisor:
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._on_signal)
         # The terminal was closed; without a terminal SIGHUP is the request of an operator to log more, or less.
-        signal.signal(signal.SIGHUP, self._on_signal if sys.stdin.isatty() else self._switch_debug)
+        signal.signal(signal.SIGHUP, self._on_signal if os.isatty(0) else self._switch_debug)
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         was_ready = False
         while not self.is_stopping:
@@ -133,7 +132,7 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every worker takes calls for every model."""
+        """Whether every worker takes calls (see `Registry.is_ready`)."""
         return not self.is_stopping and all(worker.is_ready for worker in self._workers)
 
     def render_metrics(self, accept: str) -> tuple[bytes, str]:

@@ -85,7 +85,7 @@ def main() -> int:
     gc.freeze()
     server.start()
     _publish_models(registry, counts, server)
-    report(is_ready=not registry.missing)
+    report(is_ready=registry.is_ready)
     # Rows are scored in numpy until the kernel is there.
     KERNEL.on_event = lambda event: _log.info(f"kernel_{event}")
     KERNEL.start()
@@ -101,7 +101,7 @@ def main() -> int:
             drops.log(stats, time.monotonic())
         except Exception:
             _log.exception("spool_failed")
-        report(is_ready=not registry.missing)
+        report(is_ready=registry.is_ready)
     server.stop(settings.grace_seconds)
     watcher.join()
     spool.close()
@@ -145,7 +145,7 @@ def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: Rp
 
 def _publish_models(registry: Registry, counts: Counts, server: RpcServer) -> None:
     """Publish which models are loaded, as health and as a metric."""
-    server.set_serving(registry.models(), registry.missing)
+    server.set_serving(registry.models(), registry.missing, is_ready=registry.is_ready)
     counts.process.set("versions_not_loaded", len(registry.failures))
 
 

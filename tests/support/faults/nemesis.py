@@ -319,10 +319,13 @@ class Nemesis:
         """The bundles are gone when a worker starts, and are back later."""
         copies, away = self.service.data_dir / "bundles", self.service.data_dir / "away"
         wait_until(self.service.is_ready, what="the service to be ready")
+        server = self.service.server
+        assert server is not None
+        before = len(server.events("model_reload_failed"))
         copies.rename(away)
         self.kill_worker()
         # Ready until the supervisor sees that the worker is gone, and then not until the bundle is back.
-        time.sleep(1.0)
+        wait_until(lambda: len(server.events("model_reload_failed")) > before, what="a worker without its bundle")
         end = time.monotonic() + 3.0
         was_ready = False
         while time.monotonic() < end:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from darksight_client.stubs.darksight.v1 import admin_pb2
+from darksight_service.control.bundle_files import read_version
 from darksight_service.control.changes import Control, deploy_at_start
 from darksight_service.control.registry import Registry, Version
 from darksight_service.control.state import Change, apply_change
@@ -52,9 +54,9 @@ def set_alpha(folder: Path, registry: Registry, alpha: float) -> None:
     make_change(folder, registry, "policy", version=registry.get("m").version, **policy)
 
 
-def make_change(folder: Path, registry: Registry, kind: str, **payload: object) -> None:
+def make_change(folder: Path, registry: Registry, kind: str, *, model: str = "m", **payload: object) -> None:
     """Change what is served of the model, and serve it."""
-    change = Change(kind, "m", payload)
+    change = Change(kind, model, payload)
     StateFile(folder / "registry.json").update(lambda state: apply_change(state, change))
     assert registry.refresh()
 
@@ -261,16 +263,54 @@ def test_a_model_without_its_bundle_is_missing_until_the_file_is_back(tmp_path: 
     )
     restarted.refresh()
 
-    was_missing = restarted.missing
+    was_missing, was_ready = restarted.missing, restarted.is_ready
     with pytest.raises(NotLoadedError):
         restarted.get("m")
     (tmp_path / "away").rename(copy)
     now[0] += 3.0
     restarted.refresh()
 
-    assert was_missing == ("m",)
-    assert (restarted.missing, restarted.failures) == ((), {})
+    assert (was_missing, was_ready) == (("m",), False)
+    assert (restarted.missing, restarted.is_ready, restarted.failures) == ((), True, {})
     assert restarted.get("m").version == copy.stem
+
+
+def test_a_model_is_not_missing_while_it_is_loaded_for_the_first_time(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment does not take the replica out of rotation for the time that the bundle is read."""
+    path = tmp_path / "bundles" / "n.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=1))
+    seen = []
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        seen.append((registry.missing, registry.is_ready))
+        return read_version(*arguments, **options)
+
+    monkeypatch.setattr("darksight_service.control.registry.read_version", read)
+    make_change(tmp_path, registry, "deploy", model="n", version=version, path=path.name, activate=True)
+
+    assert seen == [((), True)]
+    assert set(registry.models()) == {"m", "n"}
+
+
+def test_a_new_model_without_its_bundle_does_not_stop_the_others(tmp_path: Path, registry: Registry) -> None:
+    """The replica stays ready, also after a restart; a model that it served before must be loaded."""
+    state_file, bundles = StateFile(tmp_path / "registry.json"), tmp_path / "bundles"
+    make_change(tmp_path, registry, "deploy", model="n", version="0" * 64, path="lost.safetensors", activate=True)
+    restarted = Registry(state_file, bundles, Counts(tmp_path / "counts", 0))
+    restarted.refresh()
+
+    path = bundles / "o.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=1))
+    make_change(tmp_path, registry, "deploy", model="o", version=version, path=path.name, activate=True)
+    path.unlink()
+    without_o = Registry(state_file, bundles, Counts(tmp_path / "counts", 0))
+    without_o.refresh()
+
+    assert (registry.missing, registry.is_ready) == (("n",), True)
+    assert (restarted.missing, restarted.is_ready) == (("n",), True)
+    assert (without_o.missing, without_o.is_ready) == (("n", "o"), False)
 
 
 def test_a_model_whose_new_version_cannot_be_loaded_keeps_the_old_one_and_its_regions_expire(
