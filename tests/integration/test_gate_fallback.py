@@ -37,12 +37,17 @@ def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield running
 
 
+def thread_states(pid: int) -> set[str]:
+    """The states of the threads of a process."""
+    return {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
+
+
 @contextmanager
 def stalled(server: Server) -> Iterator[None]:
     """The worker accepts connections and calls, and answers none."""
     worker = server.children()["worker-0"]
     os.kill(worker, signal.SIGSTOP)
-    wait_until(lambda: Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    wait_until(lambda: thread_states(worker) == {"T"}, what="all threads to stop")
     try:
         yield
     finally:
