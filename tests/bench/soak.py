@@ -28,6 +28,8 @@ _SCORE = "/darksight.v1.MonitorService/Score"
 _CLASSES = 10
 _LOAD = 0.7
 _MOST_GROWTH = 1.05
+# Of each generator to each worker. Old connections are closed and come back to a worker by chance, with few of them badly.
+_CONNECTIONS = 8
 
 
 def at_rate(some: Sequence[Generator], requests: Sequence[bytes], rate: float, seconds: float) -> Taken:
@@ -50,7 +52,7 @@ def soak(bench: Bench, minutes: float) -> results.Parts:
     rounds = round(60.0 * minutes / seconds)
     requests = [*bench.requests(1, _CLASSES), *bench.requests(32, _CLASSES, 4)]
     with bench.serving([_CLASSES]) as ours, generators() as some:
-        connect(some, "ours", ours.address, ours.workers, ours.metadata)
+        connect(some, "ours", ours.address, ours.workers, ours.metadata, _CONNECTIONS)
         pids = {"supervisor": [ours.server.process.pid], "workers": ours.workers, "storage worker": [ours.storage]}
         # Until then numpy answers, and saturation would be too low.
         wait_until(lambda: len(ours.server.events("kernel_loaded")) >= len(ours.workers), what="the compiled code")

@@ -65,6 +65,15 @@ def query(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
+def test_a_point_that_arrived_late_is_received_when_it_arrived(store: Store) -> None:
+    """Points are sorted by the time of their ids; the time at which they were received is stored beside it."""
+    store.insert([make_points(2, ms=NOW_MS, delay_ms=90_000), make_points(1, ms=NOW_MS + 1)])
+
+    found = everything(store)
+
+    assert [point.received_ms for point in found] == [NOW_MS + 1, NOW_MS + 90_000, NOW_MS + 90_000]
+
+
 def spread(count: int, *, seed: int = 0, **options: Any) -> list[PointTable]:
     """Batches over a few hours, of several sizes."""
     rng = np.random.default_rng(seed)

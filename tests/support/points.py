@@ -29,6 +29,7 @@ def make_points(
     names: tuple[str, ...] | None = (),
     is_shadow: bool = False,
     event_ms: int = 0,
+    delay_ms: int = 0,
     with_invalid: bool = True,
     **columns: Any,
 ) -> PointTable:
@@ -64,6 +65,7 @@ def make_points(
         model,
         (version,),
         event_ms=np.full(n, event_ms),
+        delay_ms=np.full(n, delay_ms),
         is_shadow=np.full(n, is_shadow),
         names=Texts.of(names) if names else Texts.none(n),
         **made,
@@ -82,6 +84,7 @@ def encode(points: PointTable) -> bytes:
         names,
         ResultBlock.of(points),
         points.probs.tobytes(),
+        int(points.delay_ms[0]),
     )
 
 

@@ -41,15 +41,15 @@ Record: TypeAlias = PointTable | OutcomeBatch
 _POINTS, _OUTCOMES = 1, 2
 _IS_SHADOW, _HAS_NAMES = 1, 2
 
-# version, kind, flags, 0 | batch id | event ms | rows, classes | bytes of model, of version, of names | 0
-_POINT_HEADER = struct.Struct("<4B16sqIIHHII")
+# version, kind, flags, 0 | batch id | event ms | rows, classes | bytes of model, of version, of names | delay ms
+_POINT_HEADER = struct.Struct("<4B16sqIIHHIi")
 # version, kind, 0, 0 | rows | received ms | bytes of model, 0, of names
 _OUTCOME_HEADER = struct.Struct("<4BIqHHI")
 
 _POINT_FIELDS = np.dtype(
     [
         ("format", "u1"), ("kind", "u1"), ("flags", "u1"), ("zero", "u1"), ("batch_id", ">u8", 2), ("event_ms", "<i8"),
-        ("rows", "<u4"), ("classes", "<u4"), ("model", "<u2"), ("version", "<u2"), ("names", "<u4"), ("zeros", "<u4"),
+        ("rows", "<u4"), ("classes", "<u4"), ("model", "<u2"), ("version", "<u2"), ("names", "<u4"), ("delay_ms", "<i4"),
     ]
 )  # fmt: skip
 # The bytes of a header from `rows` on, which say where the parts of a record are.
@@ -67,6 +67,7 @@ def encode_points(
     prediction_ids: Sequence[str],
     block: ResultBlock,
     probs: bytes,
+    delay_ms: int = 0,
 ) -> bytes:
     """The record of a call; RecordError if it cannot be stored.
 
@@ -86,6 +87,8 @@ def encode_points(
         The results.
     probs
         Little-endian float32, (n, K).
+    delay_ms
+        How long after the time of the batch id the call was received, by the clock of the server.
     """
     rows = block.rows
     classes = len(probs) // (4 * rows) if rows else 0
@@ -95,7 +98,7 @@ def encode_points(
     try:
         texts = (*_encode_texts(model, version), _join(prediction_ids, rows) if prediction_ids else b"")
         header = _POINT_HEADER.pack(
-            FORMAT_VERSION, _POINTS, flags, 0, batch_id, event_ms, rows, classes, *map(len, texts), 0
+            FORMAT_VERSION, _POINTS, flags, 0, batch_id, event_ms, rows, classes, *map(len, texts), delay_ms
         )  # fmt: skip
     except (struct.error, UnicodeEncodeError) as error:
         raise RecordError(f"a batch of {rows} rows cannot be stored: {error}", rows=rows) from None
@@ -184,7 +187,7 @@ def _decode_group(
     """Records (m, size) of one layout, model and version."""
     count = len(table)
     header = np.ascontiguousarray(table[:, :_START]).view(_POINT_FIELDS)[:, 0]
-    if (header["zero"] | header["zeros"] | (header["flags"] > 3) | (header["batch_id"][:, 1] & (MAX_ROWS - 1))).any():
+    if (header["zero"] | (header["flags"] > 3) | (header["batch_id"][:, 1] & (MAX_ROWS - 1))).any():
         raise RecordError("the header of a record is not valid", size=table.shape[1])
 
     def column(start: int, dtype: Any, width: int) -> NDArray[Any]:
@@ -201,6 +204,7 @@ def _decode_group(
         model,
         (version,),
         event_ms=np.repeat(header["event_ms"], rows),
+        delay_ms=np.repeat(header["delay_ms"].astype(np.int64), rows),
         is_shadow=np.repeat((header["flags"] & _IS_SHADOW).astype(bool), rows),
         names=Texts.none(count * rows) if names is None else _split(names, rows),
         probs=column(_START, "<f4", classes),

@@ -24,7 +24,7 @@ from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
-from darksight_service.store.ids import MAX_ROWS, is_batch_id, make_batch_id, prediction_id, received_ms
+from darksight_service.store.ids import MAX_ROWS, is_batch_id, make_batch_id, prediction_id, id_ms
 from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor"]
@@ -35,6 +35,8 @@ _PIECE = 1024
 # A batch id of the caller's holds the time of its batch; outside of these bounds it is a mistake, or an attack on
 # retention. A retry may be days late, a clock may be ahead by an hour.
 _PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
+# If they differ by less, the time of the id stands for the server's clock: a delay takes 8 bytes of a stored row.
+_SAME_TIME_MS = 1000
 
 _log = logging.getLogger("darksight.scoring")
 
@@ -133,8 +135,11 @@ class ScoringService:
         if values.shape == (0, 0) and not isinstance(values, Tensor):
             # Without rows the number of classes is not known.
             values = values.reshape(0, active.bundle.scorer.n_inputs)
-        self._check(active, values.shape, prediction_ids, batch_id)
-        if not batch_id:
+        self._check(active, values.shape, prediction_ids)
+        delay_ms = 0
+        if batch_id:
+            delay_ms = self._check_batch_id(batch_id)
+        else:
             batch_id = make_batch_id(int(self._clock() * 1000.0))
         raw, given = None, values
         if logits:
@@ -145,10 +150,11 @@ class ScoringService:
             _raise_row_error(_array(values), block, logits)
         recorded = True
         if block.rows:
-            recorded = self._recorder.append(_record(active, batch_id, event_ms, prediction_ids, given, block))
+            record = _record(active, batch_id, event_ms, prediction_ids, given, block, delay_ms)
+            recorded = self._recorder.append(record)
             _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
             if active.shadow is not None:
-                self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw)
+                self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw, delay_ms)
         return ScoreReply(model, active.version, batch_id, block, recorded)
 
     def report(
@@ -187,7 +193,7 @@ class ScoringService:
         batch = OutcomeBatch(model, now, tuple(prediction_ids), codes, observed)
         return len(codes) if self._recorder.append(encode_outcomes(batch)) else 0
 
-    def _check(self, active: ActiveModel, shape: tuple[int, ...], ids: Sequence[str], batch_id: bytes) -> None:
+    def _check(self, active: ActiveModel, shape: tuple[int, ...], ids: Sequence[str]) -> None:
         """Check the request as a whole."""
         classes = active.bundle.scorer.n_inputs
         if len(shape) != 2 or shape[1] != classes:
@@ -200,8 +206,6 @@ class ScoringService:
             raise RequestError(f"predictions: {shape[0]:,} rows are more than {MAX_ROWS:,}", field="predictions")
         if ids:
             self._check_ids(ids, shape[0])
-        if batch_id:
-            self._check_batch_id(batch_id)
 
     def _check_ids(self, ids: Sequence[str], rows: int) -> None:
         if len(ids) != rows:
@@ -217,12 +221,14 @@ class ScoringService:
                 row=row,
             )
 
-    def _check_batch_id(self, batch_id: bytes) -> None:
+    def _check_batch_id(self, batch_id: bytes) -> int:
+        """Check a batch id of the caller's; returns by how much it is older than the call, in milliseconds."""
         if not is_batch_id(batch_id) or batch_id[6] >> 4 != 7 or batch_id[8] >> 6 != 2:
             raise RequestError("batch_id: must be a UUIDv7 of 16 bytes whose last 20 bits are zero", field="batch_id")
-        age = self._clock() * 1000.0 - received_ms(batch_id)
+        age = self._clock() * 1000.0 - id_ms(batch_id)
         if not -_FUTURE_MS <= age <= _PAST_MS:
             raise RequestError("batch_id: its time is more than an hour ahead or seven days ago", field="batch_id")
+        return 0 if abs(age) < _SAME_TIME_MS else int(age)
 
     def _score(
         self,
@@ -265,15 +271,16 @@ class ScoringService:
         ids: Sequence[str],
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
+        delay_ms: int,
     ) -> None:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
             block = self._score(shadow, values, logits, lambda: True)
-            shadow_id = make_batch_id(received_ms(batch_id), batch_id[9:])
+            shadow_id = make_batch_id(id_ms(batch_id), batch_id[9:])
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
             ids = ids or [prediction_id(batch_id, row) for row in range(block.rows)]
-            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, is_shadow=True))
+            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, delay_ms, is_shadow=True))
             _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
@@ -286,11 +293,12 @@ def _record(
     ids: Sequence[str],
     values: NDArray[Any] | Tensor,
     block: ResultBlock,
+    delay_ms: int,
     *,
     is_shadow: bool = False,
 ) -> bytes:
     probs = values.data if isinstance(values, Tensor) else _float32(values)
-    return encode_points(batch_id, active.model, active.version, is_shadow, event_ms, ids, block, probs)
+    return encode_points(batch_id, active.model, active.version, is_shadow, event_ms, ids, block, probs, delay_ms)
 
 
 def _count(

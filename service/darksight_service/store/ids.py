@@ -26,7 +26,7 @@ __all__ = [
     "point_id",
     "point_ids",
     "prediction_id",
-    "received_ms",
+    "id_ms",
 ]
 
 MINUTE_MS = 60_000
@@ -58,7 +58,7 @@ def is_batch_id(batch_id: bytes) -> bool:
     return len(batch_id) == 16 and not (batch_id[15] or batch_id[14] or batch_id[13] & 0x0F)
 
 
-def received_ms(identifier: bytes) -> int:
+def id_ms(identifier: bytes) -> int:
     """Unix milliseconds of a batch id or point id."""
     return int.from_bytes(identifier[:6], "big")
 

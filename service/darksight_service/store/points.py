@@ -42,6 +42,8 @@ class PointTable(ScoredBatch):
         (n, 2) big-endian uint64.
     event_ms
         When the prediction was made, in Unix milliseconds, (n,); 0 if not given.
+    delay_ms
+        How long after the time of its id the point was received, (n,).
     is_shadow
         Whether the version only watched while another one answered, (n,).
     names
@@ -58,6 +60,7 @@ class PointTable(ScoredBatch):
 
     ids: NDArray[np.uint64]
     event_ms: NDArray[np.int64]
+    delay_ms: NDArray[np.int64]
     is_shadow: NDArray[np.bool_]
     names: Texts
     probs: NDArray[np.float32]
@@ -83,9 +86,14 @@ class PointTable(ScoredBatch):
         return cls(ids=ids, model=model, versions=versions, **filled, **columns)
 
     @property
-    def received_ms(self) -> NDArray[np.int64]:
-        """When each point was received, from its id, (n,)."""
+    def id_ms(self) -> NDArray[np.int64]:
+        """The time in each id, by which points are sorted, counted and deleted, (n,)."""
         return (self.ids[:, 0] >> np.uint64(16)).astype(np.int64)
+
+    @property
+    def received_ms(self) -> NDArray[np.int64]:
+        """When each point was received, by the clock of the server, (n,)."""
+        return self.id_ms + self.delay_ms
 
     @property
     def is_labelled(self) -> NDArray[np.bool_]:
@@ -157,7 +165,7 @@ class PointTable(ScoredBatch):
 
 
 _MISSING = {"<f8": np.float64("nan"), "<i4": np.int32(-1), "i1": np.int8(0), "?": np.True_}
-_DEFAULTS = {"event_ms": np.int64(0), "is_shadow": np.False_, "label": np.int64(-1), "bundle": np.intp(0)}
+_DEFAULTS = {"event_ms": np.int64(0), "delay_ms": np.int64(0), "is_shadow": np.False_, "label": np.int64(-1), "bundle": np.intp(0)}
 _COLUMNS = tuple(each.name for each in fields(PointTable) if each.name not in ("model", "versions"))
 
 

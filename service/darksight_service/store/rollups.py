@@ -96,7 +96,7 @@ def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     density = points.log_density.astype(np.float64)
     is_scored = np.isfinite(density)
     columns = {
-        "minute": points.received_ms // MINUTE_MS,
+        "minute": points.id_ms // MINUTE_MS,
         "is_shadow": points.is_shadow,
         "is_accepted": points.accepted,
         "reason": points.reason,
@@ -115,7 +115,7 @@ def _bin_counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     # Upper edges belong to their bin, as p-values are ranks k / (n + 1) with k >= 1.
     number = np.ceil(points.p_value[known].astype(np.float64) * BINS - 1e-6).astype(np.int64) - 1
     columns = {
-        "minute": points.received_ms[known] // MINUTE_MS,
+        "minute": points.id_ms[known] // MINUTE_MS,
         "is_shadow": points.is_shadow[known],
         "bin": np.clip(number, 0, BINS - 1),
     }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from darksight_client.errors import InvalidRequest
 from darksight_client.requests import as_rows, as_timestamp, make_batch_id, outcome_requests, score_parts
-from darksight_service.store.ids import received_ms
+from darksight_service.store.ids import id_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ def test_batch_ids_are_uuid7_and_leave_room_for_rows() -> None:
     assert {each.variant for each in ids} == {uuid.RFC_4122}
     assert {each.int & 0xFFFFF for each in ids} == {0}
     assert len(set(ids)) == 1000
-    assert abs(received_ms(ids[0].bytes) / 1000 - datetime.now(UTC).timestamp()) < 60
+    assert abs(id_ms(ids[0].bytes) / 1000 - datetime.now(UTC).timestamp()) < 60
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ MAX_PAGE = 10_000
 DEFAULT_PAGE = 100
 
 _SCORES = ("id", "bundle_id", *SCORE_COLUMNS, "label", "probs")
-_ALL = (*_SCORES, "event_at", "is_shadow", "prediction_id")
+_ALL = (*_SCORES, "event_at", "delay_ms", "is_shadow", "prediction_id")
 _HOUR_MINUTES = 60
 _MAX_SAME_NAME = 400
 
@@ -85,6 +85,8 @@ def read_table(
         columns["probs"] = decode_probs(found["probs"])
     if "event_at" in found:
         columns["event_ms"] = np.array([each or 0 for each in found["event_at"]], dtype=np.int64)
+    if "delay_ms" in found:
+        columns["delay_ms"] = np.array([each or 0 for each in found["delay_ms"]], dtype=np.int64)
     if "is_shadow" in found:
         columns["is_shadow"] = np.array(found["is_shadow"], dtype=np.bool_)
     if "prediction_id" in found:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, sele
 
 from darksight_core.map.regions import Region
 from darksight_service.store.engine import reading
-from darksight_service.store.ids import MINUTE_MS, first_id, received_ms
+from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.point_table import read_table, sql_columns
 from darksight_service.store.read.search import ranges_of, span, with_outcomes, within_box
@@ -61,7 +61,7 @@ def newest_inside(
                     found, found_accepted = _count(connection, within)
                 if found:
                     examined, accepted = examined + found, accepted + found_accepted
-                    oldest_ms = received_ms(connection.scalar(_oldest(within)) or start)
+                    oldest_ms = id_ms(connection.scalar(_oldest(within)) or start)
                     rows += connection.execute(_inside_box(engine, within, region)).all()
                 if examined >= limit:
                     break
@@ -78,7 +78,7 @@ def _merged(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """
     found: list[tuple[bytes, bytes]] = []
     for start, end in ranges:
-        if found and received_ms(found[-1][0]) - received_ms(end) <= _SHORT_MS:
+        if found and id_ms(found[-1][0]) - id_ms(end) <= _SHORT_MS:
             found[-1] = start, found[-1][1]
         else:
             found.append((start, end))

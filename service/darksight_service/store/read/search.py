@@ -28,7 +28,7 @@ from sqlalchemy import (
 from darksight_core.map.regions import Region
 from darksight_core.scored import Decision
 from darksight_service.store.engine import reading
-from darksight_service.store.ids import MINUTE_MS, first_id, received_ms
+from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import LAST_CLASS, PointFilter
 from darksight_service.store.rollups import within
 from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
@@ -110,8 +110,8 @@ def ranges_of(
     )
     if first is None or last is None:
         return
-    bottom = max(received_ms(low), received_ms(first)) // MINUTE_MS
-    top = min(received_ms(high), received_ms(last)) // MINUTE_MS
+    bottom = max(id_ms(low), id_ms(first)) // MINUTE_MS
+    top = min(id_ms(high), id_ms(last)) // MINUTE_MS
     look = _FIRST_LOOK_MINUTES
     allowed = conditions(rollup, wanted, OTHER_CLASSES)
     gap = 0 if allowed else _GAP_MINUTES

@@ -126,7 +126,7 @@ class Inserter:
 
     def _copy(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
         by_table: dict[str, list[BundlePoints]] = {}
-        days = [group.points.received_ms // DAY_MS for group in groups]
+        days = [group.points.id_ms // DAY_MS for group in groups]
         self.make_days({int(day) for each in days for day in np.unique(each)}, today)
         for group, each in zip(groups, days, strict=True):
             found = np.unique(each).tolist()
@@ -139,7 +139,7 @@ class Inserter:
             return self._count(connection, groups)
 
     def _merge(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
-        self.make_days({int(day) for group in groups for day in np.unique(group.points.received_ms // DAY_MS)}, today)
+        self.make_days({int(day) for group in groups for day in np.unique(group.points.id_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
             self._copy_into(connection, "incoming", groups)
@@ -192,7 +192,7 @@ def sql_values(group: BundlePoints) -> dict[str, Any]:
     """Columns of `point` that are numbers, (n,) each, and the number of the bundle."""
     points = group.points
     event_at = np.clip(points.event_ms, _EARLIEST_MS, LATEST_MS)
-    others = {"event_at": event_at, "is_shadow": points.is_shadow, "bundle_id": group.bundle_id}
+    others = {"event_at": event_at, "delay_ms": points.delay_ms, "is_shadow": points.is_shadow, "bundle_id": group.bundle_id}
     return {**score_values(points), **others}
 
 
@@ -233,9 +233,10 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
         if name != "bundle_id"
     }
     columns["id"] = map(bytearray, points.id_bytes())
-    event_at = columns.pop("event_at")
-    if points.event_ms.any():
-        columns["event_at"] = [each or None for each in event_at]
+    for name, values in (("event_at", points.event_ms), ("delay_ms", points.delay_ms)):
+        given = columns.pop(name)
+        if values.any():
+            columns[name] = [each or None for each in given]
     if (points.names.sizes >= 0).any():
         columns["prediction_id"] = points.names.tolist()
     if probs.shape[1] and any(has_probs):

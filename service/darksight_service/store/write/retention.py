@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, Table, delete, func, select, text
 
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
-from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, received_ms
+from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, id_ms
 from darksight_service.store.partitions import DEFAULT, day_of, partitions
 from darksight_service.store.tables import outcome, outcome_point, point, rollup, rollup_bin
 
@@ -102,7 +102,7 @@ def _oldest_ms(engine: Engine) -> int:
         return min(partitions(engine), default=_NEVER // DAY_MS) * DAY_MS
     with reading(engine) as connection:
         first = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
-        return _NEVER if first is None else received_ms(first)
+        return _NEVER if first is None else id_ms(first)
 
 
 def _file_bytes(connection: Connection) -> int:

@@ -28,7 +28,7 @@ from darksight_core.scored import SCHEMA, ScoredBatch
 from tests.support.points import encode, make_points
 
 MS = 1_790_000_000_123
-COLUMNS = ("event_ms", "is_shadow", "probs", *(column.name for column in SCHEMA if column.stored))
+COLUMNS = ("event_ms", "delay_ms", "is_shadow", "probs", *(column.name for column in SCHEMA if column.stored))
 
 
 def make_outcomes(n: int = 3, *, seed: int = 0) -> OutcomeBatch:
@@ -61,7 +61,7 @@ def rows_of(batch: PointTable | OutcomeBatch) -> list[tuple[Any, ...]]:
 def test_points_are_decoded_as_they_were(n: int, classes: int, named: bool) -> None:
     """A batch of any size equals its decoded bytes, NaN included."""
     names = tuple(f"row {row} é" for row in range(n)) if named else ()
-    batch = make_points(n, classes=classes, seed=n, names=names, event_ms=-5, is_shadow=named)
+    batch = make_points(n, classes=classes, seed=n, names=names, event_ms=-5, delay_ms=-7, is_shadow=named)
 
     decoded = decode(encode(batch))
 
@@ -109,6 +109,7 @@ def test_decoded_columns_are_views() -> None:
         {"model": "\ud800"},
         {"model": "m" * 70_000},
         {"event_ms": 1 << 63},
+        {"delay_ms": 1 << 31},
         {"batch_id": bytes(15)},
         {"batch_id": bytes(15) + b"\1"},
         {"block": ResultBlock(b"", 0, True)},

@@ -13,7 +13,7 @@ from darksight_service.store.ids import (
     point_id,
     point_ids,
     prediction_id,
-    received_ms,
+    id_ms,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +42,7 @@ def test_batch_id_is_a_uuid_of_its_time(ms: int, random: bytes, row: int) -> Non
     found = point_id(name)
 
     assert (made.version, made.variant, len(batch_id)) == (7, uuid.RFC_4122, 16)
-    assert received_ms(batch_id) == ms
+    assert id_ms(batch_id) == ms
     assert found == (made.int + row).to_bytes(16, "big")
     assert default_prediction_id(found) == name
 
