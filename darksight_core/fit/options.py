@@ -80,7 +80,7 @@ class BundleOptions:
 
     out: Path | None = None
     overwrite: bool = False
-    refine_steps: int = 3
+    refine_steps: int = 5
     resume: bool = False
 
 

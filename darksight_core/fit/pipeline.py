@@ -74,7 +74,7 @@ def fit_bundle(
     distil_config: DistilConfig | None = None,
     columns: Sequence[int] | None = None,
     shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
-    refine_steps: int = 3,
+    refine_steps: int = 5,
     overwrite: bool = False,
     sample: Sample | None = None,
     context: FitContext | None = None,

@@ -64,12 +64,12 @@ def fitted_bundle(classes: int, *, seed: int = 0) -> Bundle:
 
     student, bound = _student(classes)
     probs = known_rows(classes)
-    start = Embedder(student, _blind(classes), student.means, bound, n_inputs=classes, refine_steps=20)
+    start = Embedder(student, _blind(classes), student.means, bound, n_inputs=classes)
     points, _ = start.embed(log_probs(probs))
     taught = distil(probs, points, student, bound, DistilConfig(joint_epochs=0, seed=seed))
     anchors = choose_anchors(student, np.concatenate([student.means, points]), probs, seed)
     threshold = network_threshold(student, anchors, probs)
-    embedder = replace(start, network=taught.network, anchors=anchors, network_above=threshold, refine_steps=3)
+    embedder = replace(start, network=taught.network, anchors=anchors, network_above=threshold)
     return bundle_of(embedder, probs, seed=seed)
 
 

@@ -44,7 +44,7 @@ def random_embedder(
     seed: int = 0,
     dof: float = 2.0,
     anchors: int = 200,
-    refine_steps: int = 3,
+    refine_steps: int = 5,
     temperature: float = 1.0,
     columns: tuple[int, ...] | None = None,
     n_inputs: int | None = None,

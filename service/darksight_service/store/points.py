@@ -165,7 +165,13 @@ class PointTable(ScoredBatch):
 
 
 _MISSING = {"<f8": np.float64("nan"), "<i4": np.int32(-1), "i1": np.int8(0), "?": np.True_}
-_DEFAULTS = {"event_ms": np.int64(0), "delay_ms": np.int64(0), "is_shadow": np.False_, "label": np.int64(-1), "bundle": np.intp(0)}
+_DEFAULTS = {
+    "event_ms": np.int64(0),
+    "delay_ms": np.int64(0),
+    "is_shadow": np.False_,
+    "label": np.int64(-1),
+    "bundle": np.intp(0),
+}
 _COLUMNS = tuple(each.name for each in fields(PointTable) if each.name not in ("model", "versions"))
 
 

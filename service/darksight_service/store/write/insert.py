@@ -192,7 +192,12 @@ def sql_values(group: BundlePoints) -> dict[str, Any]:
     """Columns of `point` that are numbers, (n,) each, and the number of the bundle."""
     points = group.points
     event_at = np.clip(points.event_ms, _EARLIEST_MS, LATEST_MS)
-    others = {"event_at": event_at, "delay_ms": points.delay_ms, "is_shadow": points.is_shadow, "bundle_id": group.bundle_id}
+    others = {
+        "event_at": event_at,
+        "delay_ms": points.delay_ms,
+        "is_shadow": points.is_shadow,
+        "bundle_id": group.bundle_id,
+    }
     return {**score_values(points), **others}
 
 
