@@ -28,7 +28,7 @@ _SCORE = "/darksight.v1.MonitorService/Score"
 _CLASSES = 10
 _LOAD = 0.7
 _MOST_GROWTH = 1.05
-# Of each generator to each worker. Old connections are closed and come back to a worker by chance, with few of them badly.
+# Of each generator to each worker. Old connections are closed and come back to a worker by chance: few of them badly.
 _CONNECTIONS = 8
 
 
@@ -97,8 +97,8 @@ def soak(bench: Bench, minutes: float) -> results.Parts:
         ("p99 of a round, ms, first / last", f"{p99[0]:.1f} / {p99[-1]:.1f}", "", ""),
     ]
     about = (
-        f"{minutes:g} minutes at {rate:,.0f} calls/s, 70% of the {saturation:,.0f} calls/s that are answered and stored "
-        f"({full.ok_per_second:,.0f} answered); "
+        f"{minutes:g} minutes at {rate:,.0f} calls/s, 70% of the {saturation:,.0f} calls/s that are answered and "
+        f"stored ({full.ok_per_second:,.0f} answered); "
         f"calls of 1 row, and 1 in 17 of 32 rows; K = {_CLASSES}. Refused calls count as failed."
     )
     return about, results.Table(("figure", "found", "target", ""), tuple(rows))

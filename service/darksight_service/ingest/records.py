@@ -49,7 +49,8 @@ _OUTCOME_HEADER = struct.Struct("<4BIqHHI")
 _POINT_FIELDS = np.dtype(
     [
         ("format", "u1"), ("kind", "u1"), ("flags", "u1"), ("zero", "u1"), ("batch_id", ">u8", 2), ("event_ms", "<i8"),
-        ("rows", "<u4"), ("classes", "<u4"), ("model", "<u2"), ("version", "<u2"), ("names", "<u4"), ("delay_ms", "<i4"),
+        ("rows", "<u4"), ("classes", "<u4"), ("model", "<u2"), ("version", "<u2"), ("names", "<u4"),
+        ("delay_ms", "<i4"),
     ]
 )  # fmt: skip
 # The bytes of a header from `rows` on, which say where the parts of a record are.

@@ -24,7 +24,7 @@ from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
-from darksight_service.store.ids import MAX_ROWS, is_batch_id, make_batch_id, prediction_id, id_ms
+from darksight_service.store.ids import MAX_ROWS, id_ms, is_batch_id, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor"]

@@ -21,12 +21,12 @@ __all__ = [
     "MINUTE_MS",
     "default_prediction_id",
     "first_id",
+    "id_ms",
     "is_batch_id",
     "make_batch_id",
     "point_id",
     "point_ids",
     "prediction_id",
-    "id_ms",
 ]
 
 MINUTE_MS = 60_000

@@ -9,11 +9,11 @@ import pytest
 from darksight_service.store.ids import (
     MAX_ROWS,
     default_prediction_id,
+    id_ms,
     make_batch_id,
     point_id,
     point_ids,
     prediction_id,
-    id_ms,
 )
 from hypothesis import given
 from hypothesis import strategies as st
