@@ -238,9 +238,9 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
         if name != "bundle_id"
     }
     columns["id"] = map(bytearray, points.id_bytes())
-    for name, times in (("event_at", points.event_ms), ("delay_ms", points.delay_ms)):
+    for name, stamps in (("event_at", points.event_ms), ("delay_ms", points.delay_ms)):
         given = columns.pop(name)
-        if times.any():
+        if stamps.any():
             columns[name] = [each or None for each in given]
     if (points.names.sizes >= 0).any():
         columns["prediction_id"] = points.names.tolist()
