@@ -61,7 +61,7 @@ __all__ = ["fit_bundle"]
 # Rows on which the stages are measured, and from which anchors are chosen.
 _MEASURED_ROWS = 20_000
 # Probabilities in the rows on which the stages are measured: fewer rows where there are many classes.
-_MEASURED_NUMBERS = 1 << 22
+_MEASURED_NUMBERS = 1 << 21
 # Above every KL_sym: f_p makes no second guess.
 _NEVER = 1e30
 
