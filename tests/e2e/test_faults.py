@@ -188,7 +188,7 @@ def test_a_service_whose_disk_stalls_is_not_ready_until_it_responds(service: Ser
     """Calls hang while the spool cannot be written; the service says so within seconds, and goes on afterwards."""
     with stalling_disk(service.data_dir, 128 << 20) as stall:
         if stall is None:
-            pytest.skip("mounting and freezing a disk is not permitted here")
+            pytest.skip("a disk cannot be mounted and frozen; run the tests as root")
         service.workers = 1
         service.start()
         assert service.server is not None

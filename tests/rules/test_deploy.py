@@ -6,7 +6,6 @@ import ast
 import configparser
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from darksight_service.settings import Settings
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
 from deploy.kubernetes.generate import manifest_files
 from tests.support.replicas import REPLICAS, SETTINGS
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -218,7 +218,7 @@ def test_kustomize_names_every_manifest(folder: str) -> None:
     assert sorted(listed) == sorted(each.name for each in path.glob("*.yaml") if each.name != "kustomization.yaml")
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@needs("kubectl")
 @pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
 def test_kustomize_builds(folder: str) -> None:
     """kubectl puts the manifests together, in one namespace."""
