@@ -238,7 +238,7 @@ def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: 
 
 
 class SqliteFiles:
-    """Backup and restore of an SQLite store as docs/operations.md describes them."""
+    """Backup and restore of an SQLite store as docs/how-to/operations.md describes them."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self._database, self._backup = service.data_dir / "darksight.db", folder / "backup.db"
