@@ -77,8 +77,6 @@ def _place_of(path: Path) -> str | None:
     """Place in the site of a file of the repository; None if the site does not have it."""
     inside = {path: place for place, path in ELSEWHERE.items()}
     name = path.relative_to(ROOT).as_posix()
-    if name == "README.md":
-        return "index.md"
     if path.parent == ROOT / "deploy" / "images":
         return f"images/{path.name}"
     if name.startswith("docs/") and (path.is_file() or name.removeprefix("docs/") in GENERATED):

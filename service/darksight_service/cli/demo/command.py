@@ -33,7 +33,14 @@ from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import Bars, print_table, require, say
 from darksight_service.cli.demo.digits import KINDS, digits_predictions
 from darksight_service.cli.demo.prometheus import SPEED, Alert, run_prometheus, why_unavailable
-from darksight_service.cli.demo.serving import DemoService, command_line, open_browser, run_service, send_traffic
+from darksight_service.cli.demo.serving import (
+    DemoService,
+    command_line,
+    compiling,
+    open_browser,
+    run_service,
+    send_traffic,
+)
 from darksight_service.cli.fit import draw_report, fit_table
 
 __all__ = ["demo"]
@@ -95,7 +102,8 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0, no_serve: bool = 
     require("torch", "fit")
     require("matplotlib", "report")
     out.mkdir(parents=True, exist_ok=True)
-    bundle, unseen = _prepare(out, seed)
+    with compiling():
+        bundle, unseen = _prepare(out, seed)
     callers = _callers(unseen)
     data_dir = out / "data"
     with run_service({caller.model: bundle for caller in callers}, data_dir) as service:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from darksight_service.cli.console import say
 from darksight_service.errors import RefusedError
 
-__all__ = ["DemoService", "command_line", "open_browser", "run_service", "send_traffic"]
+__all__ = ["DemoService", "command_line", "compiling", "open_browser", "run_service", "send_traffic"]
 
 CALL_SECONDS = 60.0
 """Patience with one call, on a machine that compiles the scorer at the same time."""
@@ -47,6 +47,21 @@ class DemoService:
     def client(self) -> Client:
         """A client that waits for slow calls."""
         return Client(self.target, timeout_seconds=CALL_SECONDS, gate_timeout_seconds=CALL_SECONDS)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Compile the scorer beside the block, so that a service that starts after it is fast from its first call."""
+    say("compiling the scorer on another core, once per installation")
+    process = subprocess.Popen([sys.executable, "-m", "darksight_core.runtime.compilation"])
+    try:
+        yield
+        if process.poll() is None:
+            say("waiting for the compiled scorer")
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager
