@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as arrow
 import pytest
+import torch
 import yaml
 from cyclopts import CycloptsError
 from darksight_client import Client
@@ -90,6 +91,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service without tokens that has stored points."""
+    # A fit this small is slower with more threads.
+    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("served")
     files = folder / "files"
     (files / "history").mkdir(parents=True)

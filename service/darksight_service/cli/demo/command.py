@@ -97,8 +97,9 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0, no_serve: bool = 
     no_serve
         Stop the service at the end, for scripts.
     """
-    # Ends the service, too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A script that runs the demo in the background can end it, and its service, by either signal.
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.default_int_handler)
     require("torch", "fit")
     require("matplotlib", "report")
     out.mkdir(parents=True, exist_ok=True)
