@@ -17,14 +17,15 @@ from tests.support.browser import running_browser
 from tests.support.servers import running_server, wait_until
 
 IMAGES = Path(__file__).parents[1] / "images"
-# Name of the picture, address of the page, size of the window, whether the whole page is shown.
+# Name of the picture, address of the page, size of the window; without a height the whole page is shown.
 PAGES = (
-    ("explorer", "/map?model=digits", (1440, 900), False),
-    ("gate", "/gate?model=digits", (1200, 800), True),
-    ("drift", "/drift?model=digits", (1200, 800), True),
-    ("review", "/review?model=digits", (1200, 800), True),
-    ("points", "/points?model=digits", (1200, 760), False),
+    ("explorer", "/map?model=digits", 1440, 900),
+    ("gate", "/gate?model=digits", 1200, 0),
+    ("drift", "/drift?model=digits-noisy", 1200, 0),
+    ("review", "/review?model=digits", 1200, 0),
+    ("points", "/points?model=digits-noisy", 1200, 760),
 )
+_TALLEST = "Math.max(...[...document.querySelectorAll('*')].map(element => element.scrollHeight))"
 
 
 def main(folder: Path) -> None:
@@ -38,19 +39,24 @@ def main(folder: Path) -> None:
         running_browser() as browser,
     ):
         wait_until(lambda: "explorer" in server.children(), what="the explorer")
-        for name, address, size, is_whole in PAGES:
-            take(browser, name, server.explorer_url + address, size, is_whole)
-        take(browser, "report", report.resolve().as_uri(), (1280, 1130), False)
+        for name, address, width, height in PAGES:
+            take(browser, name, server.explorer_url + address, width, height)
+        take(browser, "report", report.resolve().as_uri(), 1280, 1130)
 
 
-def take(browser: Browser, name: str, address: str, size: tuple[int, int], is_whole: bool) -> None:
-    """Photograph a page when it has all of its data."""
-    page: Page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+def take(browser: Browser, name: str, address: str, width: int, height: int) -> None:
+    """Photograph a page when it has all of its data; on the map, with a point selected."""
+    page: Page = browser.new_page(viewport={"width": width, "height": height or 800})
     page.goto(address)
     page.wait_for_load_state("networkidle")
     # Plotly draws after its data have arrived.
     page.wait_for_timeout(3_000)
-    page.screenshot(path=IMAGES / f"{name}.png", full_page=is_whole)
+    if name == "explorer":
+        page.keyboard.press("n")
+    if not height:
+        page.set_viewport_size({"width": width, "height": page.evaluate(_TALLEST)})
+    page.wait_for_timeout(1_000)
+    page.screenshot(path=IMAGES / f"{name}.png")
     page.close()
 
 

@@ -177,6 +177,15 @@ def test_blocks_run(
                 subprocess.run([program, *arguments], check=True, capture_output=True, timeout=60)
 
 
+def test_alerts_that_pages_name_exist() -> None:
+    """In the rules of deploy/prometheus."""
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"))
+    named = {name for page in PAGES for name in re.findall(r"`(DarkSight[A-Z]\w+)`", (ROOT / page).read_text())}
+
+    assert named
+    assert {name for name in named if f"alert: {name}\n" not in rules} == set()
+
+
 def test_readme_is_short() -> None:
     """A newcomer reads it in five minutes."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
