@@ -34,6 +34,7 @@ from darksight_core.bundle import read_bundle
 from tests.integration.test_service import gated_bundle
 from tests.support.builders import make_probs
 from tests.support.servers import Server, running_server, wait_until
+from tests.support.tools import find_tool
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -174,7 +175,8 @@ def test_blocks_run(
                 reach = ["--server", served.server.grpc_target] if arguments[0] in REMOTE else []
                 assert main([*arguments, *reach]) == 0, (command, capsys.readouterr().err)
             else:
-                subprocess.run([program, *arguments], check=True, capture_output=True, timeout=60)
+                assert program == "curl"
+                subprocess.run([find_tool(program), *arguments], check=True, capture_output=True, timeout=60)
 
 
 def test_alerts_that_pages_name_exist() -> None:

@@ -11,6 +11,7 @@ __all__ = ["find_tool", "needs"]
 # The Debian package of each program; ./dev test installs them when it may.
 _PACKAGES = {
     "chromium": "chromium",
+    "curl": "curl",
     "kubectl": "kubernetes-client",
     "mount": "mount",
     "openssl": "openssl",
