@@ -449,13 +449,12 @@ def test_token_and_compression(address: str, fake: Fake) -> None:
 
 def openssl(folder: Path, *arguments: str) -> None:
     """Runs openssl in a folder."""
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+    subprocess.run([find_tool("openssl"), *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority (ca.pem) and certificates of a server named "darksight" and of a client."""
-    find_tool("openssl")
     folder = tmp_path_factory.mktemp("tls")
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     openssl(folder, *new, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")

@@ -18,6 +18,7 @@ from darksight_service.control.tokens import SCOPES, make_token
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
 from tests.support.servers import Server, running_server, wait_until
+from tests.support.tools import find_tool
 
 NEEDED = {
     "Score": "score", "ScoreStream": "score", "ModelInfer": "score",
@@ -53,7 +54,8 @@ class Certificates:
 
     def _openssl(self, command: str, *arguments: str) -> None:
         keys = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes") if command == "req" else ()
-        subprocess.run(["openssl", command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
+        program = find_tool("openssl")
+        subprocess.run([program, command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
