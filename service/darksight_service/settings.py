@@ -116,10 +116,14 @@ class Settings(BaseSettings):
     )
     grace_seconds: float = Field(30.0, gt=0, le=3600, description="time for running calls to finish after SIGTERM")
     reflection: bool = Field(False, description="whether clients may list services and messages (gRPC reflection)")
-    tokens_file: _Path | None = Field(None, description="file of hashed bearer tokens; see `darksight token`")
+    tokens_file: _Path | None = Field(
+        None, description="file of hashed bearer tokens and certificate names; see `darksight token`"
+    )
     tls_cert: _Path | None = Field(None, description="certificate chain of the server, PEM")
     tls_key: _Path | None = Field(None, description="private key of the server, PEM")
-    tls_client_ca: _Path | None = Field(None, description="certificates that must have signed the client's (mTLS), PEM")
+    tls_client_ca: _Path | None = Field(
+        None, description="certificates that must have signed those of clients (mTLS), PEM; needs `tokens_file`"
+    )
     insecure: bool = Field(False, description="allow plaintext or missing tokens beyond loopback")
     max_models: int = Field(
         64, ge=1, description="versions with metrics of their own; active and shadow ones come first"
@@ -156,6 +160,12 @@ class Settings(BaseSettings):
             raise SettingsError("tls_cert and tls_key must be set together", name="tls_cert")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise SettingsError("tls_client_ca needs tls_cert and tls_key", name="tls_client_ca")
+        if self.tls_client_ca is not None and self.tokens_file is None:
+            raise SettingsError(
+                "tls_client_ca needs tokens_file, whose lines say what each certificate may do; add one with: "
+                "darksight token FILE NAME --certificate --scopes score",
+                name="tls_client_ca",
+            )
         return self
 
     @model_validator(mode="after")
@@ -164,8 +174,8 @@ class Settings(BaseSettings):
         if self.insecure or _is_loopback(self.host):
             return self
         missing = [] if self.tls_cert else ["TLS (tls_cert, tls_key)"]
-        if not self.tokens_file and not self.tls_client_ca:
-            missing.append("tokens (tokens_file) or client certificates (tls_client_ca)")
+        if not self.tokens_file:
+            missing.append("tokens (tokens_file)")
         if missing:
             raise SettingsError(
                 f"host {self.host} is not loopback, so the service needs {' and '.join(missing)}; "

@@ -15,7 +15,7 @@ from darksight_service.cli.options import STORE, StoreOptions, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import SettingsError, StoreUnavailableError
+from darksight_service.errors import AuditError, SettingsError, StoreUnavailableError
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.supervisor import Supervisor
 from darksight_service.settings import service_links
@@ -90,6 +90,9 @@ def serve(
         _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
         state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()))
+    except AuditError as error:
+        _tell("audit_trail_broken", f"{error.message}; starting with the state of the last run", logging.ERROR)
+        state = deploy_at_start(state_file, None, settings.bundles, list(models.items()))
     finally:
         if opened is not None:
             opened.close()

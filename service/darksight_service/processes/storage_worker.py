@@ -22,10 +22,10 @@ from darksight_core.drift.stream import DriftTest
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import drift_test
 from darksight_service.control.bundle_files import read_version
-from darksight_service.control.changes import copy_deployed, record_deployments, sync
+from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
 from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import StoreUnavailableError
+from darksight_service.errors import AuditError, StoreUnavailableError
 from darksight_service.ingest.drain import Drain
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
@@ -42,6 +42,8 @@ _SYNC_SECONDS = 1.0
 _DRIFT_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
 _PRUNE_SECONDS = 60.0
+_VERIFY_SECONDS = 600.0
+_ANCHOR_SECONDS = 86_400.0
 _RETRY_SECONDS = 2.0
 # Between two attempts to load a bundle.
 _LOAD_SECONDS = 5.0
@@ -99,7 +101,9 @@ class StorageWorker:
         self._stop = threading.Event()
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS, _VERIFY_SECONDS), 0.0)
+        self._anchor_due = 0.0
+        self._broken_trail = ""
         self._recorded_rebuilds = -1
         # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
         self._copied: tuple[int, int] | None = None
@@ -115,7 +119,7 @@ class StorageWorker:
     def step(self, now: float) -> None:
         """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        works = (self._publish_drift, self._publish_accuracy, self._maintain)
+        works = (self._publish_drift, self._publish_accuracy, self._maintain, self._verify)
         for every, work in zip(self._due, works, strict=True):
             if now >= self._due[every]:
                 self._due[every] = now + every
@@ -163,6 +167,12 @@ class StorageWorker:
                 _log.warning("store_unavailable", extra={"error": error.message})
             self._is_store_up = False
             self._counts.add("store_errors")
+        except AuditError as error:
+            # Every second by the thread that follows changes.
+            if error.message != self._broken_trail:
+                _log.error("audit_trail_broken", extra={"error": error.message})
+            self._broken_trail = error.message
+            self._counts.set("audit_trail_broken", 1.0)
         except Exception:
             _log.exception("maintenance_failed", extra={"work": work.__name__})
             self._counts.add("store_errors")
@@ -182,6 +192,17 @@ class StorageWorker:
         self._is_store_up = True
         if (state.rebuilds, state.last_change) != self._copied:
             self._copy(state)
+
+    def _verify(self) -> None:
+        """Verify the audit trail, and the state file against it; log the anchor of the trail once a day."""
+        changes, last_hash = self._store.verify_trail()
+        self._broken_trail = ""
+        self._counts.set("audit_trail_broken", 0.0)
+        record_deployments(self._state_file, self._store, self._settings.bundles)
+        restore_state(self._state_file, self._store)
+        if time.monotonic() >= self._anchor_due:
+            self._anchor_due = time.monotonic() + _ANCHOR_SECONDS
+            _log.info("audit_anchor", extra={"anchor": f"{changes}:{last_hash}"})
 
     def _copy(self, state: State) -> None:
         """Copy deployed bundles; those that cannot be read are tried again at the next sync."""

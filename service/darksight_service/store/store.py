@@ -8,7 +8,7 @@ processes may share a database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -169,14 +169,18 @@ class Store:
         """Undo migrations down to a revision, and delete what they added; returns the revisions before and after."""
         return migrate.downgrade(self._engine, revision)
 
-    def check(self) -> tuple[int, str]:
+    def check(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
         """Compare the database with the tables, and verify the audit trail.
 
         Returns the number of entries of the trail and its last hash. Raises SchemaMismatchError or AuditError.
         """
         migrate.require(self._engine)
         migrate.forbid_differences(self._engine)
-        return audit_trail.verify_chain(self._engine)
+        return self.verify_trail(anchors)
+
+    def verify_trail(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
+        """Number of entries of the audit trail and its last hash; AuditError if the trail was altered."""
+        return audit_trail.verify_chain(self._engine, anchors)
 
     def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
         """Store points and outcomes; rows that were stored before are left as they are."""
