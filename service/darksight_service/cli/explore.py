@@ -16,6 +16,7 @@ from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.explorer import serve
+from darksight_service.processes.start_checks import check_files
 
 __all__ = ["explore"]
 
@@ -47,6 +48,7 @@ def explore(
             f"{settings.data_dir}: is not the data directory of a service; name it with --data-dir, or start a service "
             "with darksight serve"
         )
+    check_files(settings)
     set_up_logs("explorer", settings.log_level)
     stop = threading.Event()
     # At a terminal, SIGHUP means that it was closed.

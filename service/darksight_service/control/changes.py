@@ -73,7 +73,7 @@ class Control:
         self._file = state_file
         self._store = store
         self._caller = caller
-        self.regions = Regions(registry, store, self._record, self._sync)
+        self.regions = Regions(registry, store, self._record, self._sync, registry.clock)
 
     def on_behalf_of(self, caller: str) -> Control:
         """The same operations; the audit trail names this caller as the author, and the claimed author beside it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import drift_test
 from darksight_service.control.bundle_files import read_version
 from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
+from darksight_service.control.clock import SteadyClock
 from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, StoreUnavailableError
@@ -91,9 +93,13 @@ class StorageWorker:
         The database.
     counts
         Metrics of the storage worker.
+    clock
+        Retention by age follows it. Default: one that goes on from the last run.
     """
 
-    def __init__(self, settings: Settings, store: Store, counts: StorageCounts) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, counts: StorageCounts, clock: SteadyClock | None = None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._counts = counts
@@ -103,6 +109,8 @@ class StorageWorker:
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS, _VERIFY_SECONDS), 0.0)
         self._anchor_due = 0.0
+        self._time_file = settings.data_dir / "time"
+        self._clock = clock or SteadyClock(_known_time(self._time_file))
         self._broken_trail = ""
         self._recorded_rebuilds = -1
         # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
@@ -280,6 +288,10 @@ class StorageWorker:
 
     def _maintain(self) -> None:
         settings = self._settings
+        now, ahead = self._clock.read()
+        self._counts.set("clock_offset_seconds", ahead)
+        # A process that starts while the clock is ahead goes on from there.
+        self._time_file.write_text(f"{now}", encoding="ascii")
         self._store.maintain()
         limits = Limits(
             max_age_ms=int(settings.retention_days * _DAY_MS),
@@ -288,7 +300,8 @@ class StorageWorker:
         )
         if limits == Limits():
             return
-        pruned = self._store.prune(limits)
+        # The clock of a database server is another witness.
+        pruned = self._store.prune(limits, now_ms=int(1000.0 * min(now, self._store.server_time())))
         if pruned.points:
             self._counts.add("pruned", pruned.points)
             _log.info("points_pruned", extra={"points": pruned.points})
@@ -301,6 +314,15 @@ class StorageWorker:
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
+
+
+def _known_time(path: Path) -> float | None:
+    """The time that the storage worker believed last; None if there was none, or the file is damaged."""
+    try:
+        found = float(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _replica(folder: Path) -> str:

@@ -7,6 +7,7 @@ processes may share a database.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -367,9 +368,16 @@ class Store:
         """The latest entries about a model, newest first."""
         return audit_trail.history(self._engine, model, kinds=kinds, limit=limit)
 
-    def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
-        """Delete what exceeds the limits; with `dry_run` only count it."""
-        return prune(self._engine, limits, now_ms=self._clock(), dry_run=dry_run)
+    def prune(self, limits: Limits, *, now_ms: int | None = None, dry_run: bool = False) -> Pruned:
+        """Delete what exceeds the limits at a time, by default now; with `dry_run` only count it."""
+        return prune(self._engine, limits, now_ms=self._clock() if now_ms is None else now_ms, dry_run=dry_run)
+
+    def server_time(self) -> float:
+        """Unix time of the database server in seconds; infinite on SQLite, which has no clock of its own."""
+        if self._engine.dialect.name != "postgresql":
+            return math.inf
+        with reading(self._engine) as connection:
+            return float(connection.scalar(select(func.extract("epoch", func.clock_timestamp()))) or 0.0)
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""
