@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, print_json, print_table
-from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, load_settings
+from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
 from darksight_service.settings import Settings
 from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 from darksight_service.store.store import Store
@@ -32,6 +32,7 @@ def upgrade(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
 
     Services of an older version can keep running. Several upgrades can run at once: one migrates, the others wait.
     """
+    keep_files_private()
     settings = load_settings(where)
     if settings.store_url.startswith("sqlite"):
         settings.data_dir.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from darksight_service.cli.console import on_interrupt, say
-from darksight_service.cli.options import STORE, StoreOptions, load_settings
+from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.logging import set_up_logs
@@ -42,6 +42,7 @@ def explore(
     bundle_dir
         Directory of bundles. Default: bundles in the data directory.
     """
+    keep_files_private()
     settings = load_settings(store, host=host, explorer_port=explorer_port, bundle_dir=bundle_dir)
     if not (settings.data_dir / "registry.json").exists():
         raise SettingsError(

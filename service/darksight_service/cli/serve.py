@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, say
-from darksight_service.cli.options import STORE, StoreOptions, load_settings
+from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
@@ -65,6 +65,7 @@ def serve(
     bundle_dir
         Directory that bundles are deployed from. Default: bundles in the data directory.
     """
+    keep_files_private()
     given = dict(_read_model(text) for text in model)
     settings = load_settings(
         store,
