@@ -161,6 +161,7 @@ class UnauthenticatedError(DarkSightError):
 
 STATUSES: dict[type[DarkSightError], tuple[str, int]] = {
     AbandonedError: ("DEADLINE_EXCEEDED", 504),
+    AuditError: ("FAILED_PRECONDITION", 409),
     BundleError: ("FAILED_PRECONDITION", 409),
     ConfigError: ("INVALID_ARGUMENT", 400),
     ForbiddenError: ("PERMISSION_DENIED", 403),

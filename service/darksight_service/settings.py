@@ -51,6 +51,13 @@ def _read_models(value: object) -> object:
     return {name.strip(): path.strip() for name, path in pairs}
 
 
+def _check_codec(text: str) -> str:
+    # `store.probabilities` reads the same forms; this module imports nothing of the store.
+    if not re.fullmatch(r"float16|none|topK:[1-9][0-9]{0,3}", text):
+        raise ValueError(f"must be float16, topK:<k> or none, not {text[:40]!r}")
+    return text
+
+
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -67,6 +74,9 @@ class Settings(BaseSettings):
     )
     grpc_port: _Port = Field(8081, description="gRPC port; 0 for any free port")
     http_port: _Port = Field(8080, description="HTTP port of /metrics and health; 0 for any free port")
+    http_host: str = Field("", description="address of /metrics and health; default: that of `host`")
+    http_tls: bool = Field(False, description="whether /metrics and health use TLS, with the certificate of the server")
+    metrics_token: bool = Field(False, description="whether /metrics needs a token with the scope `metrics`")
     explorer_port: _Port = Field(8082, description="port of the explorer; 0 for any free port")
     explorer: bool = Field(True, description="whether `darksight serve` runs the explorer")
     workers: int = Field(0, ge=0, description="worker processes, each pinned to a core; 0 for one per core")
@@ -91,7 +101,7 @@ class Settings(BaseSettings):
     spool_bytes: int = Field(
         1 << 30, ge=1, description="disk quota of each worker's spool while the database is unavailable"
     )
-    keep_probabilities: str = Field(
+    keep_probabilities: Annotated[str, AfterValidator(_check_codec)] = Field(
         "float16", description="how the store keeps probabilities: `float16`, `topK:5` or `none`"
     )
     retention_days: float = Field(0.0, ge=0, description="age in days at which points are deleted; 0 for never")
@@ -116,10 +126,14 @@ class Settings(BaseSettings):
     )
     grace_seconds: float = Field(30.0, gt=0, le=3600, description="time for running calls to finish after SIGTERM")
     reflection: bool = Field(False, description="whether clients may list services and messages (gRPC reflection)")
-    tokens_file: _Path | None = Field(None, description="file of hashed bearer tokens; see `darksight token`")
+    tokens_file: _Path | None = Field(
+        None, description="file of hashed bearer tokens and certificate names; see `darksight token`"
+    )
     tls_cert: _Path | None = Field(None, description="certificate chain of the server, PEM")
     tls_key: _Path | None = Field(None, description="private key of the server, PEM")
-    tls_client_ca: _Path | None = Field(None, description="certificates that must have signed the client's (mTLS), PEM")
+    tls_client_ca: _Path | None = Field(
+        None, description="certificates that must have signed those of clients (mTLS), PEM; needs `tokens_file`"
+    )
     insecure: bool = Field(False, description="allow plaintext or missing tokens beyond loopback")
     max_models: int = Field(
         64, ge=1, description="versions with metrics of their own; active and shadow ones come first"
@@ -156,6 +170,16 @@ class Settings(BaseSettings):
             raise SettingsError("tls_cert and tls_key must be set together", name="tls_cert")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise SettingsError("tls_client_ca needs tls_cert and tls_key", name="tls_client_ca")
+        if self.tls_client_ca is not None and self.tokens_file is None:
+            raise SettingsError(
+                "tls_client_ca needs tokens_file, whose lines say what each certificate may do; add one with: "
+                "darksight token FILE NAME --certificate --scopes score",
+                name="tls_client_ca",
+            )
+        if self.http_tls and self.tls_cert is None:
+            raise SettingsError("http_tls needs tls_cert and tls_key", name="http_tls")
+        if self.metrics_token and self.tokens_file is None:
+            raise SettingsError("metrics_token needs tokens_file", name="metrics_token")
         return self
 
     @model_validator(mode="after")
@@ -164,8 +188,8 @@ class Settings(BaseSettings):
         if self.insecure or _is_loopback(self.host):
             return self
         missing = [] if self.tls_cert else ["TLS (tls_cert, tls_key)"]
-        if not self.tokens_file and not self.tls_client_ca:
-            missing.append("tokens (tokens_file) or client certificates (tls_client_ca)")
+        if not self.tokens_file:
+            missing.append("tokens (tokens_file)")
         if missing:
             raise SettingsError(
                 f"host {self.host} is not loopback, so the service needs {' and '.join(missing)}; "
@@ -197,6 +221,12 @@ class Settings(BaseSettings):
     def upgrades_store(self) -> bool:
         """Whether the service runs missing migrations itself."""
         return self.auto_upgrade or self.store_url.startswith("sqlite")
+
+    @property
+    def http_url(self) -> str:
+        """Address of /metrics and health, without the port."""
+        host = self.http_host or self.host
+        return f"{'https' if self.http_tls else 'http'}://{f'[{host}]' if ':' in host else host}"
 
     @property
     def worker_count(self) -> int:

@@ -17,9 +17,9 @@ from darksight_client import Client, UnknownModel
 from darksight_service.control.tokens import make_token
 
 from darksight_core.bundle import write_bundle
-from tests.integration.test_security import Certificates
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
+from tests.support.certificates import Certificates
 from tests.support.servers import wait_until
 from tests.support.tools import needs
 

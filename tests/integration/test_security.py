@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +12,12 @@ import pytest
 from darksight_client import Client, PermissionDenied, Policy, Unauthenticated, Unavailable
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
-from darksight_service.control.tokens import SCOPES, make_token
+from darksight_service.control.tokens import SCOPES, certificate_token, make_token
 
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
+from tests.support.certificates import Certificates
 from tests.support.servers import Server, running_server, wait_until
-from tests.support.tools import find_tool
 
 NEEDED = {
     "Score": "score", "ScoreStream": "score", "ModelInfer": "score",
@@ -31,31 +30,6 @@ NEEDED = {
     "SaveRegion": "admin", "SetRegionMode": "admin", "RemoveRegion": "admin", "CarryOverRegion": "admin",
 }  # fmt: skip
 """What each method is meant to need, written down a second time."""
-
-
-class Certificates:
-    """A certificate authority and what it signs, made by openssl."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.ca = folder / "ca.pem"
-        self._openssl("req", "-x509", "-subj", "/CN=test ca", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2")
-
-    def make(self, name: str, host: str = "localhost", days: int = 2) -> tuple[Path, Path]:
-        """Certificate and key for a host."""
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}")
-        self._openssl("req", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        self._openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(days)),
-            *("-extfile", f"{name}.ext", "-out", f"{name}.pem"),
-        )
-        return self.folder / f"{name}.pem", self.folder / f"{name}.key"
-
-    def _openssl(self, command: str, *arguments: str) -> None:
-        keys = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes") if command == "req" else ()
-        program = find_tool("openssl")
-        subprocess.run([program, command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +159,9 @@ def test_tls_with_client_certificates_lets_in_who_was_signed_and_nobody_else(bun
         "DARKSIGHT_TLS_CERT": str(served[0]),
         "DARKSIGHT_TLS_KEY": str(served[1]),
         "DARKSIGHT_TLS_CLIENT_CA": str(ours.ca),
+        "DARKSIGHT_TOKENS_FILE": str(tmp_path / "tokens"),
     }
+    (tmp_path / "tokens").write_text(certificate_token("client", ["score"]).line())
 
     def can_call(target: str, **options: object) -> bool:
         with Client(target, timeout_seconds=60.0, retries=1, **options) as client:

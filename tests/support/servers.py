@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["Server", "follow", "running_server", "start_server", "wait_until", "waiting"]
 
-_ANNOUNCED = re.compile(r'gRPC (\S+:\d+), metrics and health on (http://\S+?:\d+)(?:, explorer on ([^\s"]+))?')
+_ANNOUNCED = re.compile(r'gRPC (\S+:\d+), metrics and health on (https?://\S+?:\d+)(?:, explorer on ([^\s"]+))?')
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, print_json, print_table
-from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, load_settings
+from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
 from darksight_service.settings import Settings
 from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 from darksight_service.store.store import Store
@@ -32,6 +32,7 @@ def upgrade(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
 
     Services of an older version can keep running. Several upgrades can run at once: one migrates, the others wait.
     """
+    keep_files_private()
     settings = load_settings(where)
     if settings.store_url.startswith("sqlite"):
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -68,18 +69,30 @@ def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOp
 
 
 @db.command
-def check(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
+def check(
+    *,
+    anchor: Annotated[tuple[str, ...], Parameter(metavar="NUMBER:HASH")] = (),
+    where: _Where = StoreOptions(),
+    json: AsJson = False,
+) -> None:
     """Check the tables and the audit trail.
 
     The exit status is 0 if the tables are those of this version and the audit trail was not altered, 2 with the reason
-    if not. Prints the last hash of the trail: store it elsewhere, and a later check shows whether entries were removed.
+    if not. Prints the anchor of the trail: store it elsewhere. Whoever can write to the database can compute all hashes
+    anew; only a check with an earlier anchor shows that.
+
+    Parameters
+    ----------
+    anchor
+        An anchor that an earlier check printed, or the service logged (audit_anchor, every day). Repeatable.
     """
+    anchors = dict(_read_anchor(text) for text in anchor)
     with _open(load_settings(where)) as store:
-        changes, last_hash = store.check()
+        changes, last_hash = store.check(anchors)
     if json:
-        print_json({"changes": changes, "last_hash": last_hash})
+        print_json({"changes": changes, "last_hash": last_hash, "anchor": f"{changes}:{last_hash}"})
     else:
-        print(f"valid: tables are current, {changes} entries in the audit trail, last hash {last_hash or '-'}")
+        print(f"valid: tables are current, {changes} entries in the audit trail, anchor {changes}:{last_hash}")
 
 
 @db.command
@@ -185,6 +198,13 @@ def accuracy(
         [(name, *curve, found.scores[name].augrc) for name, curve in found.curves.items()],
         ("score", *(f"{share:.0%}" for share in COVERAGES), "AUGRC"),
     )
+
+
+def _read_anchor(text: str) -> tuple[int, str]:
+    number, _, digest = text.partition(":")
+    if not number.isdecimal() or (len(digest) != 64 and int(number)):
+        raise ConfigError(f"--anchor is {text!r}; it must be NUMBER:HASH, as db check prints it")
+    return int(number), digest.lower()
 
 
 def _open(settings: Settings, *, check: bool = True) -> Store:

@@ -11,11 +11,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from darksight_service.cli.console import on_interrupt, say
-from darksight_service.cli.options import STORE, StoreOptions, load_settings
+from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.explorer import serve
+from darksight_service.processes.start_checks import check_files
 
 __all__ = ["explore"]
 
@@ -41,12 +42,14 @@ def explore(
     bundle_dir
         Directory of bundles. Default: bundles in the data directory.
     """
+    keep_files_private()
     settings = load_settings(store, host=host, explorer_port=explorer_port, bundle_dir=bundle_dir)
     if not (settings.data_dir / "registry.json").exists():
         raise SettingsError(
             f"{settings.data_dir}: is not the data directory of a service; name it with --data-dir, or start a service "
             "with darksight serve"
         )
+    check_files(settings)
     set_up_logs("explorer", settings.log_level)
     stop = threading.Event()
     # At a terminal, SIGHUP means that it was closed.

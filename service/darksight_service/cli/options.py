@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "Quiet",
     "StoreOptions",
     "command_group",
+    "keep_files_private",
     "load_settings",
 ]
 
@@ -86,6 +88,14 @@ class StoreOptions:
     config: Path | None = None
     data_dir: Path | None = None
     database_url: str | None = None
+
+
+def keep_files_private() -> None:
+    """Let this process and its children create directories as 0700 and files as 0600.
+
+    The data directory has predictions, tokens of sessions and the audit trail.
+    """
+    os.umask(0o077)
 
 
 def load_settings(options: StoreOptions, **overrides: Any) -> Settings:

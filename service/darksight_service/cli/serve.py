@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +12,15 @@ from cyclopts import Parameter
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, say
-from darksight_service.cli.options import STORE, StoreOptions, load_settings
+from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import SettingsError, StoreUnavailableError
+from darksight_service.errors import AuditError, SettingsError, StoreUnavailableError
 from darksight_service.logging import set_up_logs
+from darksight_service.processes.start_checks import check_files, lock_data_dir
 from darksight_service.processes.supervisor import Supervisor
-from darksight_service.settings import service_links
+from darksight_service.settings import Settings, service_links
 from darksight_service.store.store import Store
 
 __all__ = ["serve"]
@@ -63,6 +65,7 @@ def serve(
     bundle_dir
         Directory that bundles are deployed from. Default: bundles in the data directory.
     """
+    keep_files_private()
     given = dict(_read_model(text) for text in model)
     settings = load_settings(
         store,
@@ -76,12 +79,18 @@ def serve(
     )
     models = {**settings.models, **given}
     # Before the data directory is created.
+    check_files(settings)
     for path in models.values():
         find_bundle(settings.bundles, path)
     set_up_logs("supervisor", settings.log_level)
     if ignored := service_links():
         _log.debug("service_links_ignored", extra={"variables": ignored})
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with lock_data_dir(settings.data_dir):
+        return _run(settings, models)
+
+
+def _run(settings: Settings, models: Mapping[str, Path]) -> int:
+    """Deploy the models that are new, and run the service until it is stopped."""
     state_file = StateFile(settings.data_dir / "registry.json")
     opened = None
     try:
@@ -90,6 +99,9 @@ def serve(
         _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
         state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()))
+    except AuditError as error:
+        _tell("audit_trail_broken", f"{error.message}; starting with the state of the last run", logging.ERROR)
+        state = deploy_at_start(state_file, None, settings.bundles, list(models.items()))
     finally:
         if opened is not None:
             opened.close()
@@ -101,7 +113,7 @@ def serve(
         _tell(
             "serving",
             f"serving {', '.join(sorted(state.models))} on gRPC {settings.host}:{supervisor.grpc_port}, "
-            f"metrics and health on http://{settings.host}:{supervisor.http_port}"
+            f"metrics and health on {settings.http_url}:{supervisor.http_port}"
             + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else ""),
             logging.INFO,
         )

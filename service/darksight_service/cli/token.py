@@ -7,13 +7,21 @@ from datetime import date
 from pathlib import Path
 
 from darksight_service.cli.console import say
-from darksight_service.control.tokens import TokenFile, make_token
+from darksight_service.control.tokens import TokenFile, certificate_token, make_token
 from darksight_service.errors import SettingsError
 
 __all__ = ["token"]
 
 
-def token(file: Path, name: str, /, *, scopes: str = "score,report", expires: date | None = None) -> None:
+def token(
+    file: Path,
+    name: str,
+    /,
+    *,
+    scopes: str = "score,report",
+    expires: date | None = None,
+    certificate: bool = False,
+) -> None:
     """Create an access token for the service.
 
     Prints a new token and adds a line with its hash to a token file; the token itself is not stored. A service reads
@@ -24,15 +32,20 @@ def token(file: Path, name: str, /, *, scopes: str = "score,report", expires: da
     file
         Token file. It is created if it does not exist.
     name
-        Name of the user or program. It appears in error messages.
+        Name of the user or program. It appears in error messages and is the author of changes in the audit trail.
     scopes
-        Permissions, separated by commas: score, report, read, admin.
+        Permissions, separated by commas: score, report, read, admin, metrics.
     expires
         Last day on which the token is valid, in UTC, such as 2027-01-31. Default: it does not expire.
+    certificate
+        Make no token: give the scopes to callers whose client certificate has this name as its common name.
     """
-    secret, entry = make_token(name, scopes.split(","), expires)
+    if certificate:
+        secret, entry = "", certificate_token(name, scopes.split(","), expires)
+    else:
+        secret, entry = make_token(name, scopes.split(","), expires)
     if file.exists():
-        TokenFile(file)
+        TokenFile(file).check()
         if any(line.split()[:1] == [name] for line in file.read_text(encoding="utf-8").splitlines()):
             raise SettingsError(f"{file}: already has a token {name!r}; delete its line or choose another name")
     try:
@@ -41,5 +54,8 @@ def token(file: Path, name: str, /, *, scopes: str = "score,report", expires: da
         raise SettingsError(f"{file}: cannot be written: {error.strerror}") from error
     with os.fdopen(descriptor, "a", encoding="utf-8") as opened:
         opened.write(entry.line())
-    say(f"added {name} with {scopes} to {file}; this is the token, it is not shown again:")
-    print(secret)
+    if certificate:
+        say(f"added the certificate name {name} with {scopes} to {file}")
+    else:
+        say(f"added {name} with {scopes} to {file}; this is the token, it is not shown again:")
+        print(secret)

@@ -39,6 +39,7 @@ __all__ = [
     "copy_deployed",
     "deploy_at_start",
     "record_deployments",
+    "restore_state",
     "sync",
 ]
 
@@ -58,6 +59,8 @@ class Control:
         Shared by all processes of the replica.
     store
         Returns the store with the audit trail.
+    caller
+        Name of the caller's token or certificate; empty if the service has no tokens.
 
     Attributes
     ----------
@@ -65,11 +68,16 @@ class Control:
         Operations on regions.
     """
 
-    def __init__(self, registry: Registry, state_file: StateFile, store: Callable[[], Store]) -> None:
+    def __init__(self, registry: Registry, state_file: StateFile, store: Callable[[], Store], caller: str = "") -> None:
         self._registry = registry
         self._file = state_file
         self._store = store
-        self.regions = Regions(registry, store, self._record, self._sync)
+        self._caller = caller
+        self.regions = Regions(registry, store, self._record, self._sync, registry.clock)
+
+    def on_behalf_of(self, caller: str) -> Control:
+        """The same operations; the audit trail names this caller as the author, and the claimed author beside it."""
+        return Control(self._registry, self._file, self._store, caller)
 
     def model(self, name: str) -> ModelState:
         """The state of a model, with the changes that other workers have made."""
@@ -171,6 +179,8 @@ class Control:
         self._registry.refresh()
 
     def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
+        if self._caller:
+            payload, author = {**payload, "claimed_author": author}, self._caller
         self._store().append_change(kind, model, payload, author=author, comment=comment)
         self._sync()
         facts = {name: value for name, value in payload.items() if name != "polygon"}
@@ -237,6 +247,40 @@ def _follow(state: State, store: Store) -> State:
     rebuilt = apply_changes(State(rebuilds=state.rebuilds + 1), _changes_since(store, 0))
     # A model that the trail does not contain stays, and `record_deployments` appends it again.
     return replace(rebuilt, models={**state.models, **rebuilt.models})
+
+
+def restore_state(state_file: StateFile, store: Store) -> None:
+    """Replace models of the state file that are not as the audit trail leaves them.
+
+    Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert.
+    """
+    while True:
+        before = state_file.read()
+        trail = apply_changes(State(), _changes_since(store, 0))
+        if (trail.last_change, trail.last_hash) != (before.last_change, before.last_hash):
+            # A change is about to be applied; `sync` handles a trail that was replaced.
+            return
+        altered = {
+            name: model
+            for name, model in trail.models.items()
+            if _decisive(model, model) != _decisive(before.models.get(name, ModelState()), model)
+        }
+        if not altered:
+            return
+        after = replace(before, models={**before.models, **altered}, rebuilds=before.rebuilds + 1)
+        if state_file.update(partial(_replace, before=before, after=after)) == after:
+            _log_rebuild(before, after)
+            return
+
+
+def _decisive(model: ModelState, recorded: ModelState) -> tuple[Any, ...]:
+    """What decides about rows: without times and paths, which differ for a version deployed without the store."""
+    found = [model.versions.get(version) for version in recorded.versions]
+    return (
+        model.active,
+        model.shadow,
+        [None if each is None else (each.policy, each.regions, each.evidence_ms) for each in found],
+    )
 
 
 def _replace(now: State, before: State, after: State) -> State:

@@ -10,7 +10,6 @@ accuracy of points that were received after it was saved separately.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -175,7 +174,7 @@ class Regions:
         store: Callable[[], Store],
         record: Callable[[str, str, dict[str, Any], str, str], None],
         sync: Callable[[], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._registry = registry
         self._store = store

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.control.bundle_files import bundle_path, read_version
+from darksight_service.control.clock import SteadyClock
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
@@ -126,7 +126,7 @@ class Registry:
     counts
         Counters of the process.
     clock
-        Unix time in seconds; regions expire by it.
+        Unix time in seconds; regions expire by it. Default: a `SteadyClock`.
     """
 
     def __init__(
@@ -134,13 +134,15 @@ class Registry:
         state_file: StateFile,
         bundles: Path,
         counts: Counts,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._file = state_file
         self._bundles = bundles
         self._counts = counts
-        self._clock = clock
-        # When the state is applied again though its file did not change: a region expires, or a load is retried.
+        self.clock = clock or SteadyClock()
+        # When the state was applied, and when it is applied again though its file did not change: a region expires, or
+        # a load is retried. It is also applied again if the clock was set back, when a region may not have expired yet.
+        self._applied_ms = 0
         self._due_ms = math.inf
         self._failures: Mapping[tuple[str, str], str] = {}
         self._lock = threading.Lock()
@@ -232,7 +234,7 @@ class Registry:
         """
         now_ms = self._now_ms()
         stamp = self._file.stamp()
-        if stamp == self._stamp and now_ms < self._due_ms:
+        if stamp == self._stamp and self._applied_ms <= now_ms < self._due_ms:
             return False
         with self._lock:
             stamp = self._file.stamp()
@@ -240,10 +242,10 @@ class Registry:
             if state == self._state:
                 # The same object: its users see that nothing changed.
                 state = self._state
-                if self._stamp is not None and now_ms < self._due_ms:
+                if self._stamp is not None and self._applied_ms <= now_ms < self._due_ms:
                     self._stamp = stamp
                     return False
-            self._state = state
+            self._state, self._applied_ms = state, now_ms
             self._counts.reserve(
                 {(name, version) for name, model in state.models.items() for version in (model.active, model.shadow)}
             )
@@ -328,7 +330,7 @@ class Registry:
         return ActiveModel(name, bundle, gate, policy, counts, is_certified), ends_ms
 
     def _now_ms(self) -> int:
-        return int(self._clock() * 1000.0)
+        return int(self.clock() * 1000.0)
 
     def _pin(self, model: str, active: ActiveModel, version: str) -> ActiveModel:
         """A version that was asked for by name, made once."""

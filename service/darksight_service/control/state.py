@@ -251,10 +251,15 @@ def _changed(model: ModelState, change: Change) -> ModelState:
 
 def _changed_regions(regions: Mapping[str, SavedRegion], change: Change) -> Mapping[str, SavedRegion]:
     """The regions after a change; a name in use stays with its region until that expires."""
-    # By the time of the change, not by the clock: every replica must have the same regions.
-    left = {name: saved for name, saved in regions.items() if not saved.has_expired(change.changed_ms)}
+    left = dict(regions)
     payload = change.payload
     name, action = payload["region"], payload["action"]
+    if action == "save":
+        # By the time of the change, not by the clock: every replica must have the same regions. Only where there would
+        # be no room: the clock that dated the change may have been ahead.
+        expired = [each for each, saved in left.items() if saved.has_expired(change.changed_ms)]
+        for each in expired if len(left) >= MAX_REGIONS else set(expired) & {name}:
+            left.pop(each)
     if action == "save" and name not in left and len(left) < MAX_REGIONS:
         try:
             region = Region(name, payload["polygon"], payload["expires_ms"])

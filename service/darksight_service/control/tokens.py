@@ -4,7 +4,11 @@ The token file has one token per line, `NAME SCOPES SHA256 [EXPIRES]`, such as
 
     gateway score,report 3f79bb7b435b05321651daefd374cd... 2027-01-01
 
-It contains hashes only. A token has 256 random bits, so a plain hash is safe. The file is reloaded when it changes.
+It contains hashes only. A token has 256 random bits, so a plain hash is safe. With the word `certificate` in place of a
+hash, a line gives the scopes to callers without a token whose client certificate has this common name.
+
+The file is reloaded when it changes. Valid lines apply, and an invalid line is refused and reported, so that a typing
+mistake does not keep revoked tokens valid. While the file cannot be read, no token is valid.
 """
 
 from __future__ import annotations
@@ -16,20 +20,21 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError
 
-__all__ = ["OPEN", "SCOPES", "Token", "TokenFile", "make_token"]
+__all__ = ["OPEN", "SCOPES", "Token", "TokenFile", "certificate_token", "make_token"]
 
-SCOPES = ("score", "report", "read", "admin")
+SCOPES = ("score", "report", "read", "admin", "metrics")
 """What a token can permit. No scope includes another."""
 
 OPEN = "open"
 """The scope of methods that need no token, such as health checks."""
 
+_CERTIFICATE = "certificate"
 _RELOAD_SECONDS = 1.0
 # Maximum number of cached headers. Callers can vary the spaces around a token, so the cache must be bounded.
 _MAX_CACHED = 1000
@@ -39,7 +44,7 @@ _log = logging.getLogger("darksight.auth")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A line of the token file."""
+    """A line of the token file; `digest` is empty for a client certificate."""
 
     name: str
     scopes: frozenset[str]
@@ -50,18 +55,23 @@ class Token:
         """The token as a line of the file."""
         until = "" if self.expires == float("inf") else f" {datetime.fromtimestamp(self.expires, UTC).date()}"
         scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
-        return f"{self.name} {scopes} {self.digest.hex()}{until}\n"
+        return f"{self.name} {scopes} {self.digest.hex() or _CERTIFICATE}{until}\n"
 
 
 def make_token(name: str, scopes: list[str], expires: date | None = None) -> tuple[str, Token]:
     """A new secret, and its token for the file."""
+    secret = f"ds_{secrets.token_urlsafe(32)}"
+    return secret, replace(certificate_token(name, scopes, expires), digest=_digest(secret))
+
+
+def certificate_token(name: str, scopes: list[str], expires: date | None = None) -> Token:
+    """The line for client certificates with this common name."""
     if not name or any(character.isspace() for character in name) or name.startswith("#"):
         raise SettingsError(f"{name!r} is not a valid token name; use letters, digits and dashes")
-    secret = f"ds_{secrets.token_urlsafe(32)}"
     until = (
         float("inf") if expires is None else datetime(expires.year, expires.month, expires.day, tzinfo=UTC).timestamp()
     )
-    return secret, Token(name, _scopes(scopes, "scopes"), _digest(secret), until)
+    return Token(name, _scopes(scopes, "scopes"), b"", until)
 
 
 class TokenFile:
@@ -74,11 +84,10 @@ class TokenFile:
     clock
         Unix time in seconds.
 
-    Raises
-    ------
-    SettingsError
-        If the file cannot be read or has an invalid line. If that happens later, the previous tokens stay valid and
-        the error is logged.
+    Attributes
+    ----------
+    errors
+        Why lines, or the whole file, are refused.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -86,9 +95,15 @@ class TokenFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._stamp = self._status()
+        tokens, self.errors = _parse(path)
         # All tokens, and a cache by header. Both are replaced together.
-        self._known: tuple[tuple[Token, ...], dict[str, Token]] = _parse(path), {}
+        self._known: tuple[tuple[Token, ...], dict[str, Token]] = tokens, {}
         self._checked = clock()
+
+    def check(self) -> None:
+        """SettingsError if the file cannot be read or has an invalid line."""
+        if self.errors:
+            raise SettingsError(self.errors[0], file=str(self._path))
 
     def permit(self, header: str | None, scope: str) -> str:
         """Name of the token in an `authorization` header.
@@ -104,34 +119,40 @@ class TokenFile:
             raise UnauthenticatedError(
                 "a token is required: send the metadata authorization: Bearer TOKEN", kind="missing"
             )
-        now = self._clock()
-        if now - self._checked > _RELOAD_SECONDS:
-            self._reload(now)
+        now = self.reload()
         tokens, cached = self._known
         found = cached.get(header) or _find(tokens, header[7:].strip())
         if found is None:
             raise UnauthenticatedError("the token is unknown", kind="invalid")
         if len(cached) < _MAX_CACHED:
             cached[header] = found
-        if found.expires <= now:
-            raise UnauthenticatedError(f"the token {found.name!r} has expired", kind="expired")
-        if scope not in found.scopes:
-            raise ForbiddenError(f"the token {found.name!r} lacks the scope {scope!r}", kind="forbidden")
-        return found.name
+        return _permitted(found, scope, now, f"token {found.name!r}")
 
-    def _reload(self, now: float) -> None:
-        with self._lock:
-            self._checked = now
-            stamp = self._status()
-            if stamp == self._stamp:
-                return
-            try:
-                tokens = _parse(self._path)
-                self._known = tokens, {}
-                self._stamp = stamp
-                _log.info("tokens_reloaded", extra={"tokens": len(tokens)})
-            except SettingsError as error:
-                _log.error("tokens_reload_failed", extra={"error": error.message})
+    def permit_certificate(self, name: str, scope: str) -> str:
+        """The common name of a client certificate, if a line gives it the scope; raises the errors of `permit`."""
+        now = self.reload()
+        found = next((each for each in self._known[0] if not each.digest and each.name == name), None)
+        if found is None:
+            raise UnauthenticatedError(
+                f"the certificate {name[:100]!r} has no line in the token file; send a token, or add the line",
+                kind="missing",
+            )
+        return _permitted(found, scope, now, f"certificate {found.name!r}")
+
+    def reload(self) -> float:
+        """Read the file again if it changed, at most once a second; returns the time."""
+        now = self._clock()
+        # The clock may have been set back.
+        if abs(now - self._checked) > _RELOAD_SECONDS:
+            with self._lock:
+                self._checked = now
+                stamp = self._status()
+                if stamp != self._stamp:
+                    tokens, self.errors = _parse(self._path)
+                    self._known, self._stamp = (tokens, {}), stamp
+                    facts = {"tokens": len(tokens), "errors": list(self.errors)}
+                    _log.log(logging.ERROR if self.errors else logging.INFO, "tokens_reloaded", extra=facts)
+        return now
 
     def _status(self) -> tuple[int, int, int]:
         try:
@@ -139,6 +160,14 @@ class TokenFile:
         except OSError:
             return 0, 0, 0
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _permitted(token: Token, scope: str, now: float, what: str) -> str:
+    if token.expires <= now:
+        raise UnauthenticatedError(f"the {what} has expired", kind="expired")
+    if scope not in token.scopes:
+        raise ForbiddenError(f"the {what} lacks the scope {scope!r}", kind="forbidden")
+    return token.name
 
 
 def _find(tokens: tuple[Token, ...], secret: str) -> Token | None:
@@ -154,19 +183,25 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
 
 
-def _parse(path: Path) -> tuple[Token, ...]:
+def _parse(path: Path) -> tuple[tuple[Token, ...], tuple[str, ...]]:
+    """The tokens of the valid lines, and why other lines are refused."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}", file=str(path)) from error
-    tokens = tuple(
-        _parse_line(line, f"{path}, line {number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip() and not line.lstrip().startswith("#")
-    )
-    if len({token.name for token in tokens}) != len(tokens):
-        raise SettingsError(f"{path}: two tokens have the same name", file=str(path))
-    return tokens
+        return (), (f"{path}: cannot be read: {error}",)
+    tokens: dict[str, Token] = {}
+    errors = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            token = _parse_line(line, f"{path}, line {number}")
+            if token.name in tokens:
+                raise SettingsError(f"{path}, line {number}: the name {token.name!r} is already in use")
+            tokens[token.name] = token
+        except SettingsError as error:
+            errors.append(error.message)
+    return tuple(tokens.values()), tuple(errors)
 
 
 def _parse_line(line: str, where: str) -> Token:
@@ -174,8 +209,8 @@ def _parse_line(line: str, where: str) -> Token:
     try:
         name, scopes, digest = parts[:3]
         expires = datetime.fromisoformat(parts[3]).replace(tzinfo=UTC).timestamp() if len(parts) > 3 else float("inf")
-        raw = bytes.fromhex(digest)
-        if len(raw) != 32 or len(parts) > 4:
+        raw = b"" if digest == _CERTIFICATE else bytes.fromhex(digest)
+        if len(raw) not in (0, 32) or len(parts) > 4:
             raise ValueError(line)
     except ValueError:
         raise SettingsError(

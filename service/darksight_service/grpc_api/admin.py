@@ -13,6 +13,7 @@ from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
 from darksight_service.control.changes import Control
 from darksight_service.control.state import ModelState, PolicyOverride
+from darksight_service.grpc_api.callers import Callers
 from darksight_service.grpc_api.regions import RegionCalls
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
@@ -33,6 +34,8 @@ class Admin:
         Makes the changes.
     monitor
         Knows the active models.
+    callers
+        Names the authors of changes.
 
     Attributes
     ----------
@@ -40,10 +43,11 @@ class Admin:
         Handlers for regions.
     """
 
-    def __init__(self, control: Control, monitor: ScoringService) -> None:
+    def __init__(self, control: Control, monitor: ScoringService, callers: Callers) -> None:
         self._control = control
         self._monitor = monitor
-        self.regions = RegionCalls(control.regions)
+        self._callers = callers
+        self.regions = RegionCalls(control.regions, lambda context: self._as_caller(context).regions)
 
     def list_models(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListModels."""
@@ -59,25 +63,27 @@ class Admin:
     def deploy_bundle(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """DeployBundle."""
         request = parse(admin_pb2.DeployBundleRequest, data)
-        version = self._control.deploy(request.model, request.path, activate=request.activate, author=request.author)
+        version = self._as_caller(context).deploy(
+            request.model, request.path, activate=request.activate, author=request.author
+        )
         return admin_pb2.DeployBundleResponse(model=self._named(request.model), version=version).SerializeToString()
 
     def activate_version(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ActivateVersion."""
         request = parse(admin_pb2.ActivateVersionRequest, data)
-        self._control.activate(request.model, request.version, author=request.author)
+        self._as_caller(context).activate(request.model, request.version, author=request.author)
         return admin_pb2.ActivateVersionResponse(model=self._named(request.model)).SerializeToString()
 
     def roll_back(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """RollBack."""
         request = parse(admin_pb2.RollBackRequest, data)
-        self._control.roll_back(request.model, author=request.author)
+        self._as_caller(context).roll_back(request.model, author=request.author)
         return admin_pb2.RollBackResponse(model=self._named(request.model)).SerializeToString()
 
     def set_shadow(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """SetShadow."""
         request = parse(admin_pb2.SetShadowRequest, data)
-        self._control.shadow(request.model, request.version, author=request.author)
+        self._as_caller(context).shadow(request.model, request.version, author=request.author)
         return admin_pb2.SetShadowResponse(model=self._named(request.model)).SerializeToString()
 
     def get_policy(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -93,7 +99,7 @@ class Admin:
             history=[
                 admin_pb2.PolicyChange(
                     changed_at=timestamp(change.changed_ms),
-                    author=change.author,
+                    author=change.authors,
                     policy=_policy(PolicyOverride.from_dict(change.payload)),
                     comment=change.comment,
                 )
@@ -105,7 +111,7 @@ class Admin:
     def set_policy(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """SetPolicy."""
         request = parse(admin_pb2.SetPolicyRequest, data)
-        serving = self._control.set_policy(
+        serving = self._as_caller(context).set_policy(
             request.model, _override(request.policy), author=request.author, comment=request.comment
         )
         response = admin_pb2.SetPolicyResponse(effective=_effective(serving.gate), is_certified=serving.is_certified)
@@ -114,7 +120,7 @@ class Admin:
     def reset_evidence(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ResetEvidence."""
         request = parse(admin_pb2.ResetEvidenceRequest, data)
-        version = self._control.reset_evidence(request.model, author=request.author, comment=request.comment)
+        version = self._as_caller(context).reset_evidence(request.model, author=request.author, comment=request.comment)
         return admin_pb2.ResetEvidenceResponse(version=version).SerializeToString()
 
     def dry_run_policy(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -125,6 +131,9 @@ class Admin:
         before, after = self._control.dry_run(request.model, _override(request.policy), since, until)
         response = admin_pb2.DryRunPolicyResponse(before=_counts(before), after=_counts(after))
         return response.SerializeToString()
+
+    def _as_caller(self, context: grpc.ServicerContext) -> Control:
+        return self._control.on_behalf_of(self._callers.name(context, "admin"))
 
     def _named(self, name: str) -> admin_pb2.Model:
         return self._model(name, self._control.model(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -28,11 +28,14 @@ class RegionCalls:
     Parameters
     ----------
     regions
-        Makes the changes.
+        Reads regions.
+    as_caller
+        Makes changes in the name of the caller.
     """
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, as_caller: Callable[[grpc.ServicerContext], Regions]) -> None:
         self._regions = regions
+        self._as_caller = as_caller
 
     def list_regions(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListRegions."""
@@ -75,7 +78,7 @@ class RegionCalls:
     def save_region(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """SaveRegion."""
         request = parse(admin_pb2.SaveRegionRequest, data)
-        saved = self._regions.save(
+        saved = self._as_caller(context).save(
             request.model,
             request.version,
             request.name,
@@ -91,7 +94,7 @@ class RegionCalls:
         request = parse(admin_pb2.SetRegionModeRequest, data)
         if request.mode not in (_SHADOW, _ENFORCE):
             raise RequestError("mode: must be SHADOW or ENFORCE", field="mode")
-        changed = self._regions.set_mode(
+        changed = self._as_caller(context).set_mode(
             request.model,
             request.version,
             request.name,
@@ -104,7 +107,7 @@ class RegionCalls:
     def remove_region(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """RemoveRegion."""
         request = parse(admin_pb2.RemoveRegionRequest, data)
-        removed = self._regions.remove(
+        removed = self._as_caller(context).remove(
             request.model, request.version, request.name, author=request.author, comment=request.comment
         )
         return admin_pb2.RemoveRegionResponse(region=_message(removed)).SerializeToString()
@@ -112,7 +115,7 @@ class RegionCalls:
     def carry_over_region(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """CarryOverRegion."""
         request = parse(admin_pb2.CarryOverRegionRequest, data)
-        found = self._regions.carry_over(
+        found = self._as_caller(context).carry_over(
             request.model,
             request.name,
             request.version,
@@ -172,7 +175,7 @@ def _change(change: Change) -> admin_pb2.RegionChange:
         version=change.payload["version"],
         name=change.payload["region"],
         action=change.payload["action"],
-        author=change.author,
+        author=change.authors,
         comment=change.comment,
     )
 

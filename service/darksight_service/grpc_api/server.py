@@ -19,9 +19,10 @@ import grpc
 from darksight_client.connections import worker_header
 from grpc_health.v1 import health, health_pb2
 
-from darksight_service.control.tokens import OPEN, TokenFile
+from darksight_service.control.tokens import OPEN
 from darksight_service.errors import ForbiddenError, OverloadedError, UnauthenticatedError
 from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.callers import Callers, authorization
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.methods import INFERENCE, MONITOR, Handler, Method, MethodTable, in_pool
 from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
@@ -58,6 +59,8 @@ class RpcServer:
         Counters of the process.
     bulk
         The pool for large calls.
+    callers
+        Permits calls.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class RpcServer:
         inference: InferenceServicer,
         counts: ProcessCounts,
         bulk: BulkPool,
+        callers: Callers,
     ) -> None:
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
@@ -84,10 +88,9 @@ class RpcServer:
         table = methods.darksight(scoring, admin, inference) | methods.health(self._health)
         if settings.reflection:
             table |= methods.reflection()
-        tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
         self._server = grpc.server(
             self._calls,  # type: ignore[arg-type]  # gRPC uses submit only
-            handlers=[_Lookup(table, tokens, counts)],
+            handlers=[_Lookup(table, callers, counts)],
             options=_options(settings),
             compression=None,
         )
@@ -128,9 +131,14 @@ class RpcServer:
 class _Lookup(grpc.GenericRpcHandler):
     """Returns the handler of a call, or one that rejects it."""
 
-    def __init__(self, table: Mapping[str, Method], tokens: TokenFile | None, counts: ProcessCounts) -> None:
+    def __init__(self, table: Mapping[str, Method], callers: Callers, counts: ProcessCounts) -> None:
         self._table = table
-        self._tokens = tokens
+        self._callers = callers
+        self._certified = {
+            name: callers.certified(method.handler, method.scope)
+            for name, method in table.items()
+            if callers.has_certificates and method.scope != OPEN
+        }
         self._counts = counts
         self._refusals = futures.ThreadPoolExecutor(_REFUSAL_THREADS, thread_name_prefix="refusal")
 
@@ -139,13 +147,16 @@ class _Lookup(grpc.GenericRpcHandler):
         method = self._table.get(details.method)
         if method is None:
             return None
-        if self._tokens is not None and method.scope != OPEN:
-            header = next((str(value) for name, value in details.invocation_metadata if name == "authorization"), None)
-            try:
-                self._tokens.permit(header, method.scope)
-            except (UnauthenticatedError, ForbiddenError) as error:
-                self._counts.refuse_caller(str(error.details["kind"]))
-                return self._refuse(error)
+        handler = method.handler
+        if self._callers.tokens is not None and method.scope != OPEN:
+            header = authorization(details.invocation_metadata)
+            if header is None and self._certified:
+                handler = self._certified[details.method]
+            else:
+                try:
+                    self._callers.permit(header, method.scope)
+                except (UnauthenticatedError, ForbiddenError) as error:
+                    return self._refuse(error)
         if method.pool.is_full:
             self._counts.refuse_overload()
             return self._refuse(
@@ -154,7 +165,7 @@ class _Lookup(grpc.GenericRpcHandler):
                     retry_seconds=_RETRY_SECONDS,
                 )
             )
-        return method.handler
+        return handler
 
     def _refuse(self, error: Exception) -> Handler:
         # A stream handler for every method, so that the rejection does not wait for the message.

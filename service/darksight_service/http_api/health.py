@@ -6,14 +6,20 @@ The supervisor serves these pages itself, without a web framework: they must ans
 from __future__ import annotations
 
 import json
+import logging
 import socket
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Protocol
 
 from darksight_core import __version__
-from darksight_service.errors import SettingsError
+from darksight_service.control.tokens import TokenFile
+from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError, statuses_of
 
 __all__ = ["HealthServer", "Status"]
+
+_log = logging.getLogger("darksight.http")
 
 
 class Status(Protocol):
@@ -32,12 +38,34 @@ class Status(Protocol):
 
 
 class HealthServer(ThreadingHTTPServer):
-    """Serves the pages; SettingsError if the port is taken."""
+    """Serves the pages; SettingsError if the port is taken.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen.
+    status
+        What the pages show.
+    tokens
+        Tokens for /metrics, which needs the scope `metrics`; None if it is open. Health is open: probes have no token.
+    tls
+        Certificate and key for TLS; None for plain HTTP.
+    """
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, status: Status) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        status: Status,
+        tokens: TokenFile | None = None,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
         self.status = status
+        self.tokens = tokens
+        self._tls = tls
+        self._context: tuple[tuple[int, ...], ssl.SSLContext] | None = None
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -46,6 +74,27 @@ class HealthServer(ThreadingHTTPServer):
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another --http-port"
             ) from error
 
+    def secured(self, connection: socket.socket) -> socket.socket:
+        """The connection after its TLS handshake; the certificate is read again when its files change."""
+        if self._tls is None:
+            return connection
+        stamp = tuple(path.stat().st_mtime_ns for path in self._tls)
+        if self._context is None or self._context[0] != stamp:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            try:
+                context.load_cert_chain(*self._tls)
+                self._context = stamp, context
+            except ssl.SSLError:
+                # A certificate that is written before its key.
+                if self._context is None:
+                    raise
+        # A duplicate, so that the server can still shut down the connection.
+        return self._context[1].wrap_socket(connection.dup(), server_side=True)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log a failed connection, such as a handshake without TLS, where nobody is disturbed by it."""
+        _log.debug("connection_failed", exc_info=True)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: HealthServer
@@ -53,8 +102,20 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = 10
 
+    def setup(self) -> None:
+        # In the thread of the connection: a client that does not finish the handshake must not stop others.
+        self.request.settimeout(self.timeout)
+        self.request = self.server.secured(self.request)
+        super().setup()
+
     def do_GET(self) -> None:
         status, path = self.server.status, self.path.split("?")[0]
+        if path == "/metrics" and self.server.tokens is not None:
+            try:
+                self.server.tokens.permit(self.headers.get("Authorization"), "metrics")
+            except (UnauthenticatedError, ForbiddenError) as error:
+                self._answer_json(statuses_of(error)[1], {"error": error.message})
+                return
         if path == "/metrics":
             self._answer(200, *status.render_metrics(self.headers.get("Accept", "")))
         elif path == "/v2/health/live":

@@ -290,6 +290,27 @@ METRICS = (
         "Changes made since the backup are lost.",
     ),
     Metric(
+        "darksight_audit_trail_broken",
+        "gauge",
+        (),
+        "Whether the last check found an altered entry in the audit trail.",
+        "Somebody changed the database past the service.",
+    ),
+    Metric(
+        "darksight_clock_offset_seconds",
+        "gauge",
+        (),
+        "Seconds by which the clock jumped ahead and is not believed yet.",
+        "Retention by age waits until the jump is confirmed.",
+    ),
+    Metric(
+        "darksight_token_file_errors",
+        "gauge",
+        (),
+        "Lines of the token file that are refused; 1 if the file cannot be read.",
+        "Callers are refused whom the file was meant to permit.",
+    ),
+    Metric(
         "darksight_versions_not_loaded",
         "gauge",
         (),

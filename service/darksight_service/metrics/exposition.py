@@ -73,6 +73,8 @@ _OF_STORAGE = {
     "pruned": "darksight_store_pruned_rows_total",
     "starts": "darksight_storage_starts_total",
     "state_rebuilds": "darksight_state_rebuilds_total",
+    "audit_trail_broken": "darksight_audit_trail_broken",
+    "clock_offset_seconds": "darksight_clock_offset_seconds",
 }
 _OF_SUPERVISOR = {"ready": "darksight_ready", "hung": "darksight_hung_processes_total"}
 _DRAINED = {"inserted": "inserted", "duplicates": "duplicate", "quarantined": "quarantined"}
@@ -279,10 +281,8 @@ def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:
         failures = sum(each.sections["auth"][index] for each in snapshots)
         page.add("darksight_auth_failures_total", failures, {"kind": kind})
     page.add("darksight_workers", sum(each.number("started_at") > 0.0 for each in snapshots))
-    not_loaded = max((each.number("versions_not_loaded") for each in snapshots), default=0.0)
-    page.add("darksight_versions_not_loaded", not_loaded)
-    oldest = max((each.number("spool_oldest_seconds") for each in snapshots), default=0.0)
-    page.add("darksight_spool_oldest_seconds", oldest)
+    for section in ("versions_not_loaded", "token_file_errors", "spool_oldest_seconds"):
+        page.add(f"darksight_{section}", max((each.number(section) for each in snapshots), default=0.0))
     used = [each.number("spool_bytes") / max(each.number("spool_limit_bytes"), 1.0) for each in snapshots]
     page.add("darksight_spool_used_ratio", max(used, default=0.0))
 

@@ -80,6 +80,7 @@ _PROCESS_GAUGES = (
     "spool_oldest_seconds",
     "started_at",
     "versions_not_loaded",
+    "token_file_errors",
 )
 _PROCESS_SECTIONS: Sections = (
     *((name, 1) for name in _PROCESS_GAUGES),
@@ -179,6 +180,8 @@ _STORAGE_SECTIONS: Sections = (
     ("pruned", 1),
     ("starts", 1),
     ("state_rebuilds", 1),
+    ("audit_trail_broken", 1),
+    ("clock_offset_seconds", 1),
 )
 _SUPERVISOR_SECTIONS: Sections = (("ready", 1), ("hung", 1))
 _LIVE_SECTIONS: Sections = (
@@ -209,6 +212,7 @@ class StorageCounts(_Cells):
         super().__init__(self._folder / f"storage{SUFFIX}", {"kind": "storage"}, _STORAGE_SECTIONS)
         self.set("drain_lag_seconds", 0.0)
         self.set("store_up", 0.0)
+        self.set("clock_offset_seconds", 0.0)
         self.add("starts")
         self._live: dict[tuple[str, str], MetricFile] = {}
         self._drift: dict[tuple[str, str], MetricFile] = {}

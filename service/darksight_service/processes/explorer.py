@@ -64,6 +64,8 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
     when_ready
         Called when requests are answered.
     """
+    # Before the certificate is read, so that a change meanwhile is noticed.
+    read_at = _certificate_times(settings)
     with tempfile.TemporaryDirectory(prefix="darksight-explorer-") as folder:
         config = uvicorn.Config(
             make_app(_sources(settings, Path(folder))),
@@ -87,7 +89,6 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
         try:
             # This fails if the supervisor has exited meanwhile; the thread must not keep the process alive then.
             when_ready()
-            read_at = _certificate_times(settings)
             while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
                 if (now := _certificate_times(settings)) != read_at:
                     read_at = now

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import threading
@@ -22,10 +23,11 @@ from darksight_core.drift.stream import DriftTest
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import drift_test
 from darksight_service.control.bundle_files import read_version
-from darksight_service.control.changes import copy_deployed, record_deployments, sync
+from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
+from darksight_service.control.clock import SteadyClock
 from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import StoreUnavailableError
+from darksight_service.errors import AuditError, StoreUnavailableError
 from darksight_service.ingest.drain import Drain
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
@@ -42,6 +44,8 @@ _SYNC_SECONDS = 1.0
 _DRIFT_SECONDS = 1.0
 _ACCURACY_SECONDS = 15.0
 _PRUNE_SECONDS = 60.0
+_VERIFY_SECONDS = 600.0
+_ANCHOR_SECONDS = 86_400.0
 _RETRY_SECONDS = 2.0
 # Between two attempts to load a bundle.
 _LOAD_SECONDS = 5.0
@@ -89,9 +93,13 @@ class StorageWorker:
         The database.
     counts
         Metrics of the storage worker.
+    clock
+        Retention by age follows it. Default: one that goes on from the last run.
     """
 
-    def __init__(self, settings: Settings, store: Store, counts: StorageCounts) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, counts: StorageCounts, clock: SteadyClock | None = None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._counts = counts
@@ -99,7 +107,11 @@ class StorageWorker:
         self._stop = threading.Event()
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
+        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS, _VERIFY_SECONDS), 0.0)
+        self._anchor_due = 0.0
+        self._time_file = settings.data_dir / "time"
+        self._clock = clock or SteadyClock(_known_time(self._time_file))
+        self._broken_trail = ""
         self._recorded_rebuilds = -1
         # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
         self._copied: tuple[int, int] | None = None
@@ -115,7 +127,7 @@ class StorageWorker:
     def step(self, now: float) -> None:
         """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        works = (self._publish_drift, self._publish_accuracy, self._maintain)
+        works = (self._publish_drift, self._publish_accuracy, self._maintain, self._verify)
         for every, work in zip(self._due, works, strict=True):
             if now >= self._due[every]:
                 self._due[every] = now + every
@@ -163,6 +175,12 @@ class StorageWorker:
                 _log.warning("store_unavailable", extra={"error": error.message})
             self._is_store_up = False
             self._counts.add("store_errors")
+        except AuditError as error:
+            # Every second by the thread that follows changes.
+            if error.message != self._broken_trail:
+                _log.error("audit_trail_broken", extra={"error": error.message})
+            self._broken_trail = error.message
+            self._counts.set("audit_trail_broken", 1.0)
         except Exception:
             _log.exception("maintenance_failed", extra={"work": work.__name__})
             self._counts.add("store_errors")
@@ -182,6 +200,17 @@ class StorageWorker:
         self._is_store_up = True
         if (state.rebuilds, state.last_change) != self._copied:
             self._copy(state)
+
+    def _verify(self) -> None:
+        """Verify the audit trail, and the state file against it; log the anchor of the trail once a day."""
+        changes, last_hash = self._store.verify_trail()
+        self._broken_trail = ""
+        self._counts.set("audit_trail_broken", 0.0)
+        record_deployments(self._state_file, self._store, self._settings.bundles)
+        restore_state(self._state_file, self._store)
+        if time.monotonic() >= self._anchor_due:
+            self._anchor_due = time.monotonic() + _ANCHOR_SECONDS
+            _log.info("audit_anchor", extra={"anchor": f"{changes}:{last_hash}"})
 
     def _copy(self, state: State) -> None:
         """Copy deployed bundles; those that cannot be read are tried again at the next sync."""
@@ -259,6 +288,10 @@ class StorageWorker:
 
     def _maintain(self) -> None:
         settings = self._settings
+        now, ahead = self._clock.read()
+        self._counts.set("clock_offset_seconds", ahead)
+        # A process that starts while the clock is ahead goes on from there.
+        self._time_file.write_text(f"{now}", encoding="ascii")
         self._store.maintain()
         limits = Limits(
             max_age_ms=int(settings.retention_days * _DAY_MS),
@@ -267,7 +300,8 @@ class StorageWorker:
         )
         if limits == Limits():
             return
-        pruned = self._store.prune(limits)
+        # The clock of a database server is another witness.
+        pruned = self._store.prune(limits, now_ms=int(1000.0 * min(now, self._store.server_time())))
         if pruned.points:
             self._counts.add("pruned", pruned.points)
             _log.info("points_pruned", extra={"points": pruned.points})
@@ -280,6 +314,15 @@ class StorageWorker:
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
+
+
+def _known_time(path: Path) -> float | None:
+    """The time that the storage worker believed last; None if there was none, or the file is damaged."""
+    try:
+        found = float(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _replica(folder: Path) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
 from darksight_service.explorer.sockets import explorer_url, listen
 from darksight_service.http_api.health import HealthServer
@@ -86,7 +87,10 @@ class Supervisor:
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
         self._own_counts = SupervisorCounts(self._counts)
-        self._http = HealthServer(settings.host, settings.http_port, self)
+        tokens = TokenFile(settings.tokens_file) if settings.metrics_token and settings.tokens_file else None
+        files = settings.tls_cert, settings.tls_key
+        tls = (files[0], files[1]) if settings.http_tls and files[0] and files[1] else None
+        self._http = HealthServer(settings.http_host or settings.host, settings.http_port, self, tokens, tls)
 
     def run(self, when_ready: Callable[[], None] = lambda: None) -> int:
         """Run until SIGTERM or SIGINT and return the exit status; calls `when_ready` once, when calls are taken."""

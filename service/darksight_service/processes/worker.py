@@ -19,7 +19,9 @@ from darksight_core.runtime.compilation import KERNEL
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
 from darksight_service.control.state_file import StateFile
+from darksight_service.control.tokens import TokenFile
 from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.callers import Callers
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
@@ -77,9 +79,11 @@ def main() -> int:
 
     bulk = BulkPool()
     scoring = Scoring(service, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
-    admin = Admin(Control(registry, state_file, store), service)
+    tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
+    callers = Callers(tokens, has_certificates=settings.tls_client_ca is not None, counts=counts.process)
+    admin = Admin(Control(registry, state_file, store), service, callers)
     inference = InferenceServicer(service, bulk)
-    server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk)
+    server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk, callers)
     # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.
     gc.collect()
     gc.freeze()
@@ -99,6 +103,9 @@ def main() -> int:
             stats = spool.stats()
             counts.process.set_spool(stats, limit_bytes=settings.spool_bytes)
             drops.log(stats, time.monotonic())
+            if tokens is not None:
+                tokens.reload()
+                counts.process.set("token_file_errors", len(tokens.errors))
         except Exception:
             _log.exception("spool_failed")
         report(is_ready=registry.is_ready)

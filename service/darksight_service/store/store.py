@@ -7,8 +7,9 @@ processes may share a database.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -169,14 +170,18 @@ class Store:
         """Undo migrations down to a revision, and delete what they added; returns the revisions before and after."""
         return migrate.downgrade(self._engine, revision)
 
-    def check(self) -> tuple[int, str]:
+    def check(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
         """Compare the database with the tables, and verify the audit trail.
 
         Returns the number of entries of the trail and its last hash. Raises SchemaMismatchError or AuditError.
         """
         migrate.require(self._engine)
         migrate.forbid_differences(self._engine)
-        return audit_trail.verify_chain(self._engine)
+        return self.verify_trail(anchors)
+
+    def verify_trail(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
+        """Number of entries of the audit trail and its last hash; AuditError if the trail was altered."""
+        return audit_trail.verify_chain(self._engine, anchors)
 
     def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
         """Store points and outcomes; rows that were stored before are left as they are."""
@@ -363,9 +368,16 @@ class Store:
         """The latest entries about a model, newest first."""
         return audit_trail.history(self._engine, model, kinds=kinds, limit=limit)
 
-    def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
-        """Delete what exceeds the limits; with `dry_run` only count it."""
-        return prune(self._engine, limits, now_ms=self._clock(), dry_run=dry_run)
+    def prune(self, limits: Limits, *, now_ms: int | None = None, dry_run: bool = False) -> Pruned:
+        """Delete what exceeds the limits at a time, by default now; with `dry_run` only count it."""
+        return prune(self._engine, limits, now_ms=self._clock() if now_ms is None else now_ms, dry_run=dry_run)
+
+    def server_time(self) -> float:
+        """Unix time of the database server in seconds; infinite on SQLite, which has no clock of its own."""
+        if self._engine.dialect.name != "postgresql":
+            return math.inf
+        with reading(self._engine) as connection:
+            return float(connection.scalar(select(func.extract("epoch", func.clock_timestamp()))) or 0.0)
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""

@@ -76,5 +76,5 @@ def test_a_subclass_has_the_statuses_of_its_parent():
     """The table names a class once for gRPC and HTTP; any other error is internal."""
     assert statuses_of(darksight_core.predictions.RowSumError("x")) == ("INVALID_ARGUMENT", 400)
     assert statuses_of(darksight_core.runtime.scorer.ShapeError("x")) == ("INVALID_ARGUMENT", 400)
-    assert statuses_of(service_errors.AuditError("x")) == statuses_of(KeyError("x")) == ("INTERNAL", 500)
+    assert statuses_of(service_errors.StoreError("x")) == statuses_of(KeyError("x")) == ("INTERNAL", 500)
     assert set(STATUSES) <= set(every_error())

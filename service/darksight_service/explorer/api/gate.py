@@ -129,8 +129,9 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         if given.version not in ("", sources.control.model(given.model).active):
             raise RefusedError("a policy can be set for the active version only; the page shows another version")
         policy = PolicyOverride(given.alpha, given.threshold, given.fail_open)
-        author = call.author or given.author or "explorer"
-        active = sources.control.set_policy(given.model, policy, author=author, comment=given.comment)
+        claimed = given.author or ("" if call.author else "explorer")
+        control = sources.control.on_behalf_of(call.author)
+        active = control.set_policy(given.model, policy, author=claimed, comment=given.comment)
         return {"gate": active.gate.settings(), "is_certified": active.is_certified}
 
     return [
@@ -179,7 +180,7 @@ def _change(change: Change) -> dict[str, Any]:
     return {
         "id": change.id,
         "changed_ms": change.changed_ms or now_ms(),
-        "author": change.author,
+        "author": change.authors,
         "comment": change.comment,
         "version": str(change.payload.get("version", "")),
         "alpha": change.payload.get("alpha"),

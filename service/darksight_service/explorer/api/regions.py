@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from darksight_service.control.regions import ListedRegion
+from darksight_service.control.regions import ListedRegion, Regions
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import ModelInput, Name, VersionInput
@@ -44,6 +44,9 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """All paths below `/api/regions`; the preview is a POST because its polygon may be long."""
     regions = sources.control.regions
 
+    def as_caller(call: Call[Any]) -> Regions:
+        return sources.control.on_behalf_of(call.author).regions
+
     def listed(call: Call[ModelInput]) -> Answer:
         return {"regions": [_region(each) for each in regions.listed(call.input.model)]}
 
@@ -60,25 +63,24 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def save(call: Call[_SaveInput]) -> Answer:
         given = call.input
-        saved = regions.save(
+        saved = as_caller(call).save(
             given.model,
             given.version,
             given.name,
             given.polygon,
             expires_ms=given.expires_ms,
-            author=call.author,
             comment=given.comment,
         )
         return _region(saved)
 
     def set_mode(call: Call[_ModeInput]) -> Answer:
         given = call.input
-        found = regions.set_mode(given.model, given.version, given.name, enforce=given.enforce, author=call.author)
+        found = as_caller(call).set_mode(given.model, given.version, given.name, enforce=given.enforce)
         return _region(found)
 
     def remove(call: Call[_RegionInput]) -> Answer:
         given = call.input
-        return _region(regions.remove(given.model, given.version, given.name, author=call.author))
+        return _region(as_caller(call).remove(given.model, given.version, given.name))
 
     return [
         Endpoint("GET", "/api/regions", "read", ModelInput, listed),

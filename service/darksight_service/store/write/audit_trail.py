@@ -1,15 +1,17 @@
 """The audit trail: every change of models, policies and regions, in a hash chain that reveals tampering.
 
 Each entry holds the sha256 of its content and of the previous hash. An entry that is altered, removed or inserted
-breaks the chain from there on. Entries missing at the end show in a comparison with a hash noted earlier, which
-`darksight db check` prints. The database refuses to update or delete entries, so they cannot change by accident.
+breaks the chain from there on, and is not returned: a reader gets AuditError. Whoever can write to the database can
+also compute all hashes anew, or remove entries at the end. Both show in a comparison with an anchor, the number and
+hash of an entry noted elsewhere, which `darksight db check` prints and the log has every day. The database refuses to
+update or delete entries, so they cannot change by accident.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select, text
@@ -55,7 +57,7 @@ def changes_since(engine: Engine, number: int, *, limit: int = 1000) -> list[Cha
     """Entries after that number, oldest first."""
     query = select(policy_change).where(policy_change.c.id > number).order_by(policy_change.c.id).limit(limit)
     with reading(engine) as connection:
-        return [_change(row) for row in connection.execute(query)]
+        return _changes(connection, connection.execute(query).all())
 
 
 def history(engine: Engine, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
@@ -64,18 +66,34 @@ def history(engine: Engine, model: str, *, kinds: tuple[str, ...] = (), limit: i
     if kinds:
         query = query.where(policy_change.c.kind.in_(kinds))
     with reading(engine) as connection:
-        return [_change(row) for row in connection.execute(query.order_by(policy_change.c.id.desc()).limit(limit))]
+        return _changes(connection, connection.execute(query.order_by(policy_change.c.id.desc()).limit(limit)).all())
 
 
-def verify_chain(engine: Engine) -> tuple[int, str]:
-    """Number of entries and the last hash; AuditError at the first entry that does not match its predecessor."""
-    before, number = b"", 0
+def verify_chain(engine: Engine, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
+    """Number of entries and the last hash.
+
+    Parameters
+    ----------
+    engine
+        Of the database.
+    anchors
+        Hashes, in hex, that entries had earlier, by number.
+
+    Raises
+    ------
+    AuditError
+        At the first entry that does not match its predecessor or its anchor, and if an anchored entry is missing.
+    """
+    before, number, expected = b"", 0, {each: digest for each, digest in (anchors or {}).items() if each}
     with reading(engine) as connection:
         for row in connection.execute(select(policy_change).order_by(policy_change.c.id)):
-            values = {name: value for name, value in row._mapping.items() if name != "hash"}
-            if row.id != number + 1 or bytes(row.hash) != _hash(before, values):
-                raise AuditError(f"the audit trail was altered at or before entry {row.id}", id=row.id)
+            if row.id != number + 1 or not _follows(row, before):
+                raise _altered(row.id)
             before, number = bytes(row.hash), row.id
+            if expected.pop(number, before.hex()) != before.hex():
+                raise AuditError(f"entry {number} of the audit trail is not the one of the anchor", id=number)
+    if expected:
+        raise AuditError(f"the audit trail ends at entry {number}, before the anchor {max(expected)}", id=max(expected))
     return number, before.hex()
 
 
@@ -83,6 +101,30 @@ def count(engine: Engine) -> int:
     """Number of entries."""
     with reading(engine) as connection:
         return connection.scalar(select(func.max(policy_change.c.id))) or 0
+
+
+def _changes(connection: Connection, rows: Sequence[Any]) -> list[Change]:
+    """Entries whose hashes are valid; AuditError if one is not."""
+    if not rows:
+        return []
+    hashes = {row.id: bytes(row.hash) for row in rows} | {0: b""}
+    missing = {row.id - 1 for row in rows} - hashes.keys()
+    query = select(policy_change.c.id, policy_change.c.hash).where(policy_change.c.id.in_(missing))
+    hashes |= {number: bytes(found) for number, found in connection.execute(query)}
+    for row in rows:
+        if not _follows(row, hashes.get(row.id - 1)):
+            raise _altered(row.id)
+    return [_change(row) for row in rows]
+
+
+def _follows(row: Any, before: bytes | None) -> bool:
+    """Whether the hash of an entry covers its content and the hash of the previous entry."""
+    values = {name: value for name, value in row._mapping.items() if name != "hash"}
+    return before is not None and bytes(row.hash) == _hash(before, values)
+
+
+def _altered(number: int) -> AuditError:
+    return AuditError(f"the audit trail was altered at or before entry {number}", id=number)
 
 
 def _hash(before: bytes, values: Mapping[str, Any]) -> bytes:

@@ -89,7 +89,7 @@ def in_memory(kind: type) -> int:
 def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
     """What ListModels says of the model."""
     control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
-    listed = Admin(control, ScoringService(registry, Nowhere())).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    listed = Admin(control, ScoringService(registry, Nowhere()), None).list_models(b"", None)  # type: ignore[arg-type]  # not read
     (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
     return list(model.versions)
 
