@@ -40,18 +40,12 @@ from tests.support.tools import find_tool
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in (
-        "README.md",
-        "SECURITY.md",
-        "service/README.md",
-        "deploy/README.md",
-        "examples/README.md",
-        "docs/**/*.md",
-    )
+    for pattern in ("*.md", "service/*.md", "deploy/README.md", "examples/*.md", "docs/**/*.md")
     for path in ROOT.glob(pattern)
 )
 BLOCK = re.compile(
-    r"^(?P<indent> *)(?:<!-- not run: (?P<reason>.*) -->\n(?P=indent))?```(?P<language>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)```$",
+    r"^(?P<indent> *)(?:<!-- not run: (?P<reason>.*) -->\n(?P=indent))?"
+    r"```(?P<language>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)```$",
     re.M,
 )
 CLASSES = 10
