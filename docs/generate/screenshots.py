@@ -52,6 +52,7 @@ def take(browser: Browser, name: str, address: str, width: int, height: int) -> 
     # Plotly draws after its data have arrived.
     page.wait_for_timeout(3_000)
     if name == "explorer":
+        page.locator("#plot").focus()
         page.keyboard.press("n")
     if not height:
         page.set_viewport_size({"width": width, "height": page.evaluate(_HEIGHT)})
