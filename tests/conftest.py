@@ -15,6 +15,7 @@ settings.load_profile("patient")
 
 # Of the folders here; all others come after them.
 _LONGEST_FIRST = ("e2e", "integration")
+_IN_CI = os.environ.get("CI") == "true"
 
 
 @pytest.hookimpl(trylast=True)
@@ -31,6 +32,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return place, -tests[item.path], item.path
 
     items.sort(key=rank)
+
+
+def _skipped(config: pytest.Config) -> Counter[str]:
+    """Number of skipped tests by reason; of all processes in the one that reports."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    return Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was skipped and why, one line for each reason."""
+    skipped = _skipped(config)
+    if skipped:
+        terminalreporter.section("skipped")
+        for reason, count in skipped.most_common():
+            terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'}: {reason}")
+        if _IN_CI:
+            terminalreporter.write_line("CI fails: it must have what every test needs")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """In CI a skipped test is a failure."""
+    if _IN_CI and exitstatus == pytest.ExitCode.OK and _skipped(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)

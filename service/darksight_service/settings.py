@@ -337,7 +337,7 @@ def _origin(name: str, given: dict[str, object], file: Path | None) -> str:
 
 def _unknown(origin: str, name: str) -> SettingsError:
     close = difflib.get_close_matches(name, Settings.model_fields, n=1)
-    hint = f"did you mean {close[0]}?" if close else "service/README.md lists all settings"
+    hint = f"did you mean {close[0]}?" if close else "the documentation lists all settings"
     return SettingsError(f"{origin} is not a setting; {hint}", name=name)
 
 

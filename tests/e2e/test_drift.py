@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,10 +21,9 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle
 from tests.support.servers import Server, running_server, wait_until
+from tests.support.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
-)
+pytestmark = needs("prometheus")
 
 CLASSES, ALPHA = 3, 0.01
 QUIET_ROWS, BATCH = 20_000, 200

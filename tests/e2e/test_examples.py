@@ -6,10 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -44,15 +41,3 @@ def test_monitoring_of_a_scikit_learn_classifier(tmp_path: Path) -> None:
     assert re.search(r"^digits: evidence .*: no drift$", said, re.M)
     assert re.search(r"^digits-noisy: evidence .*: drift$", said, re.M)
     assert re.search(r"^digits: \w*(?i:accept)\w* \w+ \d+$", said, re.M)
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the predictions of ../shared/data")
-@pytest.mark.skipif(find_spec("openTSNE") is None, reason="needs the extra compare")
-def test_the_paper_again(tmp_path: Path) -> None:
-    """On a few rows: every table, figure and claim is in the report."""
-    small = ("--rows", 600, "--compared", 600, "--no-umap")
-    run_example("reproduce_paper.py", "--data", DATA, "--out", tmp_path, "--cache", tmp_path / "cache", *small)
-
-    report = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"\| (?:reproduced|not reproduced|in part)", report)) >= 10
-    assert len(list(tmp_path.glob("*.png"))) >= 5

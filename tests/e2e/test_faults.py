@@ -188,7 +188,7 @@ def test_a_service_whose_disk_stalls_is_not_ready_until_it_responds(service: Ser
     """Calls hang while the spool cannot be written; the service says so within seconds, and goes on afterwards."""
     with stalling_disk(service.data_dir, 128 << 20) as stall:
         if stall is None:
-            pytest.skip("mounting and freezing a disk is not permitted here")
+            pytest.skip("a disk cannot be mounted and frozen; run the tests as root")
         service.workers = 1
         service.start()
         assert service.server is not None
@@ -238,7 +238,7 @@ def test_scoring_does_not_wait_behind_calls_that_wait_for_the_database(service: 
 
 
 class SqliteFiles:
-    """Backup and restore of an SQLite store as docs/operations.md describes them."""
+    """Backup and restore of an SQLite store as docs/how-to/operations.md describes them."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self._database, self._backup = service.data_dir / "darksight.db", folder / "backup.db"

@@ -21,6 +21,7 @@ from darksight_core.bundle import read_bundle
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
 from tests.support.servers import Server, running_server, wait_until
+from tests.support.tools import find_tool
 
 RUNBOOK = Path(__file__).parents[2] / "deploy" / "RUNBOOK.md"
 ROWS = make_probs(600, K, seed=3)
@@ -230,7 +231,7 @@ def test_every_command_of_the_runbook_runs(
                     assert main(arguments) == 0, (command, capsys.readouterr().err)
                 else:
                     assert program == "curl"
-                    subprocess.run([program, *arguments], check=True, capture_output=True, timeout=60)
+                    subprocess.run([find_tool(program), *arguments], check=True, capture_output=True, timeout=60)
 
 
 def test_commands_in_the_text_of_the_runbook_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ reads all three, another one the single server.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -36,10 +35,9 @@ from tests.support.faults.nemesis import Service, send
 from tests.support.postgres import Postgres
 from tests.support.replicas import REPLICAS, running_services, services_of_manifest
 from tests.support.servers import wait_until
+from tests.support.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
-)
+pytestmark = needs("prometheus")
 
 CLASSES, ALPHA, BATCH = 3, 0.01, 300
 QUIET_TURNS = 21

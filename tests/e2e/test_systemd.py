@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
 from darksight_client import Client, UnknownModel
 from darksight_service.control.tokens import make_token
 
@@ -23,6 +21,7 @@ from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 from tests.support.certificates import Certificates
 from tests.support.servers import wait_until
+from tests.support.tools import needs
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "darksight.service"
 
@@ -42,7 +41,7 @@ def is_logged(client: Client, log: list[str]) -> bool:
     return any("nobody" in line["error"] and len(line["request"]) == 32 for line in refused)
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@needs("systemd-analyze")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """No unknown name, no bad value; the program itself is not installed here."""
     copy = tmp_path / UNIT.name

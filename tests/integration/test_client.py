@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import shutil
 import socket
 import subprocess
 import threading
@@ -45,6 +44,8 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
+
+from tests.support.tools import find_tool
 
 VERSION = "5" * 64
 
@@ -448,14 +449,12 @@ def test_token_and_compression(address: str, fake: Fake) -> None:
 
 def openssl(folder: Path, *arguments: str) -> None:
     """Runs openssl in a folder."""
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+    subprocess.run([find_tool("openssl"), *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority (ca.pem) and certificates of a server named "darksight" and of a client."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make certificates with")
     folder = tmp_path_factory.mktemp("tls")
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     openssl(folder, *new, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")

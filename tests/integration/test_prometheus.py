@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -11,10 +10,9 @@ from darksight_service.cli.demo.prometheus import Prometheus
 
 from deploy.grafana.dashboards import DASHBOARDS, Panel
 from deploy.grafana.render import VERSION, panel_series, run, story
+from tests.support.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt-get install prometheus)"
-)
+pytestmark = needs("prometheus")
 
 SECONDS = 30.0
 PANELS = [(dashboard.uid, panel) for dashboard in DASHBOARDS for panel in dashboard.panels]

@@ -6,7 +6,6 @@ import ast
 import configparser
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from darksight_service.settings import Settings
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files
 from deploy.kubernetes.generate import manifest_files
 from tests.support.replicas import REPLICAS, SETTINGS
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -116,23 +116,6 @@ def test_panels_do_not_overlap_and_lead_to_the_explorer(path: Path) -> None:
     assert links == ["${explorer}/models/${model}"] * expected
 
 
-def test_readme_has_every_metric() -> None:
-    """The table in deploy/README.md is the catalogue."""
-    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
-
-    for metric in METRICS:
-        labels = ", ".join(metric.labels) or "-"
-        assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} | {metric.why} |" in readme
-
-
-def test_readme_links_to_files_that_exist() -> None:
-    """Relative links of README and runbook lead somewhere."""
-    for name in ("README.md", "RUNBOOK.md"):
-        text = (DEPLOY / name).read_text(encoding="utf-8")
-        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
-        assert [link for link in links if link and not (DEPLOY / link).exists()] == []
-
-
 def test_settings_are_settings() -> None:
     """Every DARKSIGHT_ variable that a file sets is one that the service knows."""
     known = {f"DARKSIGHT_{name.upper()}" for name in Settings.model_fields} | {"DARKSIGHT_CONFIG"}
@@ -218,7 +201,7 @@ def test_kustomize_names_every_manifest(folder: str) -> None:
     assert sorted(listed) == sorted(each.name for each in path.glob("*.yaml") if each.name != "kustomization.yaml")
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@needs("kubectl")
 @pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
 def test_kustomize_builds(folder: str) -> None:
     """kubectl puts the manifests together, in one namespace."""

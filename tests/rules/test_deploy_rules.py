@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from darksight_service.metrics.catalogue import sample_names
 from scipy.stats import beta, binom
 
 from darksight_core.drift import bet_weights, chi2_quantile, polya_log_evidence, psi, psi_critical
+from tests.support.tools import needs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
-PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+needs_promtool = needs("promtool")
 
 KEY = 'model="m",version="abababababab"'
 BETS = (0.875, 0.75, 0.5)
@@ -41,9 +40,7 @@ def alerts() -> list[dict[str, Any]]:
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run promtool where the rules lie."""
-    return subprocess.run(
-        [PROMTOOL or "promtool", *map(str, arguments)], cwd=DEPLOY / "prometheus", capture_output=True, text=True
-    )
+    return subprocess.run(["promtool", *map(str, arguments)], cwd=DEPLOY / "prometheus", capture_output=True, text=True)
 
 
 @dataclass(frozen=True, slots=True)

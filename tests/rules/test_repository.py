@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from darksight_service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for folder in (ROOT, ROOT / "service") for path in folder.glob("darksight_*/__init__.py"))
@@ -188,20 +187,6 @@ def test_functions_of_the_core_import_only_heavy_modules() -> None:
     ours = {name for name in found if name.startswith("darksight_")}
     assert ours
     assert {name for name in ours if not name.startswith(HEAVY_MODULES)} == set()
-
-
-def test_readme_of_the_service_lists_every_setting_with_its_default() -> None:
-    """The table in service/README.md has names, defaults and descriptions as the code has them."""
-    readme = (ROOT / "service" / "README.md").read_text(encoding="utf-8")
-    table = re.findall(
-        r"^\| `(\w+)` \| (.*) \| (.*) \|$", readme.partition("## Settings")[2].partition("\n## ")[0], re.M
-    )
-
-    expected = []
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, {}) else str(field.default)
-        expected.append((name, default.lower() if isinstance(field.default, bool) else default, field.description))
-    assert table == expected
 
 
 def test_every_package_is_packed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.tools import find_tool
 
 __all__ = ["running_browser", "watched_page"]
 
@@ -26,8 +27,7 @@ expect.set_options(timeout=PATIENCE_MS)
 @contextmanager
 def running_browser() -> Iterator[Browser]:
     """The system's Chromium."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path is not None, "these tests need Chromium: apt install chromium"
+    path = find_tool("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.tools import find_tool
+
 __all__ = ["Certificates"]
 
 
@@ -29,4 +31,5 @@ class Certificates:
 
     def _openssl(self, command: str, *arguments: str) -> None:
         keys = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes") if command == "req" else ()
-        subprocess.run(["openssl", command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
+        openssl = find_tool("openssl")
+        subprocess.run([openssl, command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)

@@ -49,7 +49,7 @@ def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOp
     """Undo migrations, to return to an older release.
 
     Stop all services of the newer release first. What the undone migrations added, tables and columns, is deleted: make
-    a backup. docs/operations.md describes the steps.
+    a backup. docs/how-to/operations.md describes the steps.
 
     Parameters
     ----------

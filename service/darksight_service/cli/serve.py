@@ -43,8 +43,8 @@ def serve(
     """Run the scoring service.
 
     Scores predictions over gRPC, stores every point in SQL, and serves metrics and health over HTTP and the explorer
-    for browsers. Options override DARKSIGHT_* in the environment, which overrides the TOML file; service/README.md
-    lists all settings.
+    for browsers. Options override DARKSIGHT_* in the environment, which overrides the TOML file; the
+    documentation lists all settings.
 
     Parameters
     ----------

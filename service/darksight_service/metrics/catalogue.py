@@ -1,4 +1,4 @@
-"""All metrics: name, labels, help text and purpose. deploy/README.md has the same table.
+"""All metrics: name, labels, help text and purpose. The documentation shows the same table.
 
 Labels have few values: models are bounded by the number of metric files, classes by `MAX_CLASSES`.
 """

@@ -121,7 +121,7 @@ def test_a_path_may_begin_with_the_home_directory(setenv):
     ("variables", "message"),
     [
         ({"DARKSIGHT_WORKRES": "2"}, "DARKSIGHT_WORKRES is not a setting; did you mean workers?"),
-        ({"DARKSIGHT_QZX": "2"}, "DARKSIGHT_QZX is not a setting; service/README.md lists all settings"),
+        ({"DARKSIGHT_QZX": "2"}, "DARKSIGHT_QZX is not a setting; the documentation lists all settings"),
         ({"DARKSIGHT_WORKRES_FILE": "2"}, "DARKSIGHT_WORKRES_FILE is not a setting; did you mean workers?"),
         ({"DARKSIGHT_WORKERS": "two"}, "DARKSIGHT_WORKERS must be a whole number, not 'two'"),
         ({"DARKSIGHT_REFLECTION": "perhaps"}, "DARKSIGHT_REFLECTION must be true or false, not 'perhaps'"),

@@ -7,22 +7,18 @@ classifier was trained for, the others do not. Each caller uses a model of its o
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from darksight_client import Client, Gated, Reason
+from darksight_client import Gated, Reason
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -37,8 +33,15 @@ from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import Bars, print_table, require, say
 from darksight_service.cli.demo.digits import KINDS, digits_predictions
 from darksight_service.cli.demo.prometheus import SPEED, Alert, run_prometheus, why_unavailable
+from darksight_service.cli.demo.serving import (
+    DemoService,
+    command_line,
+    compiling,
+    open_browser,
+    run_service,
+    send_traffic,
+)
 from darksight_service.cli.fit import draw_report, fit_table
-from darksight_service.errors import RefusedError
 
 __all__ = ["demo"]
 
@@ -49,8 +52,9 @@ _SHARES = (0.4, 0.3, 0.3)
 # With a scrape every second, 60 rows of each altered kind between two scrapes.
 _SECONDS = 30.0
 _LAST_SCRAPE_SECONDS = 3.0
-_CALL_SECONDS = 60.0
 _THREES = "threes"
+# Kinds of the traffic after the end, clean most of the time.
+_TRICKLE = ("clean", "noisy", "rotated", "letters")
 _KINDS = {**KINDS, _THREES: "clean digits, but a three is half of the traffic instead of a tenth"}
 
 
@@ -75,13 +79,14 @@ class _Caller:
         return [*(f"{100 * share:.1f}%" for share in shares), *["-"] * (5 - len(shares))]
 
 
-def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
+def demo(*, out: Path = Path("darksight-demo"), seed: int = 0, no_serve: bool = False) -> None:
     """Fit, serve and monitor a small digit classifier.
 
     Trains a classifier on scikit-learn's digits, fits and draws the map of its predictions, calibrates a gate, starts a
     service, and sends it clean, noisy, rotated, new-class and unbalanced traffic. If Prometheus is installed, shows
     which alert fires after how many points, otherwise the drift evidence of the service itself. Then says what kind of
-    drift it was and what it cost in accuracy. Takes about a minute.
+    drift it was and what it cost in accuracy. The service then keeps running with a little traffic that drifts now and
+    then, until an interrupt (Ctrl-C). All of it before that takes about a minute.
 
     Parameters
     ----------
@@ -89,26 +94,52 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
         Directory for the files of the demo.
     seed
         Seed of the fit.
+    no_serve
+        Stop the service at the end, for scripts.
     """
+    # A script that runs the demo in the background can end it, and its service, by either signal.
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.default_int_handler)
     require("torch", "fit")
     require("matplotlib", "report")
     out.mkdir(parents=True, exist_ok=True)
-    bundle, unseen = _prepare(out, seed)
+    with compiling():
+        bundle, unseen = _prepare(out, seed)
     callers = _callers(unseen)
     data_dir = out / "data"
-    with _run_service({caller.model: bundle for caller in callers}, data_dir) as (target, url):
-        reason = why_unavailable()
-        if reason is None:
-            say(f"starting Prometheus with the rules of deploy/prometheus, {SPEED} times as fast")
-            with run_prometheus(out / "prometheus", {"demo": url}) as prometheus:
-                _replay(target, callers, _SECONDS)
-                _wait_for_points(target, callers)
-                time.sleep(_LAST_SCRAPE_SECONDS)
-                alerts, rates = prometheus.alerts(), prometheus.false_alarm_rates()
-        else:
-            _replay(target, callers, 0.0)
-            _wait_for_points(target, callers)
-            evidence = _read_evidence(url)
+    with run_service({caller.model: bundle for caller in callers}, data_dir) as service:
+        if service.explorer:
+            say(f"while the demo runs, its maps are on {service.explorer}")
+        _monitor(service, callers, bundle, out / "prometheus")
+        say(f"wrote {bundle}, {out / 'map.png'}, and every point to {data_dir / 'darksight.db'}")
+        if not no_serve:
+            _keep_serving(service, callers)
+    say(f"to look at the maps again, run: {command_line('serve', '--data-dir', str(data_dir))}")
+    say(f"to fit your own predictions, run: {command_line('fit', '--help')}")
+
+
+def _keep_serving(service: DemoService, callers: list[_Caller]) -> None:
+    """Serve the maps with a little traffic until an interrupt."""
+    say("the service keeps running, with two rows of traffic per second; press Ctrl-C to stop it")
+    if service.explorer:
+        say(f"open {service.explorer} to see the map")
+        open_browser(service.explorer)
+    traffic = {caller.kind: caller.probs for caller in callers if caller.kind in _TRICKLE}
+    send_traffic(service, callers[0].model, traffic)
+
+
+def _monitor(service: DemoService, callers: list[_Caller], bundle: Path, folder: Path) -> None:
+    """Send all traffic, under Prometheus if it can run, and print what was found."""
+    reason = why_unavailable()
+    if reason is None:
+        say(f"starting Prometheus with the rules of deploy/prometheus, {SPEED} times as fast")
+        with run_prometheus(folder, {"demo": service.url}) as prometheus:
+            _replay(service, callers, _SECONDS)
+            time.sleep(_LAST_SCRAPE_SECONDS)
+            alerts, rates = prometheus.alerts(), prometheus.false_alarm_rates()
+    else:
+        _replay(service, callers, 0.0)
+        evidence = _read_evidence(service.url)
     print()
     print_table(
         [(caller.kind, len(caller.answers), *caller.shares()) for caller in callers],
@@ -122,13 +153,8 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0) -> None:
     print(
         "\nA wrong prediction need not be unusual. The networks are confident about most sideways digits, so the gate"
         "\naccepts them, although few are right. Drift alerts show that the traffic changed; only reported outcomes"
-        "\nshow that predictions are wrong."
-    )
-    say(f"wrote {bundle}, {out / 'map.png'}, and every point to {data_dir / 'darksight.db'}")
-    command = "darksight" if shutil.which("darksight") else f"{shlex.quote(sys.executable)} -m darksight_service"
-    say(
-        f"to look at the map, run the command below and open http://127.0.0.1:8082\n\n    {command} serve --data-dir "
-        f"{shlex.quote(str(data_dir))}\n"
+        "\nshow that predictions are wrong.",
+        flush=True,
     )
 
 
@@ -181,46 +207,14 @@ def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
     return callers
 
 
-@contextlib.contextmanager
-def _run_service(models: Mapping[str, Path], data_dir: Path) -> Iterator[tuple[str, str]]:
-    """Run `darksight serve` as a process; yields the addresses of gRPC and of HTTP."""
-    shutil.rmtree(data_dir, ignore_errors=True)
-    data_dir.mkdir()
-    log = data_dir / "serve.log"
-    say(f"starting a service with an embedded database; its log is {log}")
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
-                *("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0"),
-                *(f"--model={name}={bundle}" for name, bundle in models.items()),
-            ],
-            stderr=file,
-        )
-    try:
-        found = None
-        while found is None:
-            if process.poll() is not None:
-                raise RefusedError(f"the service did not start; see {log}")
-            time.sleep(0.1)
-            text = log.read_text(encoding="utf-8")
-            found = re.search(r'gRPC (\S+), metrics and health on ([^\s,"]+)(?:, explorer on ([^\s"]+))?"', text)
-        if found[3]:
-            say(f"while the demo runs, its maps are on {found[3]}")
-        yield found[1], found[2]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
-def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
-    """Send the rows of all callers one by one, evenly over `seconds`, then report the labels."""
+def _replay(service: DemoService, callers: list[_Caller], seconds: float) -> None:
+    """Send the rows of all callers one by one, evenly over `seconds`; then report the labels and wait for the store."""
     for kind, description in _KINDS.items():
         say(f"{kind:<9} {description}")
     rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
     rows.sort(key=lambda entry: entry[0])
     start = time.monotonic()
-    with Client(target, timeout_seconds=_CALL_SECONDS, gate_timeout_seconds=_CALL_SECONDS) as client:
+    with service.client() as client:
         for at, caller, row in tqdm(rows, desc=f"{'six callers':<15}", unit=" calls", file=sys.stderr):
             # Shorter waits cost more than they are worth.
             if (early := start + at * seconds - time.monotonic()) > 0.002:
@@ -230,11 +224,7 @@ def _replay(target: str, callers: list[_Caller], seconds: float) -> None:
             if caller.labels is not None:
                 ids = [answer.prediction_id for answer in caller.answers]
                 client.report(caller.model, ids, caller.labels.tolist())
-
-
-def _wait_for_points(target: str, callers: list[_Caller]) -> None:
-    """Wait until every point is in the database, which is about a second behind."""
-    with Client(target, timeout_seconds=_CALL_SECONDS, gate_timeout_seconds=_CALL_SECONDS) as client:
+        # The database is about a second behind.
         for caller in callers:
             while sum(1 for _ in client.points(caller.model, page_size=1_000)) < len(caller.answers):
                 time.sleep(0.2)

@@ -32,9 +32,7 @@ def check_golden(folder: Path, schema: int) -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_golden_bundle_keeps_its_scores(schema: int) -> None:
     """The committed bundle of each schema loads and scores as it did when it was written."""
-    if not (GOLDEN / f"bundle_v{schema}.safetensors").exists():
-        pytest.skip("no golden bundle of this schema has been committed; see tests/golden/make.py")
-
+    assert (GOLDEN / f"bundle_v{schema}.safetensors").exists(), "run tests/golden/make.py and commit its files"
     check_golden(GOLDEN, schema)
 
 

@@ -21,7 +21,6 @@ from darksight_core.errors import ConfigError, PredictionsError
 from darksight_core.predictions import Predictions, defects, from_arrays, iter_predictions, read_predictions
 
 ROOT = Path(__file__).resolve().parents[4]
-DATA = ROOT.parent / "shared" / "data"
 NAMES = ("cat", "dog", "emu")
 FORMATS = ("npz", "npy", "csv", "parquet")
 GOOD = [[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.0, 0.0, 1.0], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]
@@ -938,26 +937,3 @@ def test_iteration_holds_one_chunk(tmp_path: Path) -> None:
 
     assert n_rows == 200_000
     assert peak < 2e6
-
-
-REAL_FILES = sorted(DATA.glob("*/*.npz")) if DATA.is_dir() else []
-
-
-@pytest.mark.skipif(not REAL_FILES, reason="the shared data are not here")
-def test_real_files_load() -> None:
-    """Every real predictions file loads as it is, and files of other things are refused as such."""
-    others = {"embedding", "images", "test_features"}
-
-    for path in REAL_FILES:
-        if path.stem in others:
-            with pytest.raises(defects.MissingDataError):
-                read_predictions(path)
-            continue
-        result = read_predictions(path, keep_logits=True)
-        with np.load(path) as arrays:
-            name = "logits" if "logits" in arrays else "probs"
-            expected = softmax(arrays[name]) if name == "logits" else arrays[name]
-            np.testing.assert_allclose(result.probs, expected, rtol=1e-5, atol=1e-30)
-            assert ("labels" in arrays) == (result.labels is not None)
-            assert result.labels is None or (result.labels == arrays["labels"]).all()
-            assert result.n_renormalised == 0

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.cli.demo import prometheus
+from darksight_service.cli.demo import prometheus, serving
 from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
 from darksight_service.cli.demo.prometheus import FALSE_ALARMS, RULES, Alert, first_alerts, speed_up, why_unavailable
+from darksight_service.cli.demo.serving import command_line, open_browser, send_traffic
 
 DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
 
@@ -93,3 +94,72 @@ def test_letters_are_counted_like_digits() -> None:
     assert (rows[:, :, [0, 7]] == 0.0).all()
     assert (rows[:, 0].sum(axis=1) > 0.0).mean() > 0.9
     assert len(np.unique(letters, axis=0)) > 45
+
+
+def test_commands_can_be_pasted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a checkout they start with ./dev run, from any directory; elsewhere with a program that exists."""
+    monkeypatch.setattr(serving.sys, "prefix", str(serving._ROOT / ".venv"))
+    monkeypatch.chdir(serving._ROOT)
+    assert command_line("serve", "--data-dir", "a b") == "./dev run serve --data-dir 'a b'"
+    monkeypatch.chdir(serving._ROOT / "docs")
+    assert command_line("fit") == "../dev run fit"
+
+    monkeypatch.setattr(serving.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(serving.sys, "executable", str(tmp_path / "python"))
+    assert command_line("fit") == f"{tmp_path / 'python'} -m darksight_service fit"
+    monkeypatch.setattr(serving.shutil, "which", lambda name: str(tmp_path / name))
+    assert command_line("fit") == "darksight fit"
+
+
+def test_a_browser_is_opened_on_a_desktop_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a terminal with a display, not over SSH, not in a script."""
+    opened: list[str] = []
+    monkeypatch.setattr(serving.webbrowser, "open", opened.append)
+    monkeypatch.setattr(serving.sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+
+    for terminal, display, remote in [(1, 0, 0), (0, 1, 0), (1, 1, 1), (1, 1, 0)]:
+        monkeypatch.setattr(serving.sys.stderr, "isatty", lambda terminal=terminal: bool(terminal), raising=False)
+        monkeypatch.setattr(serving.os, "environ", {"DISPLAY": ":0"} if display else {})
+        if remote:
+            serving.os.environ["SSH_CONNECTION"] = "somewhere"
+        open_browser(f"http://{terminal}{display}{remote}")
+
+    assert opened == ["http://110"]
+
+
+class Calls:
+    """A client and a service in one that stops the traffic, as Ctrl-C does, after some calls."""
+
+    process = None
+
+    def __init__(self, calls: int) -> None:
+        self.left, self.rows = calls, []
+
+    def client(self) -> Calls:
+        """Itself."""
+        return self
+
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def gate(self, model: str, row: np.ndarray) -> None:
+        """Remember a row."""
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self.rows.append(float(row[0]))
+
+
+def test_traffic_drifts_now_and_then_until_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean most of the time, then a minute of one of the other kinds in turn."""
+    monkeypatch.setattr(serving.time, "sleep", lambda seconds: None)
+    calls = Calls(2 * 480)
+    traffic = {kind: np.full((3, 2), value, dtype=np.float32) for value, kind in enumerate(("clean", "noisy", "torn"))}
+
+    send_traffic(calls, "digits", traffic)  # type: ignore[arg-type]  # all that is used of a service
+
+    assert calls.rows == [0.0] * 360 + [1.0] * 120 + [0.0] * 360 + [2.0] * 120

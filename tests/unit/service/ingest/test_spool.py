@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from darksight_core.errors import ConfigError
+from tests.support.tools import find_tool
 
 ROOT = Path(__file__).parents[4]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'service'}"}
@@ -81,12 +82,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    try:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip("mounting a file system needs root")
+    mount = find_tool("mount")
+    if subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted; run the tests as root")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
 

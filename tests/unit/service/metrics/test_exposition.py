@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,10 +19,10 @@ from scipy.stats import beta
 from darksight_core.drift import OutlierCounts, OutlierRateTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
+from tests.support.tools import needs
 from tests.unit.service.metrics.test_instance import EXPIRES_2027
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-PROMTOOL = shutil.which("promtool")
 VERSION = "ab" * 32
 KEY = {"model": "m", "version": "abababababab"}
 
@@ -104,14 +102,14 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
             assert set(sample.labels) - {"le"} == labels[name], sample.name
 
 
-@pytest.mark.skipif(not PROMTOOL and not os.environ.get("CI"), reason="promtool is not installed")
+@needs("promtool")
 def test_promtool_accepts_the_page(tmp_path: Path) -> None:
     """Names, types and help texts follow the conventions of Prometheus."""
     score(quiet(tmp_path), 100, outliers=10)
     rows = {"accepted_labelled": 1, "accepted_correct": 1, "rejected_labelled": 0, "rejected_correct": 0}
     StorageCounts(tmp_path).set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
 
-    done = subprocess.run([PROMTOOL or "promtool", "check", "metrics"], input=render(tmp_path)[0], capture_output=True)
+    done = subprocess.run(["promtool", "check", "metrics"], input=render(tmp_path)[0], capture_output=True)
 
     assert (done.returncode, done.stderr.decode()) == (0, "")
 

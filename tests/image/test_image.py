@@ -1,7 +1,7 @@
 """The container image: restricted as in production it is ready within 10 s, scores, and compiles nothing.
 
-`./dev image` builds the image and runs this file. It is started in a mount namespace of its own: root file system
-read-only, the user of the image, one CPU, 1 GiB.
+`./dev image` builds the image, sets IMAGE to its name and runs this file; `./dev test` does not. It is started in a
+mount namespace of its own: root file system read-only, the user of the image, one CPU, 1 GiB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from darksight_client import Client
 
 from tests.support.servers import Server, follow, wait_until
@@ -123,7 +122,6 @@ def started(image: str, folder: Path) -> Iterator[tuple[Server, Path, float]]:
             process.wait(60)
 
 
-@pytest.mark.skipif("IMAGE" not in os.environ, reason="IMAGE names no image; ./dev image builds one")
 def test_the_image_starts_restricted_and_compiles_nothing(tmp_path: Path) -> None:
     """It is ready within 10 s, scores as the bundle promises, stays within its memory and writes to its data only."""
     image = os.environ["IMAGE"]

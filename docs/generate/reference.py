@@ -1,0 +1,180 @@
+"""Pages of the reference, from the code that they describe."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Iterator, Sequence
+from unittest.mock import MagicMock
+
+import darksight_client
+from cyclopts import App
+from darksight_service.cli.app import COMMANDS, build_app
+from darksight_service.errors import STATUSES
+from darksight_service.explorer.api import drift, gate, map, models, points, regions, review
+from darksight_service.metrics.catalogue import METRICS
+from darksight_service.settings import Settings
+from rich.console import Console
+
+import darksight_core
+from darksight_core.errors import DarkSightError
+from docs.generate.markdown import join, table
+
+__all__ = ["command_line", "errors", "http", "metrics", "python", "settings"]
+
+_WIDTH = 100
+
+
+def _summary(thing: object) -> str:
+    """First paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+def command_line() -> str:
+    """Help of every command, as `--help` prints it."""
+    parts = [
+        "# Command line",
+        "Results go to stdout, as text or with `--json` as JSON; progress and logs go to stderr. The exit status is 0 "
+        "for success, 2 for bad usage or input, and 130 for an interrupt. `calibrate` ends with 3 if the labels do not "
+        "support the promise. In a checkout, `./dev run` stands for `darksight`.",
+    ]
+    for heading, commands in COMMANDS.items():
+        parts.append(f"## {heading}")
+        for name in commands:
+            app = build_app(name)
+            for command in _commands(app, (name,)):
+                parts.append(f"{'###' if len(command) == 1 else '####'} darksight {' '.join(command)}")
+                parts.append(f"```text\n{_help(app, command)}\n```")
+    return join(parts)
+
+
+def _commands(app: App, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """A command and those below it."""
+    yield path
+    _, chain, _ = app.parse_commands(path)
+    for name in chain[-1]:
+        if not name.startswith("-"):
+            yield from _commands(app, (*path, name))
+
+
+def _help(app: App, command: Sequence[str]) -> str:
+    text = io.StringIO()
+    app.help_print(list(command), console=Console(file=text, width=_WIDTH, color_system=None, legacy_windows=False))
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def settings() -> str:
+    """Every setting with its default."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, {}) else str(field.default)
+        shown = f"`{default.lower() if isinstance(field.default, bool) else default}`" if default else ""
+        rows.append((f"`{name}`", f"`DARKSIGHT_{name.upper()}`", shown, field.description))
+    return join(
+        [
+            "# Settings",
+            "Options of `darksight serve` override `DARKSIGHT_<NAME>` in the environment, which overrides a TOML file "
+            "(`--config` or `DARKSIGHT_CONFIG`), which overrides these defaults. An unknown name is an error. "
+            "`DARKSIGHT_<NAME>_FILE` names a file that holds the value; child processes get the name of the file and "
+            "not the value, and a new connection to PostgreSQL reads the file again. An empty variable counts as not "
+            "set. Variables that Kubernetes sets for services are ignored.",
+            table(("name in TOML", "variable", "default", "what it sets"), rows),
+        ]
+    )
+
+
+def metrics() -> str:
+    """Every metric."""
+    rows = [(f"`{each.name}`", each.kind, ", ".join(each.labels) or "-", each.help, each.why) for each in METRICS]
+    return join(
+        [
+            "# Metrics",
+            "`/metrics` on the HTTP port, in the text format of Prometheus or as OpenMetrics. All series exist with "
+            "value 0 before the first row. Counters are sums over all workers of a replica and survive restarts of "
+            "workers. The label `version` has the first 12 digits of the bundle's SHA-256. Classes beyond the first "
+            "100, and versions beyond the setting `max_models`, are counted as `_other`. In the OpenMetrics format, "
+            "outliers have an exemplar with the `prediction_id` of a recent outlier, cut to 64 characters: at most one "
+            "per second, none of a shadow version, and only under the outlier rule in force.",
+            table(("metric", "type", "labels", "what", "why"), rows),
+        ]
+    )
+
+
+def errors() -> str:
+    """Every error of core and service with its statuses, and every exception of the client."""
+    rows = []
+    for kind in _subclasses(DarkSightError):
+        grpc, status = next((STATUSES[each] for each in kind.__mro__ if each in STATUSES), ("INTERNAL", 500))
+        rows.append((f"`{kind.code}`", f"`{kind.__name__}`", grpc, status, _summary(kind)))
+    client = [
+        (f"`{name}`", _summary(kind))
+        for name, kind in sorted(vars(darksight_client).items())
+        if isinstance(kind, type) and issubclass(kind, darksight_client.DarkSightClientError)
+    ]
+    return join(
+        [
+            "# Errors",
+            "Every error has a stable `code` for programs, a message for people, and `details` with the same facts. "
+            "Commands print the message and end with status 2. The service answers with the gRPC or HTTP status; of an "
+            "internal error only a request id leaves the process.",
+            "## In Python, on the command line and from the service",
+            table(("code", "class", "gRPC", "HTTP", "meaning"), sorted(rows)),
+            "## Raised by the client",
+            table(("class", "meaning"), client),
+        ]
+    )
+
+
+def _subclasses(kind: type[DarkSightError]) -> Iterator[type[DarkSightError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def http() -> str:
+    """Pages of the service, and the API of the explorer."""
+    found = [
+        each for module in (models, map, regions, gate, drift, review, points) for each in module.endpoints(MagicMock())
+    ]
+    rows = [
+        (
+            each.method,
+            f"`{each.path}`",
+            f"`{each.scope}`",
+            ", ".join(f"`{name}`" for name in each.input.model_fields) or "-",
+        )
+        for each in found
+    ]
+    pages = [
+        ("`/metrics`", "metrics for Prometheus"),
+        ("`/v2/health/live`", "200 while the process runs"),
+        ("`/v2/health/ready`", "200 while every worker takes calls for every model, otherwise 503"),
+        ("`/`", "name, version, pages and the address of the explorer, as JSON"),
+    ]
+    return join(
+        [
+            "# HTTP",
+            "## Metrics and health",
+            "On `http_port` (8080), without authentication:",
+            table(("path", "answer"), pages),
+            "## The API of the explorer",
+            'On `explorer_port` (8082). With tokens, a caller logs in by `POST /api/login` with `{"token": ...}` and '
+            "uses the cookie that it gets; `POST` requests also need the header that the explorer's pages send. Inputs "
+            "are parameters of the URL (GET) or a JSON body (POST). The paths belong to the explorer and may change "
+            "with a release; programs should use gRPC.",
+            table(("method", "path", "scope", "input"), rows),
+        ]
+    )
+
+
+def python() -> str:
+    """Directives for mkdocstrings: the public names of core and client."""
+    parts = ["# Python API"]
+    for package in (darksight_core, darksight_client):
+        parts += [f"## {package.__name__}", _summary(package)]
+        for name in package.__all__:
+            thing = getattr(package, name)
+            if not name.startswith("__"):
+                place = f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else None
+                parts.append(f"::: {place or f'{package.__name__}.{name}'}\n    options:\n      heading_level: 3")
+    return join(parts)

@@ -1,0 +1,43 @@
+"""Programs that some tests need, and how to get one that is missing."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+__all__ = ["find_tool", "needs"]
+
+# The Debian package of each program; ./dev test installs them when it may.
+_PACKAGES = {
+    "chromium": "chromium",
+    "curl": "curl",
+    "kubectl": "kubernetes-client",
+    "mount": "mount",
+    "openssl": "openssl",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "systemd-analyze": "systemd",
+}
+_NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
+
+
+def _path(tool: str) -> str | None:
+    return next(filter(None, map(shutil.which, _NAMES.get(tool, (tool,)))), None)
+
+
+def _reason(tool: str) -> str:
+    return f"{tool} is not installed; on Debian: apt-get install {_PACKAGES[tool]}"
+
+
+def needs(tool: str) -> pytest.MarkDecorator:
+    """Mark of tests that are skipped without a program."""
+    return pytest.mark.skipif(_path(tool) is None, reason=_reason(tool))
+
+
+def find_tool(tool: str) -> str:
+    """Path of a program; without it the test is skipped."""
+    path = _path(tool)
+    if path is None:
+        pytest.skip(_reason(tool))
+    return path
