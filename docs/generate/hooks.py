@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "concepts/decisions.md": "DECISIONS.md",
-    "concepts/threats.md": "SECURITY.md",
+    "concepts/threat-model.md": "SECURITY.md",
     "how-to/deploy.md": "deploy/README.md",
     "how-to/examples.md": "examples/README.md",
     "how-to/runbook.md": "deploy/RUNBOOK.md",

@@ -96,6 +96,8 @@ def metrics() -> str:
             "outliers have an exemplar with the `prediction_id` of a recent outlier, cut to 64 characters: at most one "
             "per second, none of a shadow version, and only under the outlier rule in force.",
             table(("metric", "type", "labels", "what", "why"), rows),
+            "The page also has the standard `process_*` metrics (CPU time, memory, start time, open files), with the "
+            "label `process`: `supervisor`, `worker-0` and so on, `storage`, `explorer`.",
         ]
     )
 
@@ -155,7 +157,7 @@ def http() -> str:
         [
             "# HTTP",
             "## Metrics and health",
-            "On `http_port` (8080), without authentication:",
+            "On `http_port` (8080). With the setting `metrics_token`, `/metrics` needs a token of the scope `metrics`.",
             table(("path", "answer"), pages),
             "## The API of the explorer",
             'On `explorer_port` (8082). With tokens, a caller logs in by `POST /api/login` with `{"token": ...}` and '

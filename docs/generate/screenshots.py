@@ -25,7 +25,7 @@ PAGES = (
     ("review", "/review?model=digits", 1200, 0),
     ("points", "/points?model=digits-noisy", 1200, 760),
 )
-_TALLEST = "Math.max(...[...document.querySelectorAll('*')].map(element => element.scrollHeight))"
+_HEIGHT = "document.querySelector('main').scrollHeight + document.querySelector('main').offsetTop"
 
 
 def main(folder: Path) -> None:
@@ -54,7 +54,7 @@ def take(browser: Browser, name: str, address: str, width: int, height: int) -> 
     if name == "explorer":
         page.keyboard.press("n")
     if not height:
-        page.set_viewport_size({"width": width, "height": page.evaluate(_TALLEST)})
+        page.set_viewport_size({"width": width, "height": page.evaluate(_HEIGHT)})
     page.wait_for_timeout(1_000)
     page.screenshot(path=IMAGES / f"{name}.png")
     page.close()

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,14 @@ from tests.support.tools import find_tool
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "service/README.md", "deploy/README.md", "examples/README.md", "docs/**/*.md")
+    for pattern in ("*.md", "service/*.md", "deploy/README.md", "examples/*.md", "docs/**/*.md")
     for path in ROOT.glob(pattern)
 )
-BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.*) -->\n)?```(?P<language>.*)\n(?P<text>(?:.*\n)*?)```$", re.M)
+BLOCK = re.compile(
+    r"^(?P<indent> *)(?:<!-- not run: (?P<reason>.*) -->\n(?P=indent))?"
+    r"```(?P<language>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)```$",
+    re.M,
+)
 CLASSES = 10
 # Commands that talk to a service.
 REMOTE = ("evidence", "model", "policy", "region")
@@ -65,8 +70,8 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """All code blocks of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert text.count("\n```") == 2 * len(BLOCK.findall(text)), "a block is not closed, or indented"
-    return [Block(found["language"], found["text"], found["reason"]) for found in BLOCK.finditer(text)]
+    assert len(re.findall(r"^ *```", text, re.M)) == 2 * len(BLOCK.findall(text)), "a block is not closed"
+    return [Block(found["language"], dedent(found["text"]), found["reason"]) for found in BLOCK.finditer(text)]
 
 
 @dataclass(frozen=True, slots=True)

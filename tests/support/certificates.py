@@ -31,5 +31,5 @@ class Certificates:
 
     def _openssl(self, command: str, *arguments: str) -> None:
         keys = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes") if command == "req" else ()
-        openssl = find_tool("openssl")
-        subprocess.run([openssl, command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
+        program = find_tool("openssl")
+        subprocess.run([program, command, *keys, *arguments], cwd=self.folder, check=True, capture_output=True)
