@@ -52,8 +52,8 @@ METRICS = (
         "darksight_pvalue_bin_total",
         "counter",
         (*_VERSION, "bin"),
-        "Rows by p-value, in 20 bins of equal width, not cumulative.",
-        "p-values are uniform without drift, so PSI needs no reference and adds up across replicas.",
+        "Rows by p-value, in 20 bins of equal width, not cumulative; a bin is named by its upper end.",
+        "p-values are uniform without drift: each bin has 5 %, over any number of replicas.",
     ),
     Metric(
         "darksight_predicted_total",

@@ -26,7 +26,7 @@ from darksight_core.drift import OutlierCounts, OutlierRateTest
 from darksight_core.scored import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS
-from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, SECONDS_BUCKETS
+from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
 from darksight_service.metrics.processes import AUTH_FAILURES, DRIFT_KINDS, GRPC_CODES
@@ -212,8 +212,8 @@ def _add_model(page: _Page, merged: Snapshot) -> None:
         page.add("darksight_decisions_total", sections["decisions"][index], key | outcome, known)
         page.add("darksight_shadow_decisions_total", sections["shadow"][index], key | outcome)
     page.add("darksight_fail_open_total", sections["decisions"][_FAIL_OPEN], key)
-    for index, number in enumerate(sections["p_values"].tolist()):
-        page.add("darksight_pvalue_bin_total", number, key | {"bin": str(index)})
+    for index, number in enumerate(sections["p_values"].tolist(), 1):
+        page.add("darksight_pvalue_bin_total", number, key | {"bin": f"{index / P_VALUE_BINS:.2f}"})
     # The last counter is for the classes beyond the limit; a model within the limit has none.
     names = [*labels["class_names"]]
     names += [OTHER] if not names or labels["classes"] > len(names) else []

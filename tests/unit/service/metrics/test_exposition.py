@@ -58,7 +58,7 @@ def test_workers_add_up(tmp_path: Path, workers: int) -> None:
     expected = OutlierRateTest(calibration_rows=999, alpha=0.01, rank=10).evidence(OutlierCounts(500, 20))
     assert value(registry, "darksight_decisions_total", decision="reject", reason="outlier") == 20
     assert value(registry, "darksight_decisions_total", decision="accept", reason="none") == 480
-    assert value(registry, "darksight_pvalue_bin_total", bin="0") == 20
+    assert value(registry, "darksight_pvalue_bin_total", bin="0.05") == 20
     assert value(registry, "darksight_calibration_size") == 999
     assert value(registry, "darksight_score_seconds_count") == workers
     assert value(registry, "darksight_drift_evidence") == pytest.approx(expected.log_evidence, abs=1e-12)
