@@ -23,17 +23,20 @@ def _rate(name: str, selector: str = _M) -> str:
 
 def _share(counter: str, label: str, selector: str = _M) -> str:
     """Share of each value of a label among all rows of a counter."""
-    return f"sum by ({label}) ({_rate(counter, selector)}) / ignoring ({label}) group_left () (sum({_rate(counter)}) > 0)"
+    return (
+        f"sum by ({label}) ({_rate(counter, selector)}) / ignoring ({label}) group_left () (sum({_rate(counter)}) > 0)"
+    )
 
 
 _TODO = """
 | what changed | what to do |
 | --- | --- |
 | classes alone | Expected? Calibrate on recent rows. Otherwise ask who sends the class that grew. |
-| scores, or confidence | Compare with recent deployments of classifier and inputs; roll back the cause. Surer than usual is no good news: inputs that the classifier has never seen look like that. |
+| scores, or confidence | Compare with recent deployments of classifier and inputs; roll back the cause. |
 | accuracy is lower than certified | Raise the threshold, or reject the part of the map where errors are. |
 
-Each alert links to its runbook entry, and the panels to the points in the explorer. Label a random sample to know the accuracy.
+Surer than usual is no good news: inputs that the classifier has never seen look like that. Each alert links to its
+runbook entry, each panel to the points in the explorer.
 """
 
 PANELS = (
@@ -76,8 +79,8 @@ PANELS = (
     heat_map(
         "p-values: share of rows",
         _share("darksight_pvalue_bin_total", "bin"),
-        "Without drift each of the 20 bins has 5 %. Dark at the bottom: unusual rows. Dark at the top: surer than usual, "
-        "or a caller that repeats rows.",
+        "Without drift each of the 20 bins has 5 %. Dark at the bottom: unusual rows. Dark at the top: surer than "
+        "usual, or a caller that repeats rows.",
         legend="{{bin}}",
         highest=0.2,
         unit="percentunit",

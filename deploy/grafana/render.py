@@ -272,7 +272,9 @@ def _draw_heat_map(axes: Any, panel: Panel, lines: list[tuple[str, list[tuple[fl
         cells = np.diff(cells, axis=0, prepend=0.0)
     rows = np.flatnonzero(np.nansum(cells, axis=1) > 0.0)
     rows = np.arange(rows.min(), rows.max() + 1)
-    axes.pcolormesh(times, np.arange(len(rows)), cells[rows], cmap="Oranges", vmin=0.0, vmax=panel.options.color.max_val)
+    axes.pcolormesh(
+        times, np.arange(len(rows)), cells[rows], cmap="Oranges", vmin=0.0, vmax=panel.options.color.max_val
+    )
     shown = np.arange(0, len(rows), max(len(rows) // 8, 1))
     axes.set_yticks(shown, [lines[rows[i]][0] for i in shown], fontsize=7)
 
@@ -292,7 +294,9 @@ def _write_stat(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]
 
 
 def _write_table(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
-    texts = ["   ".join(f"{k}={v[:24]}" for k, v in labels.items()) for series in found.values() for labels, _ in series]
+    texts = [
+        "   ".join(f"{k}={v[:24]}" for k, v in labels.items()) for series in found.values() for labels, _ in series
+    ]
     axes.text(0.0, 0.9, "\n".join(texts), va="top", fontsize=8, family="monospace")
 
 

@@ -27,14 +27,8 @@ pytestmark = needs("prometheus")
 
 CLASSES, ALPHA = 3, 0.01
 QUIET_ROWS, BATCH = 20_000, 200
-OUTLIER_ALERTS = {"DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh"}
-DRIFT_ALERTS = {
-    *OUTLIER_ALERTS,
-    "DarkSightDrift",
-    "DarkSightOutlierBudgetFast",
-    "DarkSightOutlierBudgetSlow",
-    "DarkSightScoreDrift",
-}
+# DarkSightScoreDrift fires only where the evidence is late, as it may be on a busy machine.
+LATE = {"DarkSightScoreDrift"}
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SIDES = ("source", "target")
 # Generous, for a machine that does other things, too.
@@ -91,8 +85,8 @@ def send(clients: list[Client], traffic: Mapping[str, Maker], is_over: Callable[
 
 def counted(prometheus: Prometheus) -> dict[str, int]:
     """Rows by model that Prometheus knows of."""
-    found = prometheus.samples("model:darksight_drift_rows:sum")
-    return {series["metric"]["model"]: int(series["values"][-1][1]) for series in found}
+    found = prometheus.get("query", query="sum by (model) (darksight_pvalue_bin_total)")["result"]
+    return {series["metric"]["model"]: int(series["value"][1]) for series in found}
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +115,11 @@ def story(server: tuple[Server, Scorer], tmp_path_factory: pytest.TempPathFactor
 
             end = time.monotonic() + PATIENCE
             fired: set[tuple[str, str]] = set()
-            wanted = {("strange", name) for name in (*OUTLIER_ALERTS, "DarkSightDrift", "DarkSightScoreDrift")}
-            wanted |= {("easy", "DarkSightDrift"), ("easy", "DarkSightScoreDrift")}
+            wanted = {
+                ("strange", "DarkSightDrift"),
+                ("strange", "DarkSightOutlierRateHigh"),
+                ("easy", "DarkSightDrift"),
+            }
 
             def is_over(_: int) -> bool:
                 fired.update((alarm.model, alarm.name) for alarm in prometheus.alerts())
@@ -155,13 +152,13 @@ def test_two_workers_serve_and_every_rule_works(story: Story) -> None:
 
 
 def test_more_outliers_raise_the_alerts_on_outliers(story: Story) -> None:
-    """All alerts on drift fire for the model whose rows became strange, and none about the service."""
-    assert {*OUTLIER_ALERTS, "DarkSightDrift", "DarkSightScoreDrift"} <= story.of("strange") <= DRIFT_ALERTS
+    """Evidence and outlier rate fire for the model whose rows became strange, and nothing about the service."""
+    assert story.of("strange") - LATE == {"DarkSightDrift", "DarkSightOutlierRateHigh"}
 
 
 def test_rows_that_move_without_outliers_raise_no_alert_on_outliers(story: Story) -> None:
-    """Evidence and PSI see that the rarer rows are missing; a falling outlier rate wakes nobody."""
-    assert story.of("easy") == {"DarkSightDrift", "DarkSightScoreDrift"}
+    """Evidence sees that the rarer rows are missing; a falling outlier rate fires nothing."""
+    assert story.of("easy") - LATE == {"DarkSightDrift"}
 
 
 def notified(alerts: set[str]) -> set[str]:
@@ -179,7 +176,6 @@ def notified(alerts: set[str]) -> set[str]:
 
 def test_one_incident_is_one_page_with_the_right_name(story: Story) -> None:
     """Of all alerts that fired for a model that drifts, Alertmanager sends one."""
-    assert len(story.of("strange")) >= 4
     assert notified(story.of("strange")) == {"DarkSightDrift"}
     assert notified(story.of("easy")) == {"DarkSightDrift"}
 
@@ -190,10 +186,5 @@ def test_the_model_that_stays_quiet_has_no_alert_to_the_end(story: Story) -> Non
 
 
 def test_alerts_come_after_the_drift_began(story: Story) -> None:
-    """Every alert knew of more rows than the quiet ones, and the evidence on outliers came before PSI.
-
-    DarkSightDrift has no place in the order: it counts stored rows, and the drain may lag.
-    """
+    """Every alert knew of more rows than the quiet ones."""
     assert all(alarm.rows > QUIET_ROWS for alarm in story.final)
-    rows = {alarm.name: alarm.rows for alarm in story.final if alarm.model == "strange"}
-    assert rows["DarkSightOutlierRateChanged"] <= rows["DarkSightScoreDrift"]

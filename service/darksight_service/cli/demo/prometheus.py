@@ -113,7 +113,8 @@ class Prometheus:
 
     def alerts(self) -> list[Alert]:
         """Alerts that have fired since the start, in the order of their first time."""
-        return first_alerts(self.samples('ALERTS{alertstate="firing"}'), self.samples("model:darksight_drift_rows:sum"))
+        rows = self.get("query", query="sum by (model) (darksight_pvalue_bin_total)[1h:1s]")["result"]
+        return first_alerts(self.samples('ALERTS{alertstate="firing"}'), rows)
 
     def false_alarm_rates(self) -> dict[str, str]:
         """How often each alert fires without a cause, by name."""
