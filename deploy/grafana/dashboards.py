@@ -1,7 +1,7 @@
 """The two dashboards as code: python -m deploy.grafana.dashboards writes dashboards/*.json.
 
-They are built with grafana-foundation-sdk for the version of Grafana in compose.yaml. Panels use the recording rules
-where there is one, so that a panel agrees with the alerts.
+They are built with grafana-foundation-sdk. Panels use the recording rules where there is one, so that a panel agrees
+with the alerts.
 """
 
 from __future__ import annotations

@@ -78,7 +78,6 @@ class Side:
         self.counts = {
             "decisions": self.values("sum by (model, decision, reason) (darksight_decisions_total)", *_DECIDED),
             "bins": self.values("sum by (model, bin) (darksight_pvalue_bin_total)", "model", "bin"),
-            "tested": self.values("sum by (model) (darksight_drift_tested_rows)", "model"),
         }
 
 
