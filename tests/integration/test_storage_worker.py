@@ -17,7 +17,7 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.files import read
 from darksight_service.metrics.processes import StorageCounts
-from darksight_service.processes import storage_worker
+from darksight_service.processes import live_figures, storage_worker
 from darksight_service.processes.storage_worker import StorageWorker
 from darksight_service.settings import Settings
 from darksight_service.store.audit import Change
@@ -146,13 +146,13 @@ def test_rows_are_stored_without_state_and_bundle(tmp_path: Path, monkeypatch: p
     state_file, attempts = StateFile(tmp_path / "registry.json"), []
     deploy = Change("deploy", "digits", {"version": VERSION, "path": "missing.safetensors", "activate": True})
     state_file.update(partial(apply_change, change=deploy))
-    read_version = storage_worker.read_version
+    read_version = live_figures.read_version
 
     def count(*arguments: Any, **options: Any) -> Any:
         attempts.append(1)
         return read_version(*arguments, **options)
 
-    monkeypatch.setattr(storage_worker, "read_version", count)
+    monkeypatch.setattr(live_figures, "read_version", count)
     with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts):
         if broken == "state file":
             state_file.path.write_text("{")

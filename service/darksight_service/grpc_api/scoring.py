@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_core.runtime.result_block import place
+from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.status import abort_code, status_of
@@ -72,6 +73,8 @@ class Scoring:
         Returns the store, which is opened when it is first needed.
     counts
         Counters of the process.
+    accuracy
+        Accuracy of the models, for the answer to outcomes.
     waits_for_disk
         Whether a reply waits for fsync.
     """
@@ -82,6 +85,7 @@ class Scoring:
         bulk: BulkPool,
         store: Callable[[], Store],
         counts: ProcessCounts,
+        accuracy: AccuracyFile,
         *,
         waits_for_disk: bool = False,
     ) -> None:
@@ -89,6 +93,7 @@ class Scoring:
         self._bulk = bulk
         self._store = store
         self._counts = counts
+        self._accuracy = accuracy
         self._waits_for_disk = waits_for_disk
 
     def score(self, call: ScoreCall, context: grpc.ServicerContext) -> bytes:
@@ -133,7 +138,11 @@ class Scoring:
             ],
         )
         self._counts.report_outcomes(recorded)
-        return monitor_pb2.ReportOutcomesResponse(recorded=recorded).SerializeToString()
+        response = monitor_pb2.ReportOutcomesResponse(recorded=recorded)
+        figures = self._accuracy.read().get(request.model)
+        if figures is not None:
+            response.accuracy.CopyFrom(_accuracy(figures))
+        return response.SerializeToString()
 
     def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListPoints."""
@@ -279,6 +288,26 @@ def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
     if outcome.WhichOneof("truth") is None:
         raise RequestError(f"outcomes[{row}]: has neither label nor label_name", field="outcomes", row=row)
     return outcome.label
+
+
+def _accuracy(figures: dict[str, Any]) -> monitor_pb2.AccuracyReport:
+    """The report of figures as `AccuracyFile` has them; without rows there is no estimate, and it is not withheld."""
+    audit, estimate = figures["audit"], figures.get("accuracy", {})
+    verdict = f"CERTIFICATE_VERDICT_{audit['verdict'].upper()}"
+    return monitor_pb2.AccuracyReport(
+        version=figures["version"],
+        estimate=_range(estimate.get("estimate"), estimate),
+        withheld=estimate.get("withheld") or "",
+        audited=_range(audit["accuracy"], audit),
+        audit_labels=audit["labels"],
+        audit_labels_needed=audit["labels_needed"],
+        certificate=monitor_pb2.CertificateVerdict.Value(verdict),
+        certificate_log_evidence=audit["log_evidence"],
+    )
+
+
+def _range(value: float | None, ends: dict[str, Any]) -> monitor_pb2.AccuracyRange | None:
+    return None if value is None else monitor_pb2.AccuracyRange(value=value, low=ends["low"], high=ends["high"])
 
 
 def _point(row: dict[str, Any]) -> monitor_pb2.Point:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
+from darksight_core.drift.audit import AuditedRows
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
@@ -25,11 +26,11 @@ from darksight_service.store.engine import Timeouts, make_engine, operator_write
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
-from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
+from darksight_service.store.read import audited_rows, map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 from darksight_service.store.tables import outcome, outcome_point, point
 from darksight_service.store.write import audit_trail
-from darksight_service.store.write.drift_state import DriftFollower, reset_evidence
+from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
@@ -213,6 +214,15 @@ class Store:
         """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
         follower = self._inserter.follower
         return None if follower is None else follower.state(self._engine, model, version)
+
+    def drift_states(self, model: str, version: str, test: DriftTest) -> list[DriftState]:
+        """Drift evidence of a bundle, of each replica that has stored rows of it."""
+        return read_states(self._engine, model, version, test)
+
+    def audited_rows(self, model: str, version: str, *, start_ms: int) -> AuditedRows:
+        """Accepted rows of a bundle by day, and those with a label, of the last 30 days since a time."""
+        bundles = self._names.known(model, version)
+        return audited_rows.audited_rows(self._engine, bundles, start_ms=start_ms, now_ms=self._clock())
 
     def forget_drift(self, model: str, version: str) -> None:
         """Read the drift evidence of a bundle from the database again."""

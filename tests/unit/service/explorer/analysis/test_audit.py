@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from darksight_service.explorer.analysis.audit import audit_numbers, audited_accuracy, draw_audit
+from darksight_service.explorer.analysis.audit import audited_accuracy, draw_audit
 from darksight_service.store.ids import make_batch_id
 
+from darksight_core.drift.urn import audit_numbers
 from tests.support.point_tables import make_table
 
 _REPEATS = 150
