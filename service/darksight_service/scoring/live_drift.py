@@ -58,16 +58,14 @@ def live_drift(
         return None
     evidence = mean_log_evidence(states)
     alarms = {kind for kind, value in evidence.items() if value >= test.threshold}
-    wanted = _LEAST_ROWS
+    wanted = _MOST_ROWS
     if alarms:
-        since = [
-            state.rows - each.since_row + 1
-            for state in states
-            for kind, each in state.kinds.items()
-            if kind in alarms and each.log_evidence >= test.threshold
+        # Of each replica the rows since its change, by the kind with the most evidence.
+        strongest = [
+            max((state.kinds[kind] for kind in alarms), key=lambda each: each.log_evidence) for state in states
         ]
-        wanted = min(max(sum(since), _LEAST_ROWS), _MOST_ROWS)
-    points = store.newest_points(PointFilter(model, version), limit=wanted if alarms else _MOST_ROWS)
+        wanted = min(max(sum(each.rows - each.since_row + 1 for each in strongest), _LEAST_ROWS), _MOST_ROWS)
+    points = store.newest_points(PointFilter(model, version), limit=wanted)
     classes = bundle.embedder.n_inputs
     points = points.take(np.isfinite(points.outlier_score) & (points.predicted >= 0) & (points.predicted < classes))
     if not len(points):
