@@ -1,7 +1,7 @@
 // The drift page, first card: what kind of drift it is now, what it costs in accuracy, and whether the certificate holds.
 
 import { chance, count, fixed, percent, stat, table, when } from "./figures.js";
-import { element } from "./notice.js";
+import { element, showEmpty } from "./notice.js";
 
 const at = (id) => document.getElementById(id);
 const MAX_CLASSES = 25;
@@ -60,18 +60,21 @@ function showShares(drift) {
   at("shares").parentElement.hidden = false;
 }
 
-function showPlaces(regions) {
-  if (!regions) return;
+function showPlaces(regions, map) {
+  at("places").parentElement.hidden = false;
+  if (!regions) {
+    showEmpty(at("places"), "This version has no regions", element("span", {}, "Draw one on the ", element("a", { href: map }, "map"), " to follow its share of the rows."));
+    return;
+  }
   const rows = regions.cells.slice(0, MAX_CLASSES).map((cell) => ({
     mark: cell.is_moved ? "moved" : null,
     cells: [cell.name, percent(cell.share_before), percent(cell.share_now), chance(cell.p_value)],
   }));
   at("places").replaceChildren(table(["region", "reference", "now", "p"], rows, { numbers: [1, 2, 3] }), element("p", { class: "hint" }, "Marked regions changed at the 1% level, corrected for the number of regions (Holm)."));
-  at("places").parentElement.hidden = false;
 }
 
-/** Show the answer of /api/drift/now; `review` is the address of the review page. */
-export function showNow(found, review) {
+/** Show the answer of /api/drift/now; `query` names the model for links to other pages. */
+export function showNow(found, query) {
   const { drift, audit } = found;
   const verdict = at("verdict");
   if (drift) {
@@ -81,10 +84,10 @@ export function showNow(found, review) {
     const kinds = Object.entries(drift.evidence).map(([kind, value]) => stat(fixed(value, 1), `evidence, ${KINDS[kind]}`, `alarm at ${fixed(drift.threshold, 1)}`));
     at("now").replaceChildren(...kinds, ...accuracyStats(drift.accuracy, audit));
     showShares(drift);
-    showPlaces(drift.regions);
+    showPlaces(drift.regions, `/map?${query}`);
   } else {
     verdict.replaceChildren("No rows are tested for drift yet.");
     at("now").replaceChildren(...accuracyStats(null, audit));
   }
-  at("now-hint").replaceChildren(...hint(found, review));
+  at("now-hint").replaceChildren(...hint(found, `/review?${query}`));
 }

@@ -141,7 +141,7 @@ at("span").addEventListener("change", () => {
   location.reload();
 });
 openControls();
-await page.guard(async () => showNow(await getJson("/api/drift/now", asked), `/review?model=${encodeURIComponent(page.model)}`));
+await page.guard(async () => showNow(await getJson("/api/drift/now", asked), new URLSearchParams({ model: page.model })));
 await page.guard(async () => {
   const found = await getJson("/api/drift", { ...asked, ...(state.since || state.span !== "latest" ? spanOf(state) : {}) });
   setWindows(found);
