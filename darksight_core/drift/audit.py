@@ -5,8 +5,8 @@ id, uniform in [0, 1) and independent of everything else, and has them labelled 
 
     row i is drawn at rate r  iff  u_i / g_i < r,      with the odds  o_i = min(1, r g_i)
 
-g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, else 1. How many rows will get labels
-is not known in advance, so every rate 1, 1/2, ..., 1/4096 is tested.
+g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, and inside of regions, else 1. How
+many rows will get labels is not known in advance, so every rate 1, 1/2, ..., 1/4096 is tested.
 
 With Z_i = 1 for a wrong row and ε the error that the certificate allows, the bets with a stake λ have the capital
 
@@ -141,9 +141,9 @@ def report_audit(rows: AuditedRows, promised: float | None) -> AuditReport:
     return AuditReport(accuracy, promised, evidence, max(labels_to_settle(right, labelled, promised), 1), "open")
 
 
-def audit_gains(p_values: Floats) -> Floats:
-    """g of rows with these p-values (n,): 4 up to a p-value of 1/4, else 1."""
-    return np.where(p_values <= _UNUSUAL, _GAIN, 1.0)
+def audit_gains(p_values: Floats, is_inside: NDArray[np.bool_]) -> Floats:
+    """g of rows: 4 up to a p-value (n,) of 1/4 and inside of regions (n,), else 1."""
+    return np.where((p_values <= _UNUSUAL) | is_inside, _GAIN, 1.0)
 
 
 def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:

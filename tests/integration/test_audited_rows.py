@@ -9,9 +9,11 @@ from darksight_service.store.store import Store
 
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
+from darksight_core.map.regions import Region
 from tests.support.points import VERSION, make_outcomes, make_points
 
 NOW_MS = 1_800_000_000_000
+REGIONS = [Region("right half", np.array([[0.0, -9.0], [9.0, -9.0], [9.0, 9.0], [0.0, 9.0]]))]
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def rows(store: Store) -> AuditedRows:
             [points, make_outcomes({names[k]: int(labels[k]) for k in range(0, 40, 2) if points.predicted[k] >= 0})]
         )
     store.insert([make_points(40, ms=NOW_MS, seed=7, is_shadow=True)])
-    return store.audited_rows("digits", VERSION, start_ms=NOW_MS - 3 * DAY_MS)
+    return store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 3 * DAY_MS)
 
 
 def test_accepted_rows_are_counted_by_day_with_the_labels_that_they_have(rows: AuditedRows) -> None:
@@ -40,13 +42,13 @@ def test_accepted_rows_are_counted_by_day_with_the_labels_that_they_have(rows: A
         known = points.accepted & (np.arange(40) % 2 == 0)
         found = rows.day == 2 + number
         assert sorted(rows.is_wrong[found]) == sorted((np.arange(40) % 4 == 2)[known])
-        assert sorted(rows.gains[found]) == sorted(audit_gains(points.p_value[known]))
+        assert sorted(rows.gains[found]) == sorted(audit_gains(points.p_value[known], points.points[known, 0] >= 0.0))
 
 
 def test_rows_before_the_start_do_not_count(store: Store, rows: AuditedRows) -> None:
     """Days are numbered from the start, and at most the last 30 are read."""
-    late = store.audited_rows("digits", VERSION, start_ms=NOW_MS - 60_000)
-    old = store.audited_rows("digits", VERSION, start_ms=NOW_MS - 100 * DAY_MS)
+    late = store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 60_000)
+    old = store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 100 * DAY_MS)
 
     assert late.accepted.tolist() == rows.accepted[-1:].tolist()
     assert len(late.day) == (rows.day == 3).sum()

@@ -335,7 +335,7 @@ def test_evidence_starts_anew_with_another_level_alone(explored: Explored) -> No
     assert set(other["over_time"]["evidence"]) == {None}
 
 
-@pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit"])
+@pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit", "certificate"])
 def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) -> None:
     """Each with its classes from the most probable down."""
     found = explored.get("review", stream=stream, rate=0.5)
@@ -345,6 +345,10 @@ def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) ->
     for item in found["items"]:
         assert item["probs"] == sorted(item["probs"], reverse=True)
         assert item["classes"][0] == item["predicted"]
+        if stream == "certificate":
+            assert item["decision"] == "ACCEPT"
+            assert item["odds"] in (0.5, 1.0)
+    assert found["certificate"]["labels_needed"] > 100
 
 
 def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None:

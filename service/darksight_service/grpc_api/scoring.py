@@ -293,7 +293,6 @@ def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
 def _accuracy(figures: dict[str, Any]) -> monitor_pb2.AccuracyReport:
     """The report of figures as `AccuracyFile` has them; without rows there is no estimate, and it is not withheld."""
     audit, estimate = figures["audit"], figures.get("accuracy", {})
-    verdict = f"CERTIFICATE_VERDICT_{audit['verdict'].upper()}"
     return monitor_pb2.AccuracyReport(
         version=figures["version"],
         estimate=_range(estimate.get("estimate"), estimate),
@@ -301,7 +300,7 @@ def _accuracy(figures: dict[str, Any]) -> monitor_pb2.AccuracyReport:
         audited=_range(audit["accuracy"], audit),
         audit_labels=audit["labels"],
         audit_labels_needed=audit["labels_needed"],
-        certificate=monitor_pb2.CertificateVerdict.Value(verdict),
+        certificate=f"CERTIFICATE_VERDICT_{audit['verdict'].upper()}",
         certificate_log_evidence=audit["log_evidence"],
     )
 

@@ -89,5 +89,5 @@ export function showNow(found, query) {
     verdict.replaceChildren("No rows are tested for drift yet.");
     at("now").replaceChildren(...accuracyStats(null, audit));
   }
-  at("now-hint").replaceChildren(...hint(found, `/review?${query}`));
+  at("now-hint").replaceChildren(...hint(found, `/review?${query}&stream=certificate`));
 }

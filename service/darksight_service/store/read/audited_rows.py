@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sqlalchemy import Engine, func, select
 
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
+from darksight_core.map.regions import Region, inside_any
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import DAY_MS, MINUTE_MS
 from darksight_service.store.read.point_table import read_table, sql_columns
@@ -18,10 +21,12 @@ __all__ = ["audited_rows"]
 
 _DAYS = 30
 _MOST_LABELS = 100_000
-_COLUMNS = ("id", "bundle_id", "predicted", "p_value", "label")
+_COLUMNS = ("id", "bundle_id", "predicted", "p_value", "x", "y", "label")
 
 
-def audited_rows(engine: Engine, bundles: dict[int, str], *, start_ms: int, now_ms: int) -> AuditedRows:
+def audited_rows(
+    engine: Engine, bundles: dict[int, str], regions: Sequence[Region], *, start_ms: int, now_ms: int
+) -> AuditedRows:
     """The rows of the last 30 days.
 
     Parameters
@@ -30,6 +35,8 @@ def audited_rows(engine: Engine, bundles: dict[int, str], *, start_ms: int, now_
         Of the database.
     bundles
         Versions by their numbers in the database.
+    regions
+        Parts of the map whose rows are drawn more often.
     start_ms, now_ms
         When the evidence started, and the present time, in Unix milliseconds.
     """
@@ -59,6 +66,6 @@ def audited_rows(engine: Engine, bundles: dict[int, str], *, start_ms: int, now_
         accepted=accepted,
         day=table.received_ms // DAY_MS - first,
         numbers=audit_numbers(table.ids),
-        gains=audit_gains(table.p_value),
+        gains=audit_gains(table.p_value, inside_any(regions, table.points)),
         is_wrong=table.errors,
     )

@@ -37,7 +37,8 @@ def audited(
     p_values = rng.random(len(day))
     rate = np.array(errors)[day]
     odds = np.where(p_values <= 0.25, concentration * rate / 0.25, (1.0 - concentration) * rate / 0.75)
-    is_wrong, numbers, gains = rng.random(len(day)) < odds, rng.random(len(day)), audit_gains(p_values)
+    gains = audit_gains(p_values, np.zeros(len(day), dtype=bool))
+    is_wrong, numbers = rng.random(len(day)) < odds, rng.random(len(day))
     known = is_wrong if labels_errors_alone else numbers / gains < depth
     accepted = np.full(len(errors), rows)
     return AuditedRows(0, accepted, day[known], numbers[known], gains[known], is_wrong[known])
