@@ -166,7 +166,7 @@ def _drift_test(bundle: Bundle) -> DriftTest | None:
 
 
 def _now(sources: Sources, active: ActiveModel, drift: LiveDrift) -> dict[str, Any]:
-    clouds: dict[str, Floats] = {"before": active.bundle.reference.points, "now": drift.points.points}
+    clouds = {"before": active.bundle.reference.points.astype(np.float64), "now": drift.points.points}
     return {
         "rows": drift.rows,
         "evidence": drift.evidence,
