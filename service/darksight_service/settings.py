@@ -118,6 +118,12 @@ class Settings(BaseSettings):
         64, ge=1, description="calls that a worker runs or queues; further calls are refused"
     )
     max_streams: int = Field(16, ge=1, description="open ScoreStream calls per worker; further calls are refused")
+    stream_idle_seconds: float = Field(
+        300.0, ge=0, description="time between two requests after which a ScoreStream call is ended; 0 for never"
+    )
+    max_connections: int = Field(
+        4096, ge=1, description="gRPC connections of a worker; fewer if the limit of open files is lower"
+    )
     max_connection_streams: int = Field(256, ge=1, description="concurrent calls per connection")
     connection_seconds: float = Field(
         300.0,

@@ -24,6 +24,7 @@ from darksight_service.logging import switch_debug
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
+from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.settings import Settings
 
 __all__ = ["Supervisor"]
@@ -53,6 +54,7 @@ class Supervisor:
     """
 
     def __init__(self, settings: Settings) -> None:
+        raise_descriptor_limit()
         # Bound but not listening, it reserves the port that the workers share.
         self._grpc_socket = _reserve_grpc_port(settings)
         # A worker is pinned to one core, so it cannot count the cores itself.

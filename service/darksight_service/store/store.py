@@ -316,12 +316,20 @@ class Store:
         return map_points.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
 
     def newest_inside(
-        self, model: str, version: str, region: Region, *, since_ms: int, until_ms: int, limit: int
+        self,
+        model: str,
+        version: str,
+        region: Region,
+        *,
+        since_ms: int,
+        until_ms: int,
+        limit: int,
+        seconds: float = math.inf,
     ) -> region_points.RegionPoints:
-        """The points inside a region among the newest points of a version."""
+        """The points inside a region among the newest points of a version: `limit`, or as many as the time allows."""
         bundles = self._names.known(model, version)
         wanted = PointFilter(model, version, since_ms, until_ms)
-        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit)
+        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit, seconds=seconds)
 
     def evaluate_policy(
         self, model: str, version: str | None, gate: Gate, *, since_ms: int, until_ms: int
