@@ -103,7 +103,7 @@ class HealthServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread; one too many ends the oldest, so that nobody keeps probes out."""
         if len(self._open) >= _MAX_CONNECTIONS:
-            oldest = list(self._open)[0]
+            oldest = next(iter(list(self._open)))
             self._open.pop(oldest, None)
             # Its thread may have closed it.
             with suppress(OSError):
