@@ -177,6 +177,7 @@ class Scoring:
     def _reply(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> ScoreReply:
         values = read_values(request)
         ids = request.prediction_ids
+        # An empty field is not converted, which would take longer than to look.
         if ids:
             _check_count(ids, values.shape[0], "prediction_ids")
         score = partial(
@@ -185,7 +186,7 @@ class Scoring:
             request.version,
             values,
             logits=request.is_logits,
-            prediction_ids=tuple(ids),
+            prediction_ids=tuple(ids) if ids else (),
             event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
             partial_ok=request.partial_ok,
             batch_id=request.batch_id,
