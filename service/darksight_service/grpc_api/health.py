@@ -77,7 +77,7 @@ class Health:
 
 
 def _response(status: int) -> bytes:
-    data: bytes = _Response(status=status).SerializeToString()  # type: ignore[arg-type]  # an enum is an int
+    data: bytes = _Response(status=status).SerializeToString()
     return data
 
 

@@ -106,7 +106,7 @@ class MethodTable:
 
     def health(self, health: Health) -> dict[str, Method]:
         """The standard health service."""
-        watch = grpc.unary_stream_rpc_method_handler(self._apart(health.watch, self.watches))
+        watch: Handler = grpc.unary_stream_rpc_method_handler(self._apart(health.watch, self.watches))
         return {
             f"/{HEALTH}/Check": self._open_call(health.check),
             f"/{HEALTH}/Watch": Method(OPEN, watch, self.watches),
@@ -116,12 +116,13 @@ class MethodTable:
         """The standard reflection service, in both of its versions."""
         _describe_reflection()
         servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, *REFLECTIONS))
-        handler = grpc.stream_stream_rpc_method_handler(
-            in_pool(servicer.ServerReflectionInfo, self.streams),
+        method = self._stream(
+            "read",
+            servicer.ServerReflectionInfo,
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
-        return {f"/{name}/ServerReflectionInfo": Method("read", handler, self.streams) for name in REFLECTIONS}
+        return {f"/{name}/ServerReflectionInfo": method for name in REFLECTIONS}
 
     def _unary(
         self,
@@ -185,8 +186,16 @@ class MethodTable:
 
         return call
 
-    def _stream(self, scope: str, behaviour: Callable[..., Iterator[bytes]]) -> Method:
-        def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _stream(
+        self,
+        scope: str,
+        behaviour: Callable[..., Iterator[Any]],
+        read: Callable[[bytes], Any] | None = None,
+        write: Callable[[Any], bytes] | None = None,
+    ) -> Method:
+        """A stream, which counts among those of its caller and is ended if the caller sends nothing for too long."""
+
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             self.counts.start_call()
             code = 0
             try:
@@ -199,7 +208,8 @@ class MethodTable:
             finally:
                 self.counts.end_call(code)
 
-        return Method(scope, grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams)), self.streams)
+        handler: Handler = grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams), read, write)
+        return Method(scope, handler, self.streams)
 
 
 def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> Callable[..., Any]:

@@ -142,7 +142,7 @@ class CallPool(futures.Executor):
 
     def __init__(self, threads: int, limit: int, name: str, bulk: BulkPool) -> None:
         self.limit = limit
-        self.silence = SilenceLimit(_MESSAGE_SECONDS, limit)
+        self.silence = SilenceLimit(_MESSAGE_SECONDS, 2 * limit)
         self._bulk = bulk
         self._max_waiting = max(limit - threads, 1)
         self.reads_early = supports_early_read()
@@ -227,8 +227,8 @@ class CallPool(futures.Executor):
             return ended
 
         silence.begin(event.call)
-        # Not for a stream of responses, such as a health watch, which can be open for days.
-        if respond is _server._unary_response_in_pool:
+        # A call in a pool of its own does not keep these threads busy, and a stream of responses can be open for days.
+        if pool is None and respond is _server._unary_response_in_pool:
             self._in_flight += 1
             state.callbacks.append(self._end_call)
         event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), on_received)

@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and without types
 
 __all__ = ["SilenceLimit", "start_ending"]
+
+T = TypeVar("T")
 
 _TICK_SECONDS = 0.5
 
@@ -47,7 +49,7 @@ class SilenceLimit:
         """Its message has arrived, or it has ended."""
         self._due.pop(call, None)
 
-    def guard(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def guard(self, requests: Iterator[T], context: grpc.ServicerContext) -> Iterator[T]:
         """The requests of a stream, which is ended if there is none for too long."""
         call = context._rpc_event.call  # type: ignore[attr-defined]  # the public `cancel` takes no status
         try:
