@@ -25,7 +25,7 @@ from tests.support.servers import Server, running_server, wait_until
 MONITOR, ADMIN, INFER = "/darksight.v1.MonitorService", "/darksight.v1.AdminService", "/inference.GRPCInferenceService"
 MB = 1 << 20
 MANY = 2_000_000
-IDLE_SECONDS = 4.0
+IDLE_SECONDS = 8.0
 Tokens = dict[str, str]
 
 
@@ -125,7 +125,7 @@ def test_many_small_values_are_refused_before_they_become_objects(
         channel.unary_unary(path)(data, timeout=60, metadata=header(tokens, token))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 10.0
     assert highest_memory(peak) - before < 200 * MB
 
 
@@ -147,11 +147,11 @@ def test_idle_streams_of_one_token_leave_room_for_others_and_end(
 
     call = channel.stream_stream(f"{MONITOR}/ScoreStream")
     silent = [call(nothing(), metadata=header(tokens, "gateway"), timeout=60) for _ in range(16)]
-    wait_until(lambda: sum(not stream.is_active() for stream in silent) == 8, seconds=3, what="refusals")
+    wait_until(lambda: sum(not stream.is_active() for stream in silent) == 8, seconds=6, what="refusals")
     refused = {stream.code() for stream in silent if not stream.is_active()}
 
     assert len(list(connect("other").stream("digits", [make_probs(1, K)] * 3))) == 3
-    wait_until(lambda: not any(stream.is_active() for stream in silent), seconds=20, what="the end of all")
+    wait_until(lambda: not any(stream.is_active() for stream in silent), seconds=40, what="the end of all")
     is_over.set()
     assert refused == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert {stream.code() for stream in silent} - refused == {grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -182,8 +182,8 @@ def test_regions_of_many_corners_slow_scoring_by_a_second_at_most(connect: Calla
     for name in names:
         operator.remove_region("digits", name)
 
-    assert seconds < 10.0
-    assert preview_seconds < 10.0
+    assert seconds < 30.0
+    assert preview_seconds < 30.0
 
 
 @pytest.mark.parametrize("author", ["a" * (4 * MB - 1000), "a" * 101, "a\0b"])

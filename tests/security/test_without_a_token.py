@@ -87,7 +87,7 @@ def test_calls_without_a_message_keep_nobody_out_and_end(
         assert all(is_scored(client) for _ in range(20))
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
         # The oldest were ended at once, for the newest.
-        assert caller.wait_for_ends(100, seconds=15.0) == 100
+        assert caller.wait_for_ends(100, seconds=60.0) == 100
 
 
 def test_a_watch_of_a_name_that_nobody_knows_leaves_nothing_behind(
@@ -202,7 +202,7 @@ def test_the_explorer_ends_half_sent_requests_and_answers_meanwhile(server: Serv
         with suppress(ConnectionResetError):
             assert connection.recv(4096) == b""
         connection.close()
-    assert time.monotonic() - started < 15.0
+    assert time.monotonic() - started < 60.0
 
 
 def test_the_log_of_the_explorer_does_not_grow_with_bad_requests(server: Server) -> None:
