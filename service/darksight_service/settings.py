@@ -7,7 +7,6 @@ every pod, for services whose name starts with `darksight`; these are ignored.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -26,6 +25,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from darksight_core.errors import did_you_mean
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
@@ -342,8 +342,7 @@ def _origin(name: str, given: dict[str, object], file: Path | None) -> str:
 
 
 def _unknown(origin: str, name: str) -> SettingsError:
-    close = difflib.get_close_matches(name, Settings.model_fields, n=1)
-    hint = f"did you mean {close[0]}?" if close else "the documentation lists all settings"
+    hint = did_you_mean(name, Settings.model_fields, "the documentation lists all settings")
     return SettingsError(f"{origin} is not a setting; {hint}", name=name)
 
 

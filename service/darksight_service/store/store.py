@@ -23,12 +23,13 @@ from darksight_core.map.regions import Region
 from darksight_service.store import migrate, rollups
 from darksight_service.store.audit import Change
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
+from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
 from darksight_service.store.read import audited_rows, map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
-from darksight_service.store.tables import outcome, outcome_point, point
+from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
@@ -396,6 +397,18 @@ class Store:
             return math.inf
         with reading(self._engine) as connection:
             return float(connection.scalar(select(func.extract("epoch", func.clock_timestamp()))) or 0.0)
+
+    def times(self) -> tuple[int, int]:
+        """Unix milliseconds by the clock of the database, and of the newest minute that has points (0 for none).
+
+        SQLite has the clock of this machine.
+        """
+        with reading(self._engine) as connection:
+            newest = int(connection.scalar(select(func.max(rollup.c.minute))) or 0)
+            if self._engine.dialect.name != "postgresql":
+                return self._clock(), newest * MINUTE_MS
+            seconds = connection.scalar(select(func.extract("epoch", func.clock_timestamp())))
+            return round(1000 * float(seconds or 0)), newest * MINUTE_MS
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""
