@@ -79,7 +79,9 @@ class Settings(BaseSettings):
     metrics_token: bool = Field(False, description="whether /metrics needs a token with the scope `metrics`")
     explorer_port: _Port = Field(8082, description="port of the explorer; 0 for any free port")
     explorer: bool = Field(True, description="whether `darksight serve` runs the explorer")
-    workers: int = Field(0, ge=0, description="worker processes, each pinned to a core; 0 for one per core")
+    workers: int = Field(
+        0, ge=0, description="worker processes; 0 for one per core, each pinned to it, and on macOS for one"
+    )
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
     models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
         {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
@@ -237,7 +239,8 @@ class Settings(BaseSettings):
     @property
     def worker_count(self) -> int:
         """Number of worker processes."""
-        return self.workers or len(os.sched_getaffinity(0))
+        # Elsewhere than on Linux, processes can neither be pinned nor share a port evenly.
+        return self.workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def environment(self) -> dict[str, str]:
         """Environment variables that give a child process the same settings.

@@ -61,6 +61,10 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(_describe(error))
     except DarkSightError as error:
         return _refuse(error.message)
+    except ModuleNotFoundError as error:
+        if error.name != "fcntl":
+            raise
+        return _refuse("this command needs the file locks of Linux or macOS; fit and score also work elsewhere")
     except KeyboardInterrupt as interrupt:
         effect = interrupt.args[0] if interrupt.args else "nothing was written"
         print(f"\n{painted('darksight:', 'warning', sys.stderr)} interrupted; {effect}", file=sys.stderr)

@@ -192,7 +192,7 @@ def _server_id() -> str:
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
-        ("grpc.so_reuseport", 1),
+        ("grpc.so_reuseport", int(hasattr(socket, "SO_REUSEPORT"))),
         # Applies after decompression, so that a small compressed message cannot exceed the limit.
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),

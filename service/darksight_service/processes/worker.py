@@ -53,9 +53,10 @@ def main() -> int:
     number = int(sys.argv[1])
     settings = read_settings()
     set_up_logs(f"worker-{number}", settings.log_level)
-    cores = sorted(os.sched_getaffinity(0))
-    # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
     sys.setswitchinterval(_SWITCH_SECONDS)
     stop = stop_event()
 
