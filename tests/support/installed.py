@@ -48,12 +48,11 @@ def main() -> None:
                 service.communicate(timeout=60)
         assert service.returncode == 0, service.returncode
     found = list(distributions())
-    sizes = [
-        path.stat().st_size for each in found for file in each.files or () if (path := Path(file.locate())).is_file()
-    ]
+    files = [Path(str(file.locate())) for each in found for file in each.files or ()]
+    size = sum(file.stat().st_size for file in files if file.is_file())
     print(
         f"darksight {darksight_core.__version__} on Python {sys.version.split()[0]}: served, scored "
-        f"{len(expected['probs'])} rows, explored; {len(found)} packages, {sum(sizes) / 1e6:.0f} MB"
+        f"{len(expected['probs'])} rows, explored; {len(found)} packages, {size / 1e6:.0f} MB"
     )
 
 
