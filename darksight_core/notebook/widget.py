@@ -149,13 +149,13 @@ class MapWidget(anywidget.AnyWidget):
         """The last lasso as a region, for `Gate(regions=...)` and `darksight region add`; ConfigError without one."""
         if not self.lasso:
             raise ConfigError("draw a lasso first: hold Shift and drag")
-        drawn = Region(name, tuple(map(tuple, self.lasso)))
+        drawn = Region(name, tuple((x, y) for x, y in self.lasso))
         return drawn if self._student is None else region_on_strip(self._student, drawn)
 
     @traitlets.observe("lasso")
     def _select(self, change: Any) -> None:
         try:
-            found = Region("lasso", tuple(map(tuple, self.lasso))).inside(self._places)
+            found = Region("lasso", tuple((x, y) for x, y in self.lasso)).inside(self._places)
         except ConfigError:
             # A click, or a line: it encloses nothing.
             found = np.zeros(len(self._places), dtype=np.bool_)

@@ -108,7 +108,8 @@ def test_the_widget_in_jupyterlab(lab: str, browser: Browser, tmp_path: Path) ->
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.set_default_timeout(60_000)
     page.goto(f"{lab}lab/tree/map.ipynb?reset")
-    page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    # Cells that are run before the kernel is there open a dialog.
+    page.get_by_text("| Idle").wait_for()
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
     canvas = page.locator(".darksight-map canvas")

@@ -1,4 +1,4 @@
-"""Three replicas as deploy/kubernetes describes them, beside a single server with the same traffic: the same alerts.
+"""Three replicas as deploy/helm describes them, beside a single server with the same traffic: the same alerts.
 
 Each replica has a data folder of its own; they share PostgreSQL, and clients take turns among them. A real Prometheus
 reads all three, another one the single server.

@@ -61,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(_describe(error))
     except DarkSightError as error:
         return _refuse(error.message)
-    except ModuleNotFoundError as error:
-        if error.name != "fcntl":
+    except ImportError as error:
+        if getattr(error.__cause__, "name", "") != "fcntl":
             raise
         return _refuse("this command needs the file locks of Linux or macOS; fit and score also work elsewhere")
     except KeyboardInterrupt as interrupt:
