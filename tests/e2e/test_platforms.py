@@ -51,11 +51,11 @@ def test_one_worker_serves_without_pinning_and_shared_ports(tmp_path: Path) -> N
 
 
 def test_fit_and_score_need_no_file_locks(tmp_path: Path) -> None:
-    """Without fcntl a file is scored and the fit can be imported; serve says what it needs."""
+    """Without fcntl a file is scored, and the core has no import of it; serve says what it needs."""
     np.savez(tmp_path / "rows.npz", probs=np.load(GOLDEN.with_suffix(".scores.npz"))["probs"])
     program = f"""
 import sys
-import darksight_core.fit.pipeline, darksight_service.cli.fit
+import darksight_service.cli.fit
 from darksight_service.cli import main
 assert main(["score", {str(GOLDEN)!r}, "rows.npz", "--out", "scores.npz", "--quiet"]) == 0
 sys.exit(main(["serve"]))
@@ -70,6 +70,8 @@ sys.exit(main(["serve"]))
         check=False,
     )
 
+    core = [path.read_text(encoding="utf-8") for path in (ROOT / "darksight_core").rglob("*.py")]
+    assert not any("\nimport fcntl" in text or "os.sched_" in text or "SO_REUSE" in text for text in core)
     assert (tmp_path / "scores.npz").exists(), done.stderr
     assert done.returncode == 2
     assert "needs the file locks of Linux or macOS" in done.stderr

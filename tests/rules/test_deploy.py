@@ -177,7 +177,6 @@ def test_script_builds_the_dockerfile() -> None:
 def test_compose_follows_its_schema() -> None:
     """The compose specification accepts the file."""
     schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="check-jsonschema is not installed")
-    jsonschema = pytest.importorskip("jsonschema")
 
     schema = schemas.get_builtin_schema("vendor.compose-spec")
     assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(COMPOSE)] == []
