@@ -74,9 +74,9 @@ class MapWidget(anywidget.AnyWidget):
     inside = traitlets.Bytes().tag(sync=True)
     class_names = traitlets.List(traitlets.Unicode()).tag(sync=True)
     colours = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    centres = traitlets.List(traitlets.Any()).tag(sync=True)
-    shapes = traitlets.List(traitlets.Any()).tag(sync=True)
-    lasso = traitlets.List(traitlets.Any()).tag(sync=True)
+    centres: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    shapes: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    lasso: traitlets.List[Any] = traitlets.List().tag(sync=True)
     height = traitlets.Int(460).tag(sync=True)
 
     def __init__(

@@ -218,7 +218,7 @@ def test_manifests_follow_the_schemas_of_kubernetes() -> None:
     [
         ({"replicas": 0}, "0 is less than the minimum of 1"),
         ({"replica": 3}, "'replica' was unexpected"),
-        ({"models": {}}, "models|non-empty|enough properties"),
+        ({"models": []}, "non-empty"),
         ({"antiAffinity": "none"}, "'none' is not one of"),
         ({"settings": {"database_url": "postgresql://..."}}, "database_url|not be valid"),
     ],
@@ -234,7 +234,8 @@ def test_values_change_what_they_name() -> None:
     """Every part can be switched off, and names, models, settings and sizes reach the manifests."""
     off = {"monitoring": {"serviceMonitor": False, "rules": False, "dashboards": False}}
     off |= {"autoscaler": {"enabled": False}, "networkPolicy": {"enabled": False}, "antiAffinity": "preferred"}
-    chosen = {"models": {"a": "a.safetensors", "b": "b.safetensors"}, "settings": {"retention_days": 30}, "workers": 2}
+    models = [{"name": name, "bundle": f"{name}.safetensors"} for name in ("a", "b")]
+    chosen = {"models": models, "settings": {"retention_days": 30}, "workers": 2}
     rendered = render_chart({**off, **chosen, "bundles": {"existingClaim": "mine"}, "image": {"tag": "2.0"}})
 
     by_kind = {each["kind"]: each for each in rendered}
