@@ -6,6 +6,7 @@ import json as json_codec
 import os
 import shutil
 import socket
+import ssl
 import sys
 import time
 import urllib.request
@@ -195,13 +196,14 @@ def _check_ports(settings: Settings) -> Iterator[Finding]:
     running = _running_version(settings)
     for name, port in ports.items():
         check, option = f"{name.removesuffix('_port')} port", f"--{name.replace('_', '-')}"
-        reason = _refusal(settings.host, port)
+        host = (name == "http_port" and settings.http_host) or settings.host
+        reason = _refusal(host, port)
         if reason is None:
             yield Finding(check, "ok", f"{port} is free" if port else "any free port")
         elif running:
             yield Finding(check, "ok", f"{port} is used by darksight {running}, which is running")
         else:
-            yield Finding(check, "error", f"{settings.host}:{port}: {reason}", f"choose another with {option}")
+            yield Finding(check, "error", f"{host}:{port}: {reason}", f"choose another with {option}")
 
 
 def _refusal(host: str, port: int) -> str | None:
@@ -218,10 +220,13 @@ def _refusal(host: str, port: int) -> str | None:
 
 def _running_version(settings: Settings) -> str:
     """Version of the service on the HTTP port; empty if there is none."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    # Only to recognise the service: nothing secret is sent, and its certificate may be for another name.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    address = f"{settings.http_url}:{settings.http_port}/"
     with (
         suppress(OSError, ValueError, KeyError),
-        urllib.request.urlopen(f"http://{host}:{settings.http_port}/", timeout=2.0) as answer,
+        urllib.request.urlopen(address, timeout=2.0, context=context) as answer,
     ):
         found = json_codec.load(answer)
         return str(found["version"]) if found["name"] == "darksight" else ""
