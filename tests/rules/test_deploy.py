@@ -248,6 +248,8 @@ def test_values_change_what_they_name() -> None:
     assert {"name": "DARKSIGHT_RETENTION_DAYS", "value": "30"} in container["env"]
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "mine"
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
+    pinned = render_chart({"image": {"digest": f"sha256:{'0' * 64}"}})
+    assert f"darksight@sha256:{'0' * 64}" in json.dumps(pinned)
 
 
 def test_settings_of_the_chart_are_settings() -> None:

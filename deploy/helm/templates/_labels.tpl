@@ -5,7 +5,11 @@
 {app.kubernetes.io/instance: {{ .Release.Name }}, app.kubernetes.io/component: server}
 {{- end -}}
 {{- define "darksight.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
 {{- end -}}
 {{- define "darksight.bundles" -}}
 {{ .Values.bundles.existingClaim | default (printf "%s-bundles" .Release.Name) }}
