@@ -125,5 +125,5 @@ def test_the_table_for_people(doctor: Doctor, capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert status == 1
     assert said.startswith("check ")
-    assert "error: settings: correct the setting" in said
+    assert "error: settings: correct it" in said
     assert "\x1b" not in said

@@ -23,7 +23,6 @@ from deploy.grafana.dashboards import DASHBOARDS, dashboard_files, queries
 from deploy.helm.generate import manifest_files
 from tests.support.chart import CHART, render_chart
 from tests.support.replicas import REPLICAS, SETTINGS
-from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -63,7 +63,7 @@ def doctor(
     try:
         settings = load_settings(store)
     except DarkSightError as error:
-        findings.append(Finding("settings", "error", error.message, "correct the setting; service/README.md lists all"))
+        findings.append(Finding("settings", "error", error.message, "correct it; the documentation lists all settings"))
     else:
         findings.append(Finding("settings", "ok", "valid"))
         for check in _CHECKS:
