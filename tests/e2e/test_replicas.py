@@ -161,7 +161,7 @@ def settled(world: World, sent: Mapping[str, int]) -> None:
         now = time.time()
 
         def is_evaluated(side: Side = side, now: float = now) -> bool:
-            return min(side.values("timestamp(model:darksight_psi:1d)", "model").values()) > now
+            return min(side.values("timestamp(model:darksight_psi:1d)", "model").values(), default=0.0) > now
 
         wait_until(is_evaluated, PATIENCE, "another evaluation")
 
