@@ -123,6 +123,17 @@ def test_controls_wait_for_their_script(page: Page) -> None:
     expect(page.locator("#filters button.primary")).to_be_enabled()
 
 
+def test_drift_opens_with_its_kind_and_what_it_costs(page: Page) -> None:
+    """Rows like the calibration rows: no drift, class shares with intervals, and what the certificate needs."""
+    page.goto("/drift?model=digits")
+
+    expect(page.locator("#verdict")).to_contain_text("No drift: neither scores nor predicted classes have changed.")
+    expect(page.locator("#now")).to_contain_text("evidence, outlier scores")
+    expect(page.locator("#now-hint")).to_contain_text("The estimated accuracy is withheld: the bundle was fitted without")
+    expect(page.locator("#shares tbody tr")).to_have_count(CLASSES)
+    expect(page.locator("#places")).to_contain_text("This version has no regions")
+
+
 def test_two_windows_are_compared(page: Page) -> None:
     """By class, and with a hint where no region is marked."""
     page.goto("/drift?model=digits")
