@@ -5,12 +5,15 @@ For `embedder, kde` griffe takes those of the first name for both.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
 from griffe import Alias, AliasResolutionError, DocstringSectionKind, Extension, Object
 
 __all__ = ["OwnAnnotations"]
+
+_SHARED = re.compile(r"^\w+(, \w+)+$", re.M)
 
 
 class OwnAnnotations(Extension):
@@ -26,8 +29,9 @@ def _mend(thing: Object) -> None:
         if not isinstance(member, Alias):
             with suppress(AliasResolutionError):
                 _mend(member)
-    sections = thing.docstring.parsed if thing.docstring else []
-    for section in sections:
+    if thing.docstring is None or not _SHARED.search(thing.docstring.value):
+        return
+    for section in thing.docstring.parsed:
         if section.kind is DocstringSectionKind.parameters:
             for parameter in section.value:
                 with suppress(AttributeError, KeyError):
