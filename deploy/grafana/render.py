@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,10 +27,13 @@ from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts
+from grafana_foundation_sdk.models.common import BigValueTextMode
+from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, RowPanel
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
-from deploy.grafana.dashboards import DASHBOARDS, Dashboard, Panel
+from deploy.grafana.dashboards import DASHBOARDS
 
 IMAGES = Path(__file__).parents[1] / "images"
 VERSION = "3f9c1a77b2e04d58" * 4
@@ -155,21 +159,20 @@ def serve(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def panel_series(
-    server: Prometheus, panel: Panel, *, start: float, end: float
-) -> dict[str, list[tuple[dict[str, str], Any]]]:
+def panel_series(server: Prometheus, panel: Panel, *, start: float, end: float) -> dict[str, list[tuple[Any, Any]]]:
     """Results of the queries of a panel, by legend: labels with points, or with the last value."""
     found = {}
-    for legend, expr in panel.queries.items():
+    for target in panel.targets or ():
+        expr = target.expr
         chosen = {"model": ".*", "version": VERSION[:12], "instance": ".*", "__rate_interval": "15s"}
         for name, value in chosen.items():
             expr = expr.replace(f"${name}", value)
-        if panel.is_instant:
+        if target.instant:
             result = server.get("query", query=expr, time=end)["result"]
-            found[legend] = [(each["metric"], [each["value"]]) for each in result]
+            found[target.legend_format] = [(each["metric"], [each["value"]]) for each in result]
         else:
             result = server.get("query_range", query=expr, start=start, end=end, step=1)["result"]
-            found[legend] = [(each["metric"], each["values"]) for each in result]
+            found[target.legend_format] = [(each["metric"], each["values"]) for each in result]
     return found
 
 
@@ -208,62 +211,101 @@ def story(length: float) -> Callable[[float], dict[str, Any] | None]:
 
 
 def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, path: Path) -> None:
-    """Draw all panels of a dashboard."""
+    """Draw all panels of a dashboard where the grid has them."""
     import matplotlib.pyplot as plt
 
-    rows = sum(panel.height * panel.width for panel in dashboard.panels) / 24
-    figure = plt.figure(figsize=(17, 0.42 * rows + 1.5), layout="constrained")
-    grid = figure.add_gridspec(int(rows + 0.99), 24)
-    x = y = tallest = 0
-    for panel in dashboard.panels:
-        if x + panel.width > 24:
-            x, y, tallest = 0, y + tallest, 0
-        axes = figure.add_subplot(grid[y : y + panel.height, x : x + panel.width])
+    panels = dashboard.panels or []
+    height = max(each.grid_pos.y + each.grid_pos.h for each in panels)
+    figure = plt.figure(figsize=(17, 0.42 * height), layout="constrained")
+    grid = figure.add_gridspec(height, 24)
+    for panel in panels:
+        at = panel.grid_pos
+        axes = figure.add_subplot(grid[at.y : at.y + at.h, at.x : at.x + at.w])
+        if isinstance(panel, RowPanel):
+            axes.axis("off")
+            axes.text(0.0, 0.0, panel.title, fontsize=12, fontweight="bold")
+            continue
         axes.set_title(panel.title, fontsize=9, loc="left")
         _draw(axes, panel, panel_series(server, panel, start=start, end=end), start, end)
-        x, tallest = x + panel.width, max(tallest, panel.height)
     figure.suptitle(f"{dashboard.title} (two replicas, simulated traffic)", fontsize=12)
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
 
-def _legend(template: str, labels: dict[str, str]) -> str:
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), template)
-
-
 def _draw(axes: Any, panel: Panel, found: dict[str, Any], start: float, end: float) -> None:
-    lines = [(_legend(legend, labels), points) for legend, series in found.items() for labels, points in series]
-    if panel.kind == "stat":
+    lines = [
+        (re.sub(r"\{\{(\w+)\}\}", lambda match, labels=labels: labels.get(match[1], ""), legend), points)
+        for legend, series in found.items()
+        for labels, points in series
+    ]
+    if panel.type_val in ("stat", "table", "text"):
         axes.axis("off")
-        for i, (name, points) in enumerate(lines[:3]):
-            value = float(points[-1][1])
-            text = f"{value:.2%}" if panel.unit == "percentunit" else f"{value:.4g}"
-            height = 0.5 - 0.3 * (i - (min(len(lines), 3) - 1) / 2)
-            axes.text(0.5, height, f"{text}  ", ha="right", va="center", fontsize=15)
-            axes.text(0.5, height, name, ha="left", va="center", fontsize=7)
+        _WRITERS[panel.type_val](axes, panel, found, lines)
         return
-    if panel.kind == "table":
-        axes.axis("off")
-        texts = ["   ".join(f"{k}={v}" for k, v in labels.items()) for series in found.values() for labels, _ in series]
-        axes.text(0.0, 0.9, "\n".join(texts), va="top", fontsize=8, family="monospace")
-        return
-    if panel.kind == "state-timeline":
+    lines = [(name, [((t - start) / 60, float(value)) for t, value in points]) for name, points in lines]
+    if panel.type_val == "state-timeline":
         for i, (_, points) in enumerate(lines):
-            axes.scatter([(t - start) / 60 for t, _ in points], [i] * len(points), marker="s", s=14, color="firebrick")
+            axes.scatter([t for t, _ in points], [i] * len(points), marker="s", s=14, color="firebrick")
         axes.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=7)
         axes.margins(y=0.2)
+    elif panel.type_val == "heatmap":
+        _draw_heat_map(axes, panel, lines)
     else:
         for name, points in lines:
-            axes.plot([(t - start) / 60 for t, _ in points], [float(v) for _, v in points], label=name, linewidth=1)
-        for limit in panel.limits:
-            axes.axhline(limit, color="firebrick", linewidth=0.8, linestyle=":")
+            axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
+        for limit in panel.field_config.defaults.thresholds.steps[1:]:
+            axes.axhline(limit.value, color="firebrick", linewidth=0.8, linestyle=":")
         axes.legend(fontsize=6, ncols=1 if len(lines) <= 6 else 5, loc="best", framealpha=0.6)
-        if "Evidence" in panel.title:
+        if "evidence" in panel.title:
             axes.set_yscale("symlog", linthresh=10)
     axes.tick_params(labelsize=7)
     axes.set_xlim(0.0, (end - start) / 60)
     axes.set_xlabel("hours", fontsize=7)
     axes.grid(alpha=0.3)
+
+
+def _draw_heat_map(axes: Any, panel: Panel, lines: list[tuple[str, list[tuple[float, float]]]]) -> None:
+    lines = sorted(lines, key=lambda line: float(line[0]))
+    times = sorted({t for _, points in lines for t, _ in points})
+    cells = np.array([[dict(points).get(t, np.nan) for t in times] for _, points in lines])
+    if panel.targets and panel.targets[0].format_val == PromQueryFormat.HEATMAP:
+        cells = np.diff(cells, axis=0, prepend=0.0)
+    rows = np.flatnonzero(np.nansum(cells, axis=1) > 0.0)
+    rows = np.arange(rows.min(), rows.max() + 1)
+    axes.pcolormesh(
+        times, np.arange(len(rows)), cells[rows], cmap="Oranges", vmin=0.0, vmax=panel.options.color.max_val
+    )
+    shown = np.arange(0, len(rows), max(len(rows) // 8, 1))
+    axes.set_yticks(shown, [lines[rows[i]][0] for i in shown], fontsize=7)
+
+
+def _write_stat(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
+    defaults = panel.field_config.defaults
+    for i, (name, points) in enumerate(lines[:3]):
+        value = float(points[-1][1])
+        number = f"{value:.2%}" if defaults.unit == "percentunit" else f"{value:.4g}"
+        is_red = any(value >= limit.value for limit in defaults.thresholds.steps[1:])
+        height = 0.5 - 0.3 * (i - (min(len(lines), 3) - 1) / 2)
+        is_name = panel.options.text_mode == BigValueTextMode.NAME
+        axes.text(0.5, height, name if is_name else f"{number}  ", ha="center" if is_name else "right", va="center",
+                  fontsize=15, color="firebrick" if is_red else "darkgreen")  # fmt: skip
+        if not is_name:
+            axes.text(0.5, height, name, ha="left", va="center", fontsize=7)
+
+
+def _write_table(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
+    texts = [
+        "   ".join(f"{k}={v[:24]}" for k, v in labels.items()) for series in found.values() for labels, _ in series
+    ]
+    axes.text(0.0, 0.9, "\n".join(texts), va="top", fontsize=8, family="monospace")
+
+
+def _write_text(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
+    wrapped = [textwrap.fill(line, 110) for line in panel.options.content.strip().splitlines() if "---" not in line]
+    axes.text(0.0, 1.0, "\n".join(wrapped), va="top", fontsize=8)
+
+
+_WRITERS = {"stat": _write_stat, "table": _write_table, "text": _write_text}
 
 
 def main(argv: list[str]) -> int:

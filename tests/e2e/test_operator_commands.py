@@ -144,11 +144,8 @@ def test_a_policy_is_not_set_silently_on_a_version_that_was_activated_meanwhile(
 
 
 def test_evidence_starts_again(operated: Operated, capsys: pytest.CaptureFixture[str]) -> None:
-    """That of the workers and that of the stored rows; the next rows count from there."""
+    """The next rows count from there."""
     first, server = operated.versions[0], operated.server
-
-    def counted() -> tuple[float, float]:
-        return server.counted("darksight_drift_rows"), server.counted("darksight_drift_tested_rows")
 
     with Client(server.grpc_target, token_file=operated.token_file, timeout_seconds=60.0) as client:
         client.activate("digits", first)
@@ -156,10 +153,10 @@ def test_evidence_starts_again(operated: Operated, capsys: pytest.CaptureFixture
         for rows in (len(ROWS), 40):
             assert main(["evidence", "reset", "digits", "--comment", "mended", "--json", *operated.options]) == 0
             assert json.loads(capsys.readouterr().out) == {"model": "digits", "version": first}
-            wait_until(lambda: counted() == (0.0, 0.0), what="the reset")
+            wait_until(lambda: server.counted("darksight_drift_tested_rows") == 0.0, what="the reset")
             client.score("digits", ROWS[:rows])
 
-            wait_until(lambda rows=rows: counted() == (rows, rows), what="new evidence")
+            wait_until(lambda rows=rows: server.counted("darksight_drift_tested_rows") == rows, what="new evidence")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from darksight_service.store.store import Store
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.drift import conformal_rank, polya_log_evidence
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.scorer import Scorer
@@ -41,13 +40,8 @@ pytestmark = needs("prometheus")
 
 CLASSES, ALPHA, BATCH = 3, 0.01, 300
 QUIET_TURNS = 21
-# For each replica alone no evidence, for all of them together enough.
-SLIGHT_ROWS, SLIGHT_OUTLIERS = 60, 4
-DRIFT_ALERTS = {
-    "DarkSightOutlierRateChanged", "DarkSightOutlierRateHigh", "DarkSightOutlierBudgetFast",
-    "DarkSightOutlierBudgetSlow", "DarkSightScoreDrift", "DarkSightDrift",
-}  # fmt: skip
-MODELS = ("quiet", "strange", "slight")
+DRIFT_ALERTS = {"DarkSightDrift", "DarkSightOutlierRateHigh"}
+MODELS = ("quiet", "strange")
 # Generous, for a machine that does other things, too.
 PATIENCE = 120.0
 
@@ -72,7 +66,7 @@ class Side:
 
     def rows(self) -> dict[str, float]:
         """Rows by model that Prometheus knows of; -1 if it knows of no such model."""
-        found = self.values("model:darksight_drift_rows:sum", "model")
+        found = self.values("sum by (model) (darksight_pvalue_bin_total)", "model")
         return {model: found.get((model,), -1.0) for model in MODELS}
 
     def alerts(self) -> set[tuple[str, str]]:
@@ -84,10 +78,6 @@ class Side:
         self.counts = {
             "decisions": self.values("sum by (model, decision, reason) (darksight_decisions_total)", *_DECIDED),
             "bins": self.values("sum by (model, bin) (darksight_pvalue_bin_total)", "model", "bin"),
-            "rows": self.values("model:darksight_drift_rows:sum", "model"),
-            "outliers": self.values("model:darksight_drift_outliers:sum", "model"),
-            "polya": self.values("model:darksight_polya_evidence", "model"),
-            "evidence": self.values("model:darksight_drift_evidence", "model"),
         }
 
 
@@ -126,14 +116,6 @@ def strange(rng: np.random.Generator) -> Rows:
     """Most rows between all classes, where hardly any calibration row was."""
     middle = rng.dirichlet(np.full(CLASSES, 60.0), BATCH * 4 // 5).astype(np.float32)
     return np.concatenate([usual(rng, BATCH // 5), middle])
-
-
-def slight(rng: np.random.Generator, scorer: Scorer) -> Rows:
-    """A batch with exactly so many outliers."""
-    rows = np.concatenate([usual(rng), strange(rng)])
-    is_outlier = scorer.score(rows).p_value <= ALPHA
-    few = [rows[is_outlier][:SLIGHT_OUTLIERS], rows[~is_outlier][: SLIGHT_ROWS - SLIGHT_OUTLIERS]]
-    return np.concatenate(few)
 
 
 def instances(services: list[Service]) -> dict[str, str]:
@@ -179,14 +161,14 @@ def settled(world: World, sent: Mapping[str, int]) -> None:
         now = time.time()
 
         def is_evaluated(side: Side = side, now: float = now) -> bool:
-            return min(side.values("timestamp(model:darksight_drift_evidence)", "model").values()) > now
+            return min(side.values("timestamp(model:darksight_psi:1d)", "model").values()) > now
 
         wait_until(is_evaluated, PATIENCE, "another evaluation")
 
 
 @pytest.fixture(scope="module")
 def story(world: World) -> World:
-    """Quiet traffic; a few rows too many that are outliers; then strange rows until all alerts have fired."""
+    """Quiet traffic; then strange rows until all alerts have fired."""
     rng = np.random.default_rng(5)
     sent = dict.fromkeys(MODELS, 0)
 
@@ -200,9 +182,7 @@ def story(world: World) -> World:
     settled(world, sent)
     for side in world.sides:
         side.quiet = side.prometheus.alerts()
-    for _ in range(REPLICAS):
-        score("slight", slight(rng, world.scorer))
-    wanted = {("strange", name) for name in DRIFT_ALERTS} | {("slight", "DarkSightOutlierRateChanged")}
+    wanted = {("strange", name) for name in DRIFT_ALERTS}
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and not all(wanted <= side.alerts() for side in world.sides):
         score("strange", strange(rng))
@@ -236,31 +216,14 @@ def test_counts_of_the_replicas_add_up_to_those_of_a_single_server(story: World)
     assert max(shares.values()) - min(shares.values()) <= 2 * BATCH
 
 
-def test_evidence_of_the_replicas_is_that_of_all_rows(story: World) -> None:
-    """The rules of Prometheus agree with darksight_core on the sums."""
-    n, counts = len(story.scorer.calibration), story.all.counts
-    rank = conformal_rank(n, ALPHA)
-
-    for model in MODELS:
-        expected = polya_log_evidence(counts["outliers"][model,], counts["rows"][model,], calibration_rows=n, rank=rank)
-        assert counts["polya"][model,] == pytest.approx(float(expected), abs=1e-6)
-
-
 def test_the_alerts_are_those_of_a_single_server(story: World) -> None:
-    """None while it is quiet, all on drift for the model that drifts, and no other."""
-    fired = [{(alarm.model, alarm.name) for alarm in side.final} for side in story.sides]
+    """None while it is quiet, those on drift for the model that drifts, and no other."""
+    # Which fires only where the evidence is late, as it may be on a busy machine.
+    slow = {("strange", "DarkSightScoreDrift")}
+    fired = [{(alarm.model, alarm.name) for alarm in side.final} - slow for side in story.sides]
 
     assert [side.quiet for side in story.sides] == [[], []]
-    assert fired[0] == fired[1]
-    assert fired[0] == {("strange", name) for name in DRIFT_ALERTS} | {("slight", "DarkSightOutlierRateChanged")}
-
-
-def test_together_the_replicas_see_what_none_of_them_sees_alone(story: World) -> None:
-    """A few outliers too many on each of them: no own evidence reaches ln 100, that of all does."""
-    own = story.all.values('darksight_drift_evidence{model="slight"}', "instance")
-
-    assert len(own) == REPLICAS
-    assert max(own.values()) < np.log(100.0) < story.all.counts["evidence"]["slight",]
+    assert fired == [{("strange", name) for name in DRIFT_ALERTS}] * 2
 
 
 def test_one_name_with_all_addresses_reaches_all_replicas(world: World) -> None:

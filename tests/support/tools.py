@@ -10,12 +10,14 @@ __all__ = ["find_tool", "needs"]
 
 # The Debian package of each program; ./dev test installs them when it may.
 _PACKAGES = {
+    "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "curl": "curl",
     "kubectl": "kubernetes-client",
     "mount": "mount",
     "openssl": "openssl",
     "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
 }

@@ -314,7 +314,6 @@ class Registry:
         # The certificate does not cover what is accepted outside of regions.
         is_certified &= not gate.regions
         if current is not None and current.bundle is bundle and current.gate.settings() == gate.settings():
-            current.counts.restart_evidence(deployment.evidence_ms / 1000.0)
             return replace(current, shadow=None, is_certified=is_certified), ends_ms
         rule = (0.0, 0) if gate.outlier is None else (gate.outlier.alpha, gate.outlier.rank)
         counts = self._counts.model(
@@ -325,9 +324,7 @@ class Registry:
             class_names=bundle.class_names,
         )
         policy = ScoringPolicy(bundle.scorer, gate)
-        counts = counts.set_rule(*rule)
-        counts.restart_evidence(deployment.evidence_ms / 1000.0)
-        return ActiveModel(name, bundle, gate, policy, counts, is_certified), ends_ms
+        return ActiveModel(name, bundle, gate, policy, counts.set_rule(*rule), is_certified), ends_ms
 
     def _now_ms(self) -> int:
         return int(self.clock() * 1000.0)

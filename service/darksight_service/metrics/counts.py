@@ -98,8 +98,6 @@ def model_sections(classes: int) -> Sections:
         ("alpha", 1),
         ("rank", 1),
         ("rule_since", 1),
-        ("drift_rows", 1),
-        ("drift_outliers", 1),
         ("exemplar_time", 1),
         ("exemplar_p", 1),
         ("exemplar_id", EXEMPLAR_LENGTH),
@@ -121,9 +119,8 @@ class ModelCounts:
         }
         at = self.file.offsets
         self._rank_in_force = at["rank"]
-        self._drift_rows, self._drift_outliers = at["drift_rows"], at["drift_outliers"]
         # Offsets that every call needs: to unpack one tuple is cheaper than an attribute lookup each.
-        names = ("p_values", "rank", "drift_rows", "density", "predicted", "drift_outliers", "outliers")
+        names = ("p_values", "rank", "density", "predicted", "outliers")
         self._row = tuple(at[name] for name in names)
         self._call = (at["seconds"], at["seconds_sum"], at["batch"], at["batch_sum"])
         self._cells[at["calibration_rows"]] = float(calibration_rows)
@@ -167,33 +164,27 @@ class ModelCounts:
             Duration of the call.
         """
         cell = decision * _REASONS + why
-        p_values, rank, rows, densities, classes, outliers, class_outliers = self._row
+        p_values, rank, densities, classes, class_outliers = self._row
         times, time_sum, sizes, size_sum = self._call
         cells = self._cells
         with self._lock:
-            is_evidence = cells[rank] == self._rank
             if p == p:
                 # (0, 1/20] is bin 0: bins include their upper edge, as in `darksight_core.drift.p_value_counts`.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
-                if is_evidence:
-                    cells[rows] += 1.0
             cells[cell] += 1.0
             if density == density:
                 cells[densities + bisect_left(DENSITY_BUCKETS, density)] += 1.0
             if label >= 0:
                 label = label if label < self._classes else self._classes
                 cells[classes + label] += 1.0
-            if why == _OUTLIER:
-                if is_evidence:
-                    cells[outliers] += 1.0
-                if label >= 0:
+                if why == _OUTLIER:
                     cells[class_outliers + label] += 1.0
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
             cells[time_sum] += seconds
             # A call of one row falls into the first bucket.
             cells[sizes] += 1.0
             cells[size_sum] += 1.0
-        return why == _OUTLIER and is_evidence and time.monotonic() >= self._exemplar_due[0]
+        return why == _OUTLIER and cells[rank] == self._rank and time.monotonic() >= self._exemplar_due[0]
 
     def _observe_many(
         self,
@@ -219,7 +210,7 @@ class ModelCounts:
         is_outlier, is_known = reason == _OUTLIER, labels >= 0
         classes = np.bincount(labels[is_known], minlength=self._classes + 1)
         class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
-        outliers, cells = int(np.count_nonzero(is_outlier)), self._cells
+        cells = self._cells
         with self._lock:
             parts = self._parts
             parts["p_values"] += bins
@@ -227,41 +218,27 @@ class ModelCounts:
             parts["density"] += densities
             parts["predicted"] += classes
             parts["outliers"] += class_outliers
-            is_evidence = cells[self._rank_in_force] == self._rank
-            if is_evidence:
-                cells[self._drift_rows] += len(p_value)
-                cells[self._drift_outliers] += outliers
             times, time_sum, sizes, size_sum = self._call
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
             cells[time_sum] += seconds
             cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
             cells[size_sum] += len(decision)
-        return outliers > 0 and is_evidence and time.monotonic() >= self._exemplar_due[0]
+        is_in_force = cells[self._rank_in_force] == self._rank
+        return bool(is_in_force and is_outlier.any() and time.monotonic() >= self._exemplar_due[0])
 
     def set_rule(self, alpha: float, rank: int) -> ModelCounts:
         """Set the outlier rule p-value <= rank / (n + 1), or 0 and 0 for none; returns the counters for calls under it.
 
-        Drift evidence is about one rule, so its counts and the exemplar are reset when the rule changes. A call that an
-        earlier rule decided does not count as evidence.
+        The exemplar is an outlier of this rule, so it is reset when the rule changes.
         """
         at = self.file.offsets
         with self._lock:
             if (self._cells[at["alpha"]], self._cells[at["rank"]]) != (float(alpha), float(rank)):
-                self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
                 self._cells[at["exemplar_time"]] = self._exemplar_due[0] = 0.0
                 self._cells[at["alpha"]], self._cells[at["rank"]] = float(alpha), float(rank)
                 self._cells[at["rule_since"]] = time.time()
             self._rank = float(rank)
         return copy.copy(self)
-
-    def restart_evidence(self, since: float) -> None:
-        """Reset the counts of the drift evidence, unless they are newer than this time, in seconds since 1970."""
-        at = self.file.offsets
-        with self._lock:
-            if since > self._cells[at["rule_since"]]:
-                self._cells[at["drift_rows"]] = self._cells[at["drift_outliers"]] = 0.0
-                # The clock of the replica that recorded the change may be ahead.
-                self._cells[at["rule_since"]] = max(since, time.time())
 
     def remember_outlier(self, prediction_id: str, p_value: float) -> None:
         """Keep the id of a counted outlier as the exemplar of its counter; at most one per second."""

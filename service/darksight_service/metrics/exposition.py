@@ -22,20 +22,19 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from darksight_core import __version__
-from darksight_core.drift import OutlierCounts, OutlierRateTest
+from darksight_core.drift import pac_rate
 from darksight_core.scored import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS
-from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, SECONDS_BUCKETS
+from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
 from darksight_service.metrics.processes import AUTH_FAILURES, DRIFT_KINDS, GRPC_CODES
 
-__all__ = ["DRIFT_LEVEL", "CountsCollector", "make_registry", "render"]
+__all__ = ["CountsCollector", "make_registry", "render"]
 
-DRIFT_LEVEL = 0.01
-"""Probability that the drift evidence of an unchanged outlier rate ever reaches its threshold."""
-
+# Share of calibration sets whose outlier rate exceeds the bound.
+_RATE_BOUND_LEVEL = 0.0025
 _REASONS = len(Reason) + 1
 _DECISIONS = [
     (int(decision) * _REASONS + int(reason), {"decision": decision.name.lower(), "reason": reason.name.lower()})
@@ -49,9 +48,6 @@ _OUTLIER = int(Decision.REJECT) * _REASONS + int(Reason.OUTLIER)
 _OF_MODEL = {
     "calibration_rows": "darksight_calibration_size",
     "alpha": "darksight_outlier_alpha",
-    "rank": "darksight_outlier_rank",
-    "drift_rows": "darksight_drift_rows",
-    "drift_outliers": "darksight_drift_outliers",
 }
 _OF_PROCESS = {
     "calls": "darksight_calls_total",
@@ -195,10 +191,8 @@ def _merge(snapshots: Sequence[Snapshot]) -> Iterator[Snapshot]:
         sections = {name: np.sum([each.sections[name] for each in group], axis=0) for name in group[0].sections}
         latest = max(group, key=lambda each: each.number("rule_since"))
         sections |= {name: latest.sections[name] for name in _RULE}
-        # A worker that has not yet loaded a new rule counts against the old one, and is not evidence about the new one.
+        # A worker that has not yet loaded a new rule has outliers of the old one.
         current = [each for each in group if each.number("rank") == latest.number("rank")]
-        for name in ("drift_rows", "drift_outliers"):
-            sections[name] = np.sum([each.sections[name] for each in current], axis=0)
         newest = max(current, key=lambda each: each.number("exemplar_time"))
         sections |= {name: newest.sections[name] for name in _EXEMPLAR}
         yield Snapshot(group[0].labels, sections)
@@ -212,8 +206,8 @@ def _add_model(page: _Page, merged: Snapshot) -> None:
         page.add("darksight_decisions_total", sections["decisions"][index], key | outcome, known)
         page.add("darksight_shadow_decisions_total", sections["shadow"][index], key | outcome)
     page.add("darksight_fail_open_total", sections["decisions"][_FAIL_OPEN], key)
-    for index, number in enumerate(sections["p_values"].tolist()):
-        page.add("darksight_pvalue_bin_total", number, key | {"bin": str(index)})
+    for index, number in enumerate(sections["p_values"].tolist(), 1):
+        page.add("darksight_pvalue_bin_total", number, key | {"bin": f"{index / P_VALUE_BINS:.2f}"})
     # The last counter is for the classes beyond the limit; a model within the limit has none.
     names = [*labels["class_names"]]
     names += [OTHER] if not names or labels["classes"] > len(names) else []
@@ -227,9 +221,9 @@ def _add_model(page: _Page, merged: Snapshot) -> None:
     page.add_histogram("darksight_batch_rows", key, BATCH_BUCKETS, sections["batch"], merged.number("batch_sum"))
     for section, metric in _OF_MODEL.items():
         page.add(metric, merged.number(section), key)
-    bound, evidence = _drift(merged)
+    rows, rank = int(merged.number("calibration_rows")), int(merged.number("rank"))
+    bound = pac_rate(rows, rank, _RATE_BOUND_LEVEL) if 1 <= rank <= rows else 0.0
     page.add("darksight_outlier_rate_bound", bound, key)
-    page.add("darksight_drift_evidence", evidence, key)
     page.add("darksight_bundle_info", 1.0, key | {"sha256": labels["version"], "classes": str(labels["classes"])})
 
 
@@ -239,18 +233,6 @@ def _exemplar(merged: Snapshot) -> Exemplar | None:
         return None
     name = "".join(chr(int(code)) for code in merged.sections["exemplar_id"] if code)
     return Exemplar({"prediction_id": name}, merged.number("exemplar_p"), merged.number("exemplar_time"))
-
-
-def _drift(merged: Snapshot) -> tuple[float, float]:
-    """Upper bound of the outlier rate and log evidence that the rate exceeds it; zeros without an outlier rule."""
-    rows, rank = int(merged.number("calibration_rows")), int(merged.number("rank"))
-    if not 1 <= rank <= rows:
-        return 0.0, 0.0
-    test = OutlierRateTest(calibration_rows=rows, alpha=merged.number("alpha"), level=DRIFT_LEVEL, rank=rank)
-    seen = int(merged.number("drift_rows"))
-    # Files are read while workers write.
-    outliers = min(int(merged.number("drift_outliers")), seen)
-    return test.p0, test.evidence(OutlierCounts(seen, outliers)).log_evidence
 
 
 def _add_live(page: _Page, snapshot: Snapshot) -> None:

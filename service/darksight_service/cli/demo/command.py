@@ -243,8 +243,7 @@ def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[st
     print(
         "\nAlerts that fired in Prometheus. It scraped the service and evaluated the rules of deploy/prometheus every"
         f"\nsecond. The durations of the drift rules were divided by {SPEED}: a second stands for a minute. `after"
-        "\npoints` is the number of points that it had counted when the alert first fired. DarkSightScoreDrift needs"
-        "\n1,000 points and then 5 minutes: the clean traffic is too short for it.\n"
+        "\npoints` is the number of points that it had counted when the alert first fired.\n"
     )
     lines: list[tuple[object, ...]] = []
     for caller in callers:

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ __all__ = [
     "SPEED",
     "Alert",
     "Prometheus",
-    "first_alerts",
     "run_prometheus",
     "speed_up",
     "why_unavailable",
@@ -112,31 +111,21 @@ class Prometheus:
         return found
 
     def alerts(self) -> list[Alert]:
-        """Alerts that have fired since the start, in the order of their first time."""
-        return first_alerts(self.samples('ALERTS{alertstate="firing"}'), self.samples("model:darksight_drift_rows:sum"))
+        """First firing of each alert and model since the start, in order."""
+        found = []
+        for series in self.samples('ALERTS{alertstate="firing"}'):
+            labels, at = series["metric"], series["values"][0][0]
+            model = labels.get("model", "")
+            counter = f"darksight_pvalue_bin_total{{model={json.dumps(model)}}}"
+            rows = self.get("query", query=f"sum({counter})", time=at)["result"]
+            counted = int(rows[0]["value"][1]) if rows else 0
+            found.append((at, Alert(labels["alertname"], labels["severity"], model, counted)))
+        return [alert for _, alert in sorted(found, key=lambda pair: (pair[0], pair[1].rows, pair[1].name))]
 
     def false_alarm_rates(self) -> dict[str, str]:
         """How often each alert fires without a cause, by name."""
         rules = [rule for group in self.get("rules", type="alert")["groups"] for rule in group["rules"]]
         return {rule["name"]: rule["annotations"][FALSE_ALARMS] for rule in rules}
-
-
-def first_alerts(alerts: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Alert]:
-    """First firing of each alert and model, with the rows that had been counted at that time.
-
-    Parameters
-    ----------
-    alerts, rows
-        Series as Prometheus returns them, of ALERTS and of rows by model.
-    """
-    counted = {series["metric"]["model"]: series["values"] for series in rows}
-    found = []
-    for series in alerts:
-        labels, at = series["metric"], series["values"][0][0]
-        model = labels.get("model", "")
-        before = [float(value) for when, value in counted.get(model, []) if when <= at]
-        found.append((at, Alert(labels["alertname"], labels["severity"], model, int(before[-1]) if before else 0)))
-    return [alert for _, alert in sorted(found, key=lambda pair: (pair[0], pair[1].rows, pair[1].name))]
 
 
 @contextlib.contextmanager

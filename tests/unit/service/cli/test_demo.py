@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from darksight_service.cli.demo import prometheus, serving
 from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
-from darksight_service.cli.demo.prometheus import FALSE_ALARMS, RULES, Alert, first_alerts, speed_up, why_unavailable
+from darksight_service.cli.demo.prometheus import FALSE_ALARMS, RULES, speed_up, why_unavailable
 from darksight_service.cli.demo.serving import command_line, open_browser, send_traffic
 
 DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
@@ -41,26 +41,6 @@ def test_every_alert_states_its_false_alarm_rate() -> None:
     alerts = "".join(path.read_text(encoding="utf-8") for path in RULES.glob("*.yml"))
 
     assert alerts.count("- alert:") == alerts.count(f" {FALSE_ALARMS}:") > 0
-
-
-def test_first_alerts_have_the_rows_counted_before_them() -> None:
-    """An alert takes the last count that is not later than its first firing; alerts of the service have no rows."""
-    labels = {"alertname": "Drift", "severity": "page", "model": "a"}
-    alerts = [
-        {"metric": {"alertname": "Down", "severity": "page", "instance": "x"}, "values": [(30.0, "1")]},
-        {"metric": labels, "values": [(12.5, "1"), (13.5, "1")]},
-        {"metric": {**labels, "model": "b"}, "values": [(11.0, "1")]},
-    ]
-    rows = [
-        {"metric": {"model": "a"}, "values": [(11.0, "40"), (12.0, "90"), (13.0, "140")]},
-        {"metric": {"model": "b"}, "values": [(12.0, "7")]},
-    ]
-
-    assert first_alerts(alerts, rows) == [
-        Alert("Drift", "page", "b", 0),
-        Alert("Drift", "page", "a", 90),
-        Alert("Down", "page", "", 0),
-    ]
 
 
 def test_why_unavailable_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

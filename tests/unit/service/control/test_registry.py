@@ -140,11 +140,8 @@ def test_of_versions_that_do_not_serve_a_few_are_kept(tmp_path: Path, registry: 
     assert [registry.version("m", each.version) for each in wanted] == wanted
 
 
-def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_path: Path, registry: Registry) -> None:
-    """A batch that began under a loose rule and ends under a tight one leaves the evidence about the latter empty.
-
-    Nor is one of its outliers shown: under the rule that is in force it may be none.
-    """
+def test_no_outlier_of_a_call_under_the_rule_before_is_shown(tmp_path: Path, registry: Registry) -> None:
+    """A batch began under a loose rule and ends under a tight one: under the latter its outliers may be none."""
     set_alpha(tmp_path, registry, 0.5)
     looks = iter([0.01])
 
@@ -159,7 +156,7 @@ def test_a_call_under_the_rule_before_is_no_evidence_against_the_new_one(tmp_pat
     seen = counted(tmp_path, registry.get("m").version)
     assert seen.number("alpha") == 0.01
     assert seen.sections["outliers"].sum() > 1_000
-    assert (seen.number("drift_rows"), seen.number("drift_outliers"), seen.number("exemplar_time")) == (0, 0, 0)
+    assert seen.number("exemplar_time") == 0
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -68,8 +68,6 @@ def test_each_row_is_counted_once_where_it_belongs(tmp_path: Path, n: int) -> No
     edges = [-np.inf, *DENSITY_BUCKETS, np.inf]
     expected = [np.sum((a < rows["log_density"]) & (rows["log_density"] <= b)) for a, b in pairwise(edges)]
     assert seen["density"].tolist() == expected
-    assert seen["drift_rows"][0] == known.sum()
-    assert seen["drift_outliers"][0] == outlier.sum()
     assert seen["seconds"][SECONDS_BUCKETS.index(5e-3)] == seen["seconds"].sum() == 1
     assert seen["batch"][np.searchsorted(BATCH_BUCKETS, n)] == seen["batch"].sum() == 1
     assert (seen["seconds_sum"][0], seen["batch_sum"][0]) == (3e-3, n)
@@ -257,55 +255,6 @@ def test_a_reader_in_between_sees_no_outlier_without_its_row(tmp_path: Path, n: 
         sys.settrace(previous)
 
     assert states == {(0.0, 0.0), (n, 0.0), (n, n)}
-
-
-def test_evidence_restarts_once_at_a_time(tmp_path: Path) -> None:
-    """A restarted worker, which learns of the same restart again, keeps the evidence since then."""
-    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
-    counts.set_rule(0.05, 5)
-    rule_since = only(tmp_path, "model").number("rule_since")
-    found = []
-
-    for since in (0.0, rule_since, rule_since + 1000.0, rule_since + 1000.0):
-        counts.observe(**batch(100))
-        counts.restart_evidence(since)
-        found.append(only(tmp_path, "model").number("drift_rows"))
-
-    assert found[1] == 2 * found[0] > 0
-    assert found[2:] == [0.0, found[0]]
-
-
-def test_another_rule_starts_the_evidence_again(tmp_path: Path) -> None:
-    """Counts of drift are about one rule; the counters of rows go on."""
-    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
-    counts.set_rule(0.05, 5)
-    counts.observe(**batch(100))
-
-    counts.set_rule(0.05, 5)
-    kept = only(tmp_path, "model").number("drift_rows")
-    counts.set_rule(0.01, 1)
-
-    seen = only(tmp_path, "model")
-    assert kept > 0
-    assert (seen.number("drift_rows"), seen.number("drift_outliers"), seen.number("rank")) == (0, 0, 1)
-    assert seen.sections["p_values"].sum() == kept
-
-
-@pytest.mark.parametrize("n", [1, 100])
-def test_what_an_earlier_rule_judged_is_no_evidence_about_the_next(tmp_path: Path, n: int) -> None:
-    """A call that was in hand when the rule changed is counted, but not against the new rule."""
-    counts = Counts(tmp_path, 0).model("m", VERSION, classes=10, calibration_rows=99)
-    loose = counts.set_rule(0.05, 5)
-    tight = counts.set_rule(0.01, 1)
-    rows = {**batch(n), "p_value": np.full(n, 0.02), "reason": np.full(n, int(Reason.OUTLIER), dtype=np.uint8)}
-
-    loose.observe(**rows)
-    late = only(tmp_path, "model")
-    tight.observe(**rows)
-
-    seen = only(tmp_path, "model")
-    assert (late.number("drift_rows"), late.number("drift_outliers"), late.sections["p_values"].sum()) == (0, 0, n)
-    assert (seen.number("drift_rows"), seen.number("drift_outliers")) == (n, n)
 
 
 def test_counts_without_a_disk(tmp_path: Path) -> None:
