@@ -14,9 +14,11 @@ Every error has a `code` for programs, a message for people that says what is wr
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
-__all__ = ["BundleError", "ConfigError", "DarkSightError", "FitError", "PredictionsError"]
+__all__ = ["BundleError", "ConfigError", "DarkSightError", "FitError", "PredictionsError", "did_you_mean"]
 
 
 class DarkSightError(Exception):
@@ -52,3 +54,19 @@ class BundleError(DarkSightError):
     """A bundle file is invalid; subclasses in bundle/defects.py."""
 
     code = "bundle"
+
+
+def did_you_mean(given: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for a word that is not known: the closest known one, else `otherwise` or the first dozen of all.
+
+    >>> did_you_mean("Cta", ["cat", "dog"])
+    'did you mean cat?'
+    >>> did_you_mean("zebra", ["cat", "dog"])
+    'known are cat, dog'
+    """
+    words = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(given.lower(), words, n=1)
+    if close:
+        return f"did you mean {words[close[0]]}?"
+    names = list(words.values())
+    return otherwise or f"known are {', '.join(names[:12])}" + (", ..." if len(names) > 12 else "")

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,16 +16,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.bundle.summary import as_html
 from darksight_core.explain import Attribution, Chain, gradient, integrated, log_density, smooth
 from darksight_core.fit.config import FitConfig, Method, ScaleRule
 from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.map.student import SoftmaxStudent, Student
+from darksight_core.pictures.thumbnail import thumbnail
 from darksight_core.predictions import from_arrays
 from darksight_core.simplex import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from darksight_core.notebook import MapWidget
 
 __all__ = ["DarkSight"]
 
@@ -159,17 +163,49 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             fit_bundle(predictions, out, config=self._config(), overwrite=overwrite)
             return read_bundle(out)
 
-    def plot(self) -> Figure:
-        """A picture of the map: points by predicted class, crosses where the prediction is not the label."""
+    @overload
+    def plot(self, *, interactive: Literal[False] = False) -> Figure: ...
+
+    @overload
+    def plot(self, *, interactive: Literal[True]) -> MapWidget: ...
+
+    def plot(self, *, interactive: bool = False) -> Figure | MapWidget:
+        """The map: points by predicted class, crosses where the prediction is not the label.
+
+        Parameters
+        ----------
+        interactive
+            A widget for notebooks, with hover and lasso, in place of a picture; needs the extra `notebook`.
+        """
         check_is_fitted(self)
         if isinstance(self.student_, SoftmaxStudent):
             raise ValueError("method svd has no density on the map; fit with method='fast' to draw it")
+        rows = from_arrays(self._probs, labels=self._labels, source="X")
+        predicted, names = rows.probs.argmax(axis=1), rows.class_names
+        if interactive:
+            from darksight_core.notebook import MapWidget
+
+            return MapWidget(
+                self.embedding_, predicted, rows.labels, class_names=names, probs=rows.probs, student=self.student_
+            )
         from darksight_core.pictures.map_picture import draw_map
 
-        rows = from_arrays(self._probs, labels=self._labels, source="X")
         title = f"{len(rows):,} predictions on the map"
-        predicted = rows.probs.argmax(axis=1)
-        return draw_map(self.student_, self.embedding_, predicted, rows.labels, rows.class_names, title=title)
+        return draw_map(self.student_, self.embedding_, predicted, rows.labels, names, title=title)
+
+    def _html_repr(self) -> str:
+        """The diagram of scikit-learn and, of a fitted map, a small picture; Jupyter shows it."""
+        diagram: str = super()._html_repr()
+        if not hasattr(self, "embedding_") or isinstance(self.student_, SoftmaxStudent):
+            return diagram
+        predicted = self._probs.argmax(axis=1)
+        facts = [
+            ("classes", f"{self._probs.shape[1]:,}"),
+            ("rows", f"{len(self._probs):,}" + ("" if self._labels is None else ", with labels")),
+            ("objective", f"{self.history_[-1]:.4g}"),
+        ]
+        picture = thumbnail(self.student_, self.embedding_, predicted)
+        return diagram + as_html("Map of the fitted rows", facts, picture)
 
     def explain(
         self,

@@ -9,6 +9,7 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tag=${1:-localhost/darksight}
 base=localhost/darksight-python:bookworm
 python=${PYTHON:-python3}
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' darksight_core/version.py)
 
 die() { printf 'build-image: %s\n' "$*" >&2; exit 1; }
 
@@ -63,6 +64,7 @@ mount_pip_settings
 build() {
     buildah build --isolation chroot --format docker --layers --pull-never \
         --build-arg "PYTHON=$base" --build-arg "EXTRAS=${EXTRAS:-service}" \
+        --build-arg "VERSION=$version" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
         --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile "$@" .
 }
 # The second run finds the first stage in the cache. Mounted there too, the settings would leave empty files in the image.

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.bundle.summary import Facts, as_html, class_list, gate_facts, map_facts, p_value_fact
 from darksight_core.drift.estimate import AccuracyModel
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
+from darksight_core.pictures.thumbnail import thumbnail
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats
@@ -250,6 +252,29 @@ class Bundle:
     def short_version(self) -> str:
         """The first twelve digits of the version: enough to tell bundles apart."""
         return self.version[:12]
+
+    @property
+    def title(self) -> str:
+        """The heading of every view of the bundle."""
+        return f"DarkSight bundle {self.short_version or 'not yet written'}"
+
+    def facts(self) -> Facts:
+        """Classes, rows, map, p-values, gate and warnings, as names and texts."""
+        fit, calibrate, test = self.splits.fit.n, self.splits.calibrate.n, self.splits.test.n
+        return [
+            ("classes", class_list(self.class_names)),
+            ("rows", f"{fit:,} to fit, {calibrate:,} to calibrate, {test:,} to test"),
+            *map_facts(self.manifest["fidelity"], held_out=calibrate + test),
+            p_value_fact(len(self.calibration)),
+            *gate_facts(self.gate, self.manifest["certificate"] or {}),
+            *(("warning", warning) for warning in self.warnings),
+            *([("file", str(self.path))] if self.path else []),
+            *([("version", self.version)] if self.version else []),
+        ]
+
+    def _repr_html_(self) -> str:
+        picture = thumbnail(self.embedder.student, self.reference.points, self.reference.predicted)
+        return as_html(self.title, self.facts(), picture)
 
 
 def make_manifest(

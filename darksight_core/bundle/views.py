@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from darksight_core.bundle.parts import Bundle
-from darksight_core.map.verdict import map_verdict
+from darksight_core.bundle.summary import class_list
 from darksight_core.simplex import Floats
 
 __all__ = ["describe", "describe_raw", "diff"]
@@ -18,65 +18,8 @@ _ALPHAS = (0.01, 0.05)
 
 
 def describe(bundle: Bundle) -> str:
-    """What a bundle is and what it can do: classes, rows, map, p-values, gate and warnings, in a few lines."""
-    splits = bundle.splits
-    rows = f"{splits.fit.n:,} to fit, {splits.calibrate.n:,} to calibrate, {splits.test.n:,} to test"
-    lines = [
-        ("classes", _class_list(bundle.class_names)),
-        ("rows", rows),
-        *_map_lines(bundle),
-        ("p-values", _p_value_line(bundle)),
-        *_gate_lines(bundle),
-        *(("warning", warning) for warning in bundle.warnings),
-        *([("file", str(bundle.path))] if bundle.path else []),
-        *([("version", bundle.version)] if bundle.version else []),
-    ]
-    title = f"DarkSight bundle {bundle.short_version or 'not yet written'}"
-    return "\n".join([title, *(f"  {name:<12} {text}" for name, text in lines)])
-
-
-def _class_list(names: Sequence[str]) -> str:
-    return f"{len(names):,}: " + ", ".join(names[:12]) + (f", ... ({len(names) - 12} more)" if len(names) > 12 else "")
-
-
-def _map_lines(bundle: Bundle) -> list[tuple[str, str]]:
-    """How faithful the map is, as far as the manifest says."""
-    found = bundle.manifest["fidelity"].get("served")
-    if not isinstance(found, Mapping):
-        return []
-    which = "rows that no step has fitted" if bundle.splits.calibrate.n + bundle.splits.test.n else "fit rows"
-    lines = [("map", map_verdict(found["total_variation"]))]
-    text = f"KL_sym {found['kl_sym']:.4g} on {which}"
-    if found["kl_sym_of_zeros"] >= 5e-4:
-        text += f", {found['kl_sym_of_zeros']:.4g} of it from probabilities of zero"
-    lines.append(("", f"{text}; it predicts the classifier's class for {found['acc_teacher']:.2%} of them"))
-    return lines
-
-
-def _p_value_line(bundle: Bundle) -> str:
-    n = len(bundle.calibration)
-    return f"ranks among {n:,} calibration rows; the smallest is {1.0 / (n + 1):.2g}" if n else "all 1: not calibrated"
-
-
-def _gate_lines(bundle: Bundle) -> list[tuple[str, str]]:
-    """The rules of the gate with their promises, and promises that could not be kept."""
-    gate, certificate = bundle.gate, bundle.manifest["certificate"] or {}
-    if gate is None:
-        return [("gate", "none: the service flags p-values up to 0.01 and certifies nothing; see darksight calibrate")]
-    rules = []
-    if gate.outlier is not None:
-        rules.append(f"OUTLIER if p-value <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
-    if gate.reject_score is not None:
-        accepts = gate.settings()["reject"]["rule"].removeprefix("accept iff ")
-        accepts = accepts.replace("score", gate.reject_score).replace("threshold", f"{gate.threshold:.6g}")
-        rules.append(f"LOW_CONFIDENCE unless {accepts}")
-    if gate.regions:
-        rules.append(f"REGION if inside {', '.join(region.name for region in gate.regions)}")
-    lines = [("gate", f"rejects a row as {rule}") for rule in rules] or [("gate", "accepts every valid row")]
-    for part in (certificate.get(name) for name in ("outlier", "reject")):
-        if isinstance(part, Mapping) and "promise" in part:
-            lines.append(("promise", part["promise"] + ("" if part.get("feasible", True) else ": NOT FEASIBLE")))
-    return lines
+    """What a bundle is and what it can do, in a few lines."""
+    return "\n".join([bundle.title, *(f"  {name:<12} {text}" for name, text in bundle.facts())])
 
 
 def describe_raw(bundle: Bundle) -> str:
@@ -85,11 +28,11 @@ def describe_raw(bundle: Bundle) -> str:
     names = bundle.class_names
     created = f" at {manifest['created_at']}" if manifest["created_at"] else ""
     lines = [
-        f"DarkSight bundle {bundle.short_version or 'not yet written'}",
+        bundle.title,
         *([f"  file         {bundle.path}"] if bundle.path else []),
         *([f"  version      {bundle.version}"] if bundle.version else []),
         f"  written by   {manifest['created_by']}{created}",
-        f"  classes      {_class_list(names)}",
+        f"  classes      {class_list(names)}",
     ]
     if embedder.columns is not None:
         lines.append(f"  on the map   {', '.join(names[column] for column in embedder.columns)}")

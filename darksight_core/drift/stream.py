@@ -11,6 +11,7 @@ the state of the rows that were stored, and no row counts twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +24,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.simplex import Floats
 
-__all__ = ["DriftState", "DriftTest"]
+__all__ = ["DriftState", "DriftTest", "mean_log_evidence"]
 
 _FORMAT = 1.0
 
@@ -147,6 +148,14 @@ class DriftTest:
         ends = 1 + np.cumsum([len(_numbers(each)) for each in blank.kinds.values()])
         parts = np.split(numbers[1:], ends[:-1] - 1)
         return DriftState(*(_state(part, each) for part, each in zip(parts, blank.kinds.values(), strict=True)))
+
+
+def mean_log_evidence(states: Sequence[DriftState]) -> dict[str, float]:
+    """ln of the mean evidence of replicas by kind: valid as the evidence of one, whatever their dependence."""
+    return {
+        kind: float(np.logaddexp.reduce([each.kinds[kind].log_evidence for each in states])) - math.log(len(states))
+        for kind in states[0].kinds
+    }
 
 
 def _log_odds(top: ArrayLike) -> Floats:

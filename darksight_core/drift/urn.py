@@ -26,7 +26,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.simplex import Floats
 
-__all__ = ["Ints", "ScoreCells", "row_uniforms"]
+__all__ = ["Ints", "ScoreCells", "audit_numbers", "row_uniforms"]
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -80,6 +80,14 @@ def row_uniforms(ids: NDArray[np.uint64]) -> Floats:
     mixed = _mix(_mix(words[:, 0]) + words[:, 1])
     parts = (mixed[:, None] >> _SHIFTS) & np.uint64(0x1F_FFFF)
     return (parts.astype(np.float64) + 0.5) / 2.0**21
+
+
+def audit_numbers(ids: NDArray[np.uint64]) -> Floats:
+    """u of each id (m, 2), uniform in [0, 1), by which an audit draws rows, (m,)."""
+    words = np.asarray(ids, dtype=np.uint64)
+    mixed = _mix(words[:, 0] ^ _mix(words[:, 1]))
+    numbers: Floats = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -16,31 +16,22 @@ from darksight_core.drift.verdict import Verdict, Window, classify
 from darksight_core.scored import ScoredBatch
 from darksight_core.simplex import Floats
 
-__all__ = ["DriftReport", "drift_test", "report_drift"]
+__all__ = ["DriftReport", "WindowReport", "drift_test", "report_drift", "report_window"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DriftReport:
-    """What is known about the drift of rows.
+class WindowReport:
+    """What is known about the rows of a window.
 
     Parameters
     ----------
-    state
-        Evidence after the last row.
-    threshold
-        Log evidence of an alarm.
-    since_row
-        Estimated first row of the change, counted from 1; None without an alarm.
     verdict, class_shares, accuracy
-        Of the rows since then, or of all rows without an alarm. The class shares are None if the bundle has neither
+        Kind of drift, class shares and accuracy without labels. The class shares are None if the bundle has neither
         labels of every class nor probabilities of its reference rows.
     class_names
         Names of the classes.
     """
 
-    state: DriftState
-    threshold: float
-    since_row: int | None
     verdict: Verdict
     class_shares: ClassShares | None
     accuracy: Accuracy
@@ -50,15 +41,7 @@ class DriftReport:
         """The report as JSON values."""
         shares, accuracy = self.class_shares, self.accuracy
         low, high = (None, None) if accuracy.interval is None else accuracy.interval
-        evidence = {
-            name: {"log_evidence": state.log_evidence, "highest": state.highest, "alarm_row": state.alarm_row}
-            for name, state in self.state.kinds.items()
-        }
         return {
-            "rows": self.state.rows,
-            "alarm_row": self.state.alarm_row,
-            "since_row": self.since_row,
-            "evidence": {**evidence, "threshold": self.threshold},
             "verdict": self.verdict.kind,
             "reason": self.verdict.reason,
             "changed_classes": {
@@ -86,6 +69,39 @@ class DriftReport:
                 "withheld": accuracy.withheld,
                 "error": accuracy.error,
             },
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriftReport(WindowReport):
+    """What is known about the drift of rows; the window has the rows since the change, or all rows without an alarm.
+
+    Parameters
+    ----------
+    state
+        Evidence after the last row.
+    threshold
+        Log evidence of an alarm.
+    since_row
+        Estimated first row of the change, counted from 1; None without an alarm.
+    """
+
+    state: DriftState
+    threshold: float
+    since_row: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        evidence = {
+            name: {"log_evidence": state.log_evidence, "highest": state.highest, "alarm_row": state.alarm_row}
+            for name, state in self.state.kinds.items()
+        }
+        return {
+            "rows": self.state.rows,
+            "alarm_row": self.state.alarm_row,
+            "since_row": self.since_row,
+            "evidence": {**evidence, "threshold": self.threshold},
+            **WindowReport.as_dict(self),
         }
 
 
@@ -123,27 +139,55 @@ def report_drift(
         at_alarm, _ = test.update(test.start(), first[0], first[1], first[2], first[3])
         since_row = next(each.since_row for each in at_alarm.kinds.values() if each.alarm_row == until)
     rows = slice(0 if since_row is None else since_row - 1, None)
-    since = probs[rows].astype(np.float64)
-    window = Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows])
+    window = report_window(
+        bundle,
+        probs[rows].astype(np.float64),
+        Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows]),
+        is_score_alarm=any(each.alarm_row is not None for each in (state.scores, state.confidence)),
+        is_class_alarm=state.classes.alarm_row is not None,
+        level=level,
+    )
+    return DriftReport(
+        window.verdict,
+        window.class_shares,
+        window.accuracy,
+        window.class_names,
+        state=state,
+        threshold=test.threshold,
+        since_row=since_row,
+    )
+
+
+def report_window(
+    bundle: Bundle, probs: Floats, window: Window, *, is_score_alarm: bool, is_class_alarm: bool, level: float = 0.01
+) -> WindowReport:
+    """Kind of drift, class shares and accuracy of a window.
+
+    Parameters
+    ----------
+    bundle
+        The bundle that scored its rows.
+    probs
+        Rows on the simplex, (n, K): those of the window, or as many of them as are known.
+    window
+        Their scores.
+    is_score_alarm, is_class_alarm
+        Whether the evidence of scores or confidence, and of classes, has reached its threshold.
+    level
+        Error of the tests that tell kinds of drift apart.
+    """
     top = bundle.calibration.top
     verdict = classify(
         window,
         bundle.calibration,
         _class_counts(bundle),
         reference_confidence=None if top is None else float(top.mean(dtype=np.float64)),
-        is_score_alarm=any(each.alarm_row is not None for each in (state.scores, state.confidence)),
-        is_class_alarm=state.classes.alarm_row is not None,
+        is_score_alarm=is_score_alarm,
+        is_class_alarm=is_class_alarm,
         level=level,
     )
-    return DriftReport(
-        state=state,
-        threshold=test.threshold,
-        since_row=since_row,
-        verdict=verdict,
-        class_shares=_class_shares(bundle, since, window),
-        accuracy=_accuracy(bundle, since, window),
-        class_names=bundle.class_names,
-    )
+    shares, accuracy = _class_shares(bundle, probs, window), _accuracy(bundle, probs, window)
+    return WindowReport(verdict, shares, accuracy, bundle.class_names)
 
 
 def _class_counts(bundle: Bundle) -> NDArray[np.int64]:
@@ -156,7 +200,7 @@ def _class_shares(bundle: Bundle, probs: Floats, window: Window) -> ClassShares 
     if counts is not None:
         return bbse(counts, np.bincount(window.classes, minlength=classes))
     usual = _mean_probs(reference, classes)
-    return None if usual is None else mlls(probs, usual, len(reference.points))
+    return None if usual is None or not len(probs) else mlls(probs, usual, len(reference.points))
 
 
 def _mean_probs(reference: Reference, classes: int) -> Floats | None:
@@ -176,4 +220,6 @@ def _accuracy(bundle: Bundle, probs: Floats, window: Window) -> Accuracy:
     if model is None:
         reason = "the bundle was fitted without labels, or with too few of them to back-test an estimate"
         return Accuracy("none", None, None, len(probs), withheld=reason)
+    if not len(probs):
+        return Accuracy("none", None, None, 0, withheld="the probabilities of the rows are not stored")
     return model.estimate(probs, outlier_share=window.outlier_share)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from darksight_core.errors import ConfigError
+from darksight_core.errors import ConfigError, did_you_mean
 from darksight_core.fit.config import FitConfig
 
 __all__ = ["BundleOptions", "FitOptions", "RowOptions"]
@@ -56,7 +56,7 @@ class RowOptions:
             elif name.isdigit() and int(name) < len(class_names):
                 found.append(int(name))
             else:
-                raise ConfigError(f"--classes: {source} has no class {name!r}")
+                raise ConfigError(f"--classes: {source} has no class {name!r}; {did_you_mean(name, class_names)}")
         if len(set(found)) < max(2, len(found)):
             raise ConfigError(f"--classes {self.classes}: name at least two different classes, each once")
         return tuple(found)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.guarantees.risk_curve import lowest_accepted
-from darksight_core.map.regions import Region, inside_any
+from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
 from darksight_core.scored import Decision, Reason, ScoredBatch
 from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
 from darksight_core.scores.confidence import ROW_SCORES
@@ -223,6 +223,8 @@ class Gate:
             if not isinstance(fail_open, bool):
                 raise ConfigError(f"fail_open of the gate is {fail_open!r}; it must be true or false")
             regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
+            if sum(len(region.polygon) for region in regions) > MAX_ENFORCED_CORNERS:
+                raise ConfigError(f"the regions of the gate have more than {MAX_ENFORCED_CORNERS:,} corners")
             if reject is None:
                 return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
             if reject["rule"] != _RULE:

@@ -9,11 +9,13 @@ Corners and points are rounded to float32 before they are compared. The store ke
 that a preview counts are exactly those that the gate rejects.
 
 The cost for n points and v corners is n comparisons with the bounding box; the points in the box are sorted and
-compared with the sides at their height, which are few for a drawn polygon and at most v.
+compared with the sides at their height, which are few for a drawn polygon and at most v. A comparison takes 2 to 4 ns
+where there are many; `MAX_ENFORCED_CORNERS` bounds the time of a batch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.simplex import Floats
 
-__all__ = ["MAX_CORNERS", "MAX_NAME", "MAX_REGIONS", "Region", "hull", "inside_any"]
+__all__ = ["MAX_CORNERS", "MAX_ENFORCED_CORNERS", "MAX_NAME", "MAX_REGIONS", "Region", "hull", "inside_any"]
 
 MAX_CORNERS = 4096
 """Most corners of a polygon; one drawn by hand for a minute has some hundreds."""
@@ -32,11 +34,17 @@ MAX_CORNERS = 4096
 MAX_REGIONS = 64
 """Most regions of a bundle."""
 
+MAX_ENFORCED_CORNERS = 8192
+"""Most corners of all regions that a gate applies: at worst a tenth of a second for 1,000 rows."""
+
 MAX_NAME = 100
 """Most characters of a name."""
 
-# Pairs of a point and a side that are compared at a time: about 100 MB.
-_PAIRS = 2_000_000
+# Databases and UTF-8 cannot hold these.
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+
+# Points beside a side, on average, from which on it is faster to take one side after the other.
+_MANY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,12 @@ class Region:
     _sides: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name.strip()) <= len(self.name) <= MAX_NAME:
-            raise ConfigError(f"the name of a region must have 1 to {MAX_NAME} characters")
+        if (
+            not isinstance(self.name, str)
+            or not 0 < len(self.name.strip()) <= len(self.name) <= MAX_NAME
+            or _NOT_TEXT.search(self.name)
+        ):
+            raise ConfigError(f"the name of a region must have 1 to {MAX_NAME} characters, and no NUL or surrogate")
         if isinstance(self.expires_ms, bool) or not isinstance(self.expires_ms, int) or self.expires_ms < 0:
             raise ConfigError(f"region {self.name!r}: expires_ms must be Unix milliseconds, or 0 for never")
         corners = _corners(self.name, self.polygon)
@@ -112,15 +124,31 @@ class Region:
         first, last = np.searchsorted(y, y0), np.searchsorted(y, y1)
         counts = last - first
         pairs = int(counts.sum())
-        if pairs > _PAIRS and len(x) > 1:
-            half = len(x) // 2
-            return np.concatenate([self._is_odd(x[:half], y[:half]), self._is_odd(x[half:], y[half:])])
+        if pairs > _MANY * len(counts):
+            return self._is_odd_by_side(x, y, first, last)
         side = np.repeat(np.arange(len(counts)), counts)
         point = np.arange(pairs) - np.repeat(np.cumsum(counts) - counts, counts) + first[side]
         # Left of the side, without a division: products of float32 numbers are exact unless they differ a lot in size.
         x0, y0, x1, y1 = self._sides[:, side]
         is_crossed = (x[point] - x0) * (y1 - y0) < (x1 - x0) * (y[point] - y0)
         return np.equal(np.bincount(point[is_crossed], minlength=len(x)) % 2, 1)
+
+    def _is_odd_by_side(
+        self, x: Floats, y: Floats, first: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """The same, one side after the other, on slices of the points: many points beside each side."""
+        found = np.zeros(len(x), dtype=np.bool_)
+        rises, widths = self._sides[3] - self._sides[1], self._sides[2] - self._sides[0]
+        sides = zip(
+            *self._sides[:2].tolist(), rises.tolist(), widths.tolist(), first.tolist(), last.tolist(), strict=True
+        )
+        left, right = np.empty_like(x), np.empty_like(x)
+        for x0, y0, rise, width, start, end in sides:
+            beside = slice(start, end)
+            np.multiply(np.subtract(x[beside], x0, out=left[beside]), rise, out=left[beside])
+            np.multiply(np.subtract(y[beside], y0, out=right[beside]), width, out=right[beside])
+            found[beside] ^= left[beside] < right[beside]
+        return found
 
     def settings(self) -> dict[str, Any]:
         """The region as JSON values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.errors import did_you_mean
 from darksight_core.predictions.defects import (
     DuplicateIdError,
     IdValueError,
@@ -63,6 +64,9 @@ def check_labels(raw: RawRows) -> NDArray[np.int64] | None:
             text = f"label is {found}; labels must be {allowed}. Omit all labels if some rows have none."
             if isinstance(labels, np.ndarray) and kind is LabelValueError and np.isfinite(labels[row]):
                 text += " Fractions, as a regression has, are not supported."
+            elif not isinstance(labels, np.ndarray) and kind is LabelValueError:
+                # A blank: no list of all names, which the message has.
+                text = f"{text} {did_you_mean(found, layout.class_names, ' ')}".rstrip()
             raise defect(kind, text=text, column=layout.label_column, **raw.location(row))
     return indices.astype(np.int64)
 

@@ -38,15 +38,19 @@ from darksight_client.models import (
     Version,
 )
 from darksight_client.regions import Accuracy, CarriedRegion, Region, RegionChange, RegionExample, RegionPreview
+from darksight_client.reported import AccuracyRange, AccuracyReport, CertificateVerdict, Reported
 from darksight_client.results import Batch, Decision, Gated, Point, Reason, Scored
 
 __all__ = [
     "Accuracy",
+    "AccuracyRange",
+    "AccuracyReport",
     "AsyncClient",
     "Batch",
     "Batcher",
     "Cancelled",
     "CarriedRegion",
+    "CertificateVerdict",
     "Client",
     "Conflict",
     "DarkSightClientError",
@@ -71,6 +75,7 @@ __all__ = [
     "RegionChange",
     "RegionExample",
     "RegionPreview",
+    "Reported",
     "Scored",
     "ServerError",
     "Unauthenticated",

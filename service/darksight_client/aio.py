@@ -20,6 +20,7 @@ from darksight_client.aio_streams import AsyncStreamRequests, async_results
 from darksight_client.errors import DarkSightClientError, Unavailable, error_of_rpc
 from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
+from darksight_client.reported import Reported, joined_reports
 from darksight_client.requests import Time, as_one_row, as_timestamp, outcome_requests, points_request, score_parts
 from darksight_client.results import Decision, Gated, Point, Reason, Scored
 from darksight_client.retries import Send, Steps
@@ -116,10 +117,10 @@ class AsyncClient(Transport):
 
     async def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[Any], observed_at: Time | None = None
-    ) -> int:
+    ) -> Reported:
         """See `Client.report`."""
         requests = outcome_requests(model, prediction_ids, labels, observed_at)
-        return sum([await self._call(rpcs.REPORT_OUTCOMES, request) for request in requests])
+        return joined_reports([await self._call(rpcs.REPORT_OUTCOMES, request) for request in requests])
 
     async def points(
         self,

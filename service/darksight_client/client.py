@@ -17,6 +17,7 @@ from darksight_client import rpcs
 from darksight_client.errors import DarkSightClientError, Unavailable, error_of_rpc
 from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
+from darksight_client.reported import Reported, joined_reports
 from darksight_client.requests import Time, as_one_row, as_timestamp, outcome_requests, points_request, score_parts
 from darksight_client.results import Decision, Gated, Point, Reason, Scored
 from darksight_client.retries import Send, Steps
@@ -194,8 +195,8 @@ class Client(Transport):
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[Any], observed_at: Time | None = None
-    ) -> int:
-        """Report true classes; returns the number of outcomes on the server's disk.
+    ) -> Reported:
+        """Report true classes; returns how many are on the server's disk, and the accuracy of the active version.
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ class Client(Transport):
             When the true classes became known. Default: now.
         """
         requests = outcome_requests(model, prediction_ids, labels, observed_at)
-        return sum(self._call(rpcs.REPORT_OUTCOMES, request) for request in requests)
+        return joined_reports(self._call(rpcs.REPORT_OUTCOMES, request) for request in requests)
 
     def points(
         self,

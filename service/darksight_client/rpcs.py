@@ -27,6 +27,7 @@ from darksight_client.regions import (
     read_region_change,
     read_region_preview,
 )
+from darksight_client.reported import read_reported
 from darksight_client.requests import Part
 from darksight_client.results import Scored, joined, read_point, read_scored
 from darksight_client.retries import Replicas, Steps
@@ -87,9 +88,7 @@ CHECK_HEALTH = Rpc(
     health_pb2.HealthCheckResponse,
     lambda response: bool(response.status == health_pb2.HealthCheckResponse.SERVING),
 )
-REPORT_OUTCOMES = Rpc(
-    _MONITOR + "ReportOutcomes", monitor_pb2.ReportOutcomesResponse, lambda response: int(response.recorded)
-)
+REPORT_OUTCOMES = Rpc(_MONITOR + "ReportOutcomes", monitor_pb2.ReportOutcomesResponse, read_reported)
 LIST_POINTS = Rpc(
     _MONITOR + "ListPoints",
     monitor_pb2.ListPointsResponse,

@@ -1,6 +1,8 @@
 """Logs of the service: one JSON object per line on stderr, with the event and its fields.
 
-Warnings and uncaught exceptions are lines of the log too. SIGHUP switches between the configured level and `debug`.
+Warnings and uncaught exceptions are lines of the log too. Warnings and errors of one event are limited to 20 lines per
+second; the next line says how many were left out (`left_out`). SIGHUP switches between the configured level and
+`debug`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import logging
 import signal
 import sys
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -17,6 +20,9 @@ __all__ = ["set_up_logs", "switch_debug"]
 
 _log = logging.getLogger("darksight")
 _level = "INFO"
+
+# Callers can cause warnings, and must not fill a disk with them.
+_MAX_LINES = 20
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
@@ -39,6 +45,31 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
+class _RateLimit(logging.Filter):
+    """Lets through `_MAX_LINES` warnings of one event per second; the next warning says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._lines: Counter[tuple[str, str]] = Counter()
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        if int(record.created) != self._second:
+            self._second = int(record.created)
+            self._lines.clear()
+        event = record.name, str(record.msg)
+        self._lines[event] += 1
+        if self._lines[event] > _MAX_LINES:
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.left_out, self._left_out = self._left_out, 0
+        return True
+
+
 def set_up_logs(process: str, level: str) -> None:
     """Write the log of this process to stderr.
 
@@ -53,6 +84,7 @@ def set_up_logs(process: str, level: str) -> None:
     _level = level.upper()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(process))
+    handler.addFilter(_RateLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -7,7 +7,6 @@ every pod, for services whose name starts with `darksight`; these are ignored.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 import re
@@ -26,6 +25,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from darksight_core.errors import did_you_mean
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
@@ -79,7 +79,9 @@ class Settings(BaseSettings):
     metrics_token: bool = Field(False, description="whether /metrics needs a token with the scope `metrics`")
     explorer_port: _Port = Field(8082, description="port of the explorer; 0 for any free port")
     explorer: bool = Field(True, description="whether `darksight serve` runs the explorer")
-    workers: int = Field(0, ge=0, description="worker processes, each pinned to a core; 0 for one per core")
+    workers: int = Field(
+        0, ge=0, description="worker processes; 0 for one per core, each pinned to it, and on macOS for one"
+    )
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
     models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
         {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
@@ -118,6 +120,12 @@ class Settings(BaseSettings):
         64, ge=1, description="calls that a worker runs or queues; further calls are refused"
     )
     max_streams: int = Field(16, ge=1, description="open ScoreStream calls per worker; further calls are refused")
+    stream_idle_seconds: float = Field(
+        300.0, ge=0, description="time between two requests after which a ScoreStream call is ended; 0 for never"
+    )
+    max_connections: int = Field(
+        4096, ge=1, description="gRPC connections of a worker; fewer if the limit of open files is lower"
+    )
     max_connection_streams: int = Field(256, ge=1, description="concurrent calls per connection")
     connection_seconds: float = Field(
         300.0,
@@ -231,7 +239,8 @@ class Settings(BaseSettings):
     @property
     def worker_count(self) -> int:
         """Number of worker processes."""
-        return self.workers or len(os.sched_getaffinity(0))
+        # Elsewhere than on Linux, processes can neither be pinned nor share a port evenly.
+        return self.workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def environment(self) -> dict[str, str]:
         """Environment variables that give a child process the same settings.
@@ -336,8 +345,7 @@ def _origin(name: str, given: dict[str, object], file: Path | None) -> str:
 
 
 def _unknown(origin: str, name: str) -> SettingsError:
-    close = difflib.get_close_matches(name, Settings.model_fields, n=1)
-    hint = f"did you mean {close[0]}?" if close else "the documentation lists all settings"
+    hint = did_you_mean(name, Settings.model_fields, "the documentation lists all settings")
     return SettingsError(f"{origin} is not a setting; {hint}", name=name)
 
 

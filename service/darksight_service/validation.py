@@ -1,14 +1,19 @@
-"""The first problem that pydantic finds in settings or in a request, as a field and one sentence."""
+"""What settings and requests may contain: texts, and the first problem that pydantic finds, as one sentence."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from darksight_core.errors import DarkSightError
+from darksight_service.errors import RequestError
 
-__all__ = ["first_problem"]
+__all__ = ["check_text", "first_problem"]
+
+# Databases and UTF-8 cannot hold these. JSON can carry them, as escapes.
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 _LONGEST_VALUE = 40
 
@@ -36,6 +41,12 @@ _EXPECTED = {
     "too_short": "a list of at least {min_length} items",
     "too_long": "a list of at most {max_length} items",
 }
+
+
+def check_text(field: str, text: str, longest: int) -> None:
+    """RequestError for a text of a request that is too long, or that has a NUL or a surrogate."""
+    if len(text) > longest or _NOT_TEXT.search(text):
+        raise RequestError(f"{field}: must have at most {longest:,} characters, and no NUL or surrogate", field=field)
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:

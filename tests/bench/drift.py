@@ -224,7 +224,10 @@ def measure_quiet(streams: int) -> dict[str, list[bool]] | None:
         for name, each in state.kinds.items():
             note(f"**{name}**", each.alarm_row is not None)
         note("**mean of 3 replicas, any of the three**", replicas_alarm(test, rows, uniforms, rng))
-        note("**a hot swap every 2,000 rows, any of the three**", swaps_alarm(data, test, rows, uniforms, rng))
+        note(
+            "**2 workers, restarts, and a hot swap every 2,000 rows or so, any of the three**",
+            swaps_alarm(data, test, rows, uniforms, rng),
+        )
         p = calibration.p_value(rows.scores)
         for method, alarms in asked.items():
             note(method, len(alarms(p)) > 0)
@@ -250,13 +253,24 @@ def replicas_alarm(test: DriftTest, rows: Rows, uniforms: Floats, rng: np.random
 
 
 def swaps_alarm(data: Data, test: DriftTest, rows: Rows, uniforms: Floats, rng: np.random.Generator) -> bool:
-    """Whether either of two versions that take turns has an alarm, each of its own rows at half of the level."""
+    """Whether either of two versions that take turns has an alarm, each of its own rows at half of the level.
+
+    The rows come in batches of two workers, each worker's in order, and states are restarted from their bytes.
+    """
     other = DriftTest(make_test(data, rng, 0)[0], test.class_counts, LEVEL / 2)
     tests = DriftTest(test.calibration, test.class_counts, LEVEL / 2), other
     states = [each.start() for each in tests]
-    for number, part in enumerate(np.array_split(np.arange(len(rows.scores)), 10)):
-        k = number % 2
-        states[k], _ = follow(tests[k], states[k], rows.take(part), uniforms[part])
+    of_worker = np.array_split(np.arange(len(rows.scores)), 2)
+    batches = [np.array_split(own, 200)[::-1] for own in of_worker]
+    active = 0
+    while any(batches):
+        queue = batches[int(rng.integers(0, 2))] or batches[0] or batches[1]
+        part = queue.pop()
+        states[active], _ = follow(tests[active], states[active], rows.take(part), uniforms[part])
+        if rng.random() < 0.05:
+            states = [each.decode(state.encode()) for each, state in zip(tests, states, strict=True)]
+        if rng.random() < 0.025:
+            active = 1 - active
     return any(state.alarm_row is not None for state in states)
 
 

@@ -134,7 +134,7 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
 def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_is_there(
     service: Service, postgres: Postgres
 ):
-    """Scoring needs no database, not even to begin; a pod of deploy/kubernetes makes the tables when there is one."""
+    """Scoring needs no database, not even to begin; a pod of deploy/helm makes the tables when there is one."""
     url = service.url = postgres.fresh_database()
     service.environment = {**service_links(), **SETTINGS}
     postgres.stop()

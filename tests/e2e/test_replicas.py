@@ -1,4 +1,4 @@
-"""Three replicas as deploy/kubernetes describes them, beside a single server with the same traffic: the same alerts.
+"""Three replicas as deploy/helm describes them, beside a single server with the same traffic: the same alerts.
 
 Each replica has a data folder of its own; they share PostgreSQL, and clients take turns among them. A real Prometheus
 reads all three, another one the single server.
@@ -161,7 +161,7 @@ def settled(world: World, sent: Mapping[str, int]) -> None:
         now = time.time()
 
         def is_evaluated(side: Side = side, now: float = now) -> bool:
-            return min(side.values("timestamp(model:darksight_psi:1d)", "model").values()) > now
+            return min(side.values("timestamp(model:darksight_psi:1d)", "model").values(), default=0.0) > now
 
         wait_until(is_evaluated, PATIENCE, "another evaluation")
 

@@ -134,10 +134,11 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
         (("--out", "nowhere/page.html"), "directory does not exist"),
         (("--out", "x.html", "--images", "foreign.npz"), "50 images, but the predictions have 240 rows"),
         (("--out", "x.html", "--features", "none.npz"), "none.npz does not exist"),
-        (("--out", "x.html", "--path", "class 0", "zebra"), "the map has no class 'zebra'"),
+        (("--out", "x.html", "--path", "class 0", "zebra"), "the map has no class 'zebra'; known are class 0, class 1"),
+        (("--out", "x.html", "--path", "class 0", "clss 1"), "has no class 'clss 1'; did you mean class 1?"),
         (("--out", "x.html", "--path-points", "0,0"), "two or more points"),
     ],
-    ids=["exists", "no folder", "images", "features", "class", "points"],
+    ids=["exists", "no folder", "images", "features", "class", "misspelt class", "points"],
 )
 def test_bad_usage_exits_2_with_a_sentence(
     made: Made, arguments: tuple[str, ...], words: str, refusal: Refusal

@@ -582,7 +582,7 @@ def test_errors_of_a_stream(client: Client) -> None:
 
 def test_outcomes(client: Client, fake: Fake) -> None:
     """By number and by name."""
-    assert client.report("digits", ["a", "b"], [3, "seven"], observed_at=1.5) == 2
+    assert client.report("digits", ["a", "b"], [3, "seven"], observed_at=1.5).recorded == 2
 
     outcomes = fake.requests[0].outcomes
     assert [(each.prediction_id, each.WhichOneof("truth")) for each in outcomes] == [
@@ -806,7 +806,7 @@ def test_the_asynchronous_client_does_the_same() -> None:
             with pytest.raises(InvalidRequest) as caught:
                 await client.score("digits", [[np.nan, 0.5]])
             assert caught.value.row == 0
-            assert await client.report("digits", ["a"], [1]) == 1
+            assert (await client.report("digits", ["a"], [1])).recorded == 1
             assert [point.id async for point in client.points("digits")] == ["0", "1", "2", "3", "4"]
             assert (await client.models())[0].name == "digits"
         with pytest.raises(DarkSightClientError, match="closed"):

@@ -25,7 +25,8 @@ from darksight_service.store.ids import make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch, PointFilter
 from darksight_service.store.store import Store
 
-from darksight_core.bundle import write_bundle
+from darksight_core.bundle import read_bundle, write_bundle
+from darksight_core.evaluation.drift import drift_test
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
@@ -73,6 +74,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     write_bundle(path, bundle.with_gate(gate, {"outlier": None, "reject": part}))
     store = Store.open(settings.store_url, auto_upgrade=True)
     deploy_at_start(StateFile(settings.data_dir / "registry.json"), store, settings.bundles, [("digits", path)])
+    test = drift_test(read_bundle(path))
+    store.follow_drift("replica", lambda model, version: test)
     until = time.time_ns() // 1_000_000
     truth = _fill(store, path, until)
     bound = listen(settings)
@@ -88,8 +91,6 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
 
 
 def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
-    from darksight_core.bundle import read_bundle
-
     bundle = read_bundle(path)
     policy = ScoringPolicy.of(bundle)
     rng = np.random.default_rng(5)
@@ -243,6 +244,24 @@ def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
     assert meta["regions"] is None
 
 
+def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explored) -> None:
+    """The noise of the second hour is new content; class shares have intervals, and the accuracy is withheld."""
+    found = explored.get("drift/now")
+
+    drift, audit = found["drift"], found["audit"]
+    assert max(drift["evidence"].values()) > drift["threshold"]
+    assert drift["rows"] >= ROWS
+    assert drift["verdict"] in ("new_content", "less_sure")
+    assert "in the reference" in drift["reason"]
+    assert explored.until_ms - 7_300_000 < drift["since_ms"] < explored.until_ms
+    for share in drift["class_shares"].values():
+        assert share["low"] <= share["estimate"] <= share["high"]
+    assert drift["accuracy"]["estimate"] is None
+    assert drift["accuracy"]["withheld"]
+    # Labels are of points from before the version was deployed.
+    assert audit["labels"] == 0
+
+
 def test_the_first_view_of_drift_is_the_traffic(explored: Explored) -> None:
     """Without a window the page shows the last day with traffic, from its first minute to its last."""
     found = explored.get("drift")
@@ -315,7 +334,7 @@ def test_evidence_starts_anew_with_another_level_alone(explored: Explored) -> No
     assert set(other["over_time"]["evidence"]) == {None}
 
 
-@pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit"])
+@pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit", "certificate"])
 def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) -> None:
     """Each with its classes from the most probable down."""
     found = explored.get("review", stream=stream, rate=0.5)
@@ -325,6 +344,11 @@ def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) ->
     for item in found["items"]:
         assert item["probs"] == sorted(item["probs"], reverse=True)
         assert item["classes"][0] == item["predicted"]
+        if stream == "certificate":
+            assert item["decision"] == "ACCEPT"
+            assert item["odds"] in (0.5, 1.0)
+    # Other tests override the policy, which has no certificate.
+    assert found["certificate"]["verdict"] in ("open", "none")
 
 
 def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None:

@@ -95,20 +95,26 @@ def test_a_short_call_that_comes_alone_needs_no_thread_of_the_pool(channel: grpc
     wait_until(lambda: not is_in_pool(channel, b"short"), what="the other calls to end")
 
 
-def test_a_call_counts_before_its_message_is_there(channel: grpc.Channel, pool: CallPool):
-    """As many as may be in hand: callers that send slowly cannot fill the memory beyond that."""
+def test_calls_without_a_message_fill_no_pool(channel: grpc.Channel, pool: CallPool):
+    """Twice as many as may be in hand wait for their message; one more ends the oldest."""
     is_over = threading.Event()
 
     def nothing() -> Iterator[bytes]:
         is_over.wait(60)
         yield from ()
 
-    silent = [channel.stream_unary("/who/am_i").future(nothing(), timeout=60) for _ in range(LIMIT - THREADS)]
-    wait_until(lambda: pool.is_full, what="all of them")
+    silent = []
+    for _ in range(2 * LIMIT + 5):
+        silent.append(channel.stream_unary("/who/am_i").future(nothing(), timeout=60))
+        assert is_in_pool(channel, b"long")
+    assert not pool.is_full
+    assert sum(call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED for call in silent if call.done()) >= 5
 
     is_over.set()
-    assert {call.code() for call in silent} == {grpc.StatusCode.UNIMPLEMENTED}
-    wait_until(lambda: not pool.is_full, what="their end")
+    assert {call.code() for call in silent} == {
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
 
 
 def test_large_calls_hold_up_no_other(channel: grpc.Channel, pool: CallPool, gate: threading.Event):

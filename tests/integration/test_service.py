@@ -15,6 +15,8 @@ import grpc
 import numpy as np
 import pytest
 from darksight_client import (
+    AccuracyReport,
+    CertificateVerdict,
     Client,
     Conflict,
     InvalidRequest,
@@ -289,6 +291,21 @@ def test_points_are_in_the_store_soon_and_outcomes_find_them(client: Client):
     point = next(point for point in client.points("digits") if point.prediction_id == name)
     assert point.decision in (1, 2)
     np.testing.assert_allclose(point.probabilities, make_probs(2, K)[0], atol=1e-3)
+
+
+def test_the_answer_to_outcomes_has_the_accuracy_of_the_active_version(client: Client):
+    """Computed before: without labels of the audit nothing is known about accepted rows."""
+
+    def accuracy() -> AccuracyReport | None:
+        return client.report("digits", [f"order-{uuid.uuid4()}"], [3]).accuracy
+
+    wait_until(lambda: accuracy() is not None, what="an accuracy")
+    found = accuracy()
+
+    assert found is not None
+    assert found.version == client.model("digits").active_version
+    assert (found.audited, found.audit_labels) == (None, 0)
+    assert found.certificate in (CertificateVerdict.NONE, CertificateVerdict.OPEN)
 
 
 def test_a_call_that_is_repeated_with_its_batch_id_is_stored_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.bundle_files import copy_path
 from darksight_service.control.state import apply_change
 from darksight_service.control.state_file import StateFile
@@ -17,7 +20,7 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.files import read
 from darksight_service.metrics.processes import StorageCounts
-from darksight_service.processes import storage_worker
+from darksight_service.processes import live_figures, storage_worker
 from darksight_service.processes.storage_worker import StorageWorker
 from darksight_service.settings import Settings
 from darksight_service.store.audit import Change
@@ -27,8 +30,9 @@ from darksight_service.store.store import Inserted, Store
 from darksight_service.store.tables import bundle, model
 
 from darksight_core.bundle import write_bundle
+from darksight_core.gate.gate import Gate
 from tests.support.bundles import make_bundle
-from tests.support.points import VERSION, encode, make_points
+from tests.support.points import VERSION, encode, make_outcomes, make_points
 from tests.support.servers import wait_until
 
 
@@ -146,13 +150,13 @@ def test_rows_are_stored_without_state_and_bundle(tmp_path: Path, monkeypatch: p
     state_file, attempts = StateFile(tmp_path / "registry.json"), []
     deploy = Change("deploy", "digits", {"version": VERSION, "path": "missing.safetensors", "activate": True})
     state_file.update(partial(apply_change, change=deploy))
-    read_version = storage_worker.read_version
+    read_version = live_figures.read_version
 
     def count(*arguments: Any, **options: Any) -> Any:
         attempts.append(1)
         return read_version(*arguments, **options)
 
-    monkeypatch.setattr(storage_worker, "read_version", count)
+    monkeypatch.setattr(live_figures, "read_version", count)
     with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts):
         if broken == "state file":
             state_file.path.write_text("{")
@@ -185,3 +189,39 @@ def test_a_bundle_that_arrives_late_is_copied_and_its_deployment_recorded(
         (recorded,) = store.changes_since(0)
 
     assert recorded.payload["version"] == version
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [(0.0, "kept"), (0.5, "broken")])
+def test_labels_of_accepted_rows_tell_whether_the_certificate_holds(tmp_path: Path, wrong: float, verdict: str) -> None:
+    """Every row has a label; metrics and the answer to outcomes say the same, and a policy override says nothing."""
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    settings.bundles.mkdir()
+    part = {"kind": "accuracy", "promised": 0.9, "delta": 0.05, "promise": "for the test", "feasible": True}
+    bundle = make_bundle(400, 10).with_gate(Gate(reject_score="msp", threshold=-1.0), {"outlier": None, "reject": part})
+    version = write_bundle(settings.bundles / "m.safetensors", bundle)
+    state_file = StateFile(tmp_path / "registry.json")
+    deploy = Change("deploy", "digits", {"version": version, "path": "m.safetensors", "activate": True})
+    state_file.update(partial(apply_change, change=deploy))
+    points = make_points(700, ms=time.time_ns() // 1_000_000, version=version, names=None, with_invalid=False)
+    is_wrong = np.random.default_rng(0).random(700) < wrong
+    labels = dict(zip(points.prediction_ids(), ((points.predicted + is_wrong) % 10).tolist(), strict=True))
+    with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
+        store.insert([points, make_outcomes(labels)])
+        worker.step(0.0)
+        found = AccuracyFile(tmp_path / "accuracy.json").read()["digits"]
+        (path,) = (tmp_path / "counts").glob("figures-*")
+        published = read(path)
+        override = {"version": version, "alpha": None, "threshold": "-0.5", "fail_open": None}
+        state_file.update(partial(apply_change, change=Change("policy", "digits", override)))
+        worker.step(100.0)
+        overridden = AccuracyFile(tmp_path / "accuracy.json").read()["digits"]["audit"]
+
+    audit = found["audit"]
+    assert (found["version"], audit["verdict"], audit["promised"]) == (version, verdict, 0.9)
+    assert audit["labels"] == int(points.accepted.sum())
+    assert audit["accuracy"] == pytest.approx(1.0 - is_wrong[points.accepted].mean())
+    assert (audit["log_evidence"] > audit["threshold"]) == (verdict == "broken")
+    assert published.number("certificate_log_evidence") == audit["log_evidence"]
+    assert published.sections["audit_accuracy"].tolist() == [audit["accuracy"], audit["low"], audit["high"]]
+    assert published.sections["verdict"].sum() == 1.0
+    assert (overridden["verdict"], overridden["log_evidence"]) == ("none", 0.0)

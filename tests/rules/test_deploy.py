@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from darksight_service.metrics.catalogue import METRICS, sample_names
@@ -17,17 +18,17 @@ from darksight_service.settings import Settings
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from darksight_core.version import __version__
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files, queries
-from deploy.kubernetes.generate import manifest_files
+from deploy.helm.generate import manifest_files
+from tests.support.chart import CHART, render_chart
 from tests.support.replicas import REPLICAS, SETTINGS
-from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-CUSTOM = {"Kustomization", "PrometheusRule", "ServiceMonitor"}
+CUSTOM = {"PrometheusRule", "ServiceMonitor"}
 KUBERNETES = "1.32"
 # What the supervisor gives workers and storage worker beyond the grace.
 KEEPER_SECONDS = 20
@@ -39,8 +40,8 @@ def name_of(path: Path) -> str:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """All documents of all manifests."""
-    return [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    """All manifests of the chart, with a fit in two pods."""
+    return render_chart({"fit": {"enabled": True, "pods": 2}})
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -51,6 +52,9 @@ def test_every_file_parses(path: Path) -> None:
         return
     text = path.read_text(encoding="utf-8")
     assert text.endswith("\n")
+    if path.parent == CHART / "templates":
+        # Not YAML before it is rendered.
+        return
     if path.suffix in (".yaml", ".yml"):
         assert list(yaml.safe_load_all(text))
     elif path.suffix == ".json":
@@ -70,7 +74,7 @@ def test_every_file_parses(path: Path) -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_generated_files_are_fresh(path: Path, text: str) -> None:
-    """Run python -m deploy.grafana.dashboards and python -m deploy.kubernetes.generate after a change."""
+    """Run python -m deploy.grafana.dashboards and python -m deploy.helm.generate after a change."""
     assert path.read_text(encoding="utf-8") == text
 
 
@@ -148,6 +152,10 @@ def test_container_is_small_and_powerless() -> None:
     assert len(re.findall(r"(?m)^FROM ", text)) == 2
     assert "ARG EXTRAS=service\n" in text
     assert re.search(r"(?m)^USER 10001", text)
+    assert re.search(r"(?m)^HEALTHCHECK ", text)
+    assert f"ARG VERSION={__version__}\n" in text
+    for label in ("title", "description", "licenses", "version", "revision"):
+        assert f"org.opencontainers.image.{label}=" in text
     assert 'ENTRYPOINT ["darksight"]' in text
     assert "python -m darksight_core.runtime.compilation x86-64-v3 generic" in text
     for source in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", text):
@@ -168,7 +176,6 @@ def test_script_builds_the_dockerfile() -> None:
 def test_compose_follows_its_schema() -> None:
     """The compose specification accepts the file."""
     schemas = pytest.importorskip("check_jsonschema.builtin_schemas", reason="check-jsonschema is not installed")
-    jsonschema = pytest.importorskip("jsonschema")
 
     schema = schemas.get_builtin_schema("vendor.compose-spec")
     assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(COMPOSE)] == []
@@ -205,24 +212,58 @@ def test_manifests_follow_the_schemas_of_kubernetes() -> None:
     assert {"ServiceMonitor", "PrometheusRule", "Job", "PersistentVolumeClaim", "ConfigMap"} <= kinds
 
 
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
-def test_kustomize_names_every_manifest(folder: str) -> None:
-    """What lies in the folder is applied, and what is applied lies there."""
-    path = DEPLOY / folder
-    listed = yaml.safe_load((path / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"replicas": 0}, "0 is less than the minimum of 1"),
+        ({"replica": 3}, "'replica' was unexpected"),
+        ({"models": []}, "non-empty"),
+        ({"antiAffinity": "none"}, "'none' is not one of"),
+        ({"settings": {"database_url": "postgresql://..."}}, "database_url|not be valid"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_chart_refuses_bad_values(values: dict[str, Any], problem: str) -> None:
+    """The schema names what is wrong; a secret is not a setting."""
+    with pytest.raises(jsonschema.ValidationError, match=problem):
+        render_chart(values)
 
-    assert sorted(listed) == sorted(each.name for each in path.glob("*.yaml") if each.name != "kustomization.yaml")
+
+def test_values_change_what_they_name() -> None:
+    """Every part can be switched off, and names, models, settings and sizes reach the manifests."""
+    off = {"monitoring": {"serviceMonitor": False, "rules": False, "dashboards": False}}
+    off |= {"autoscaler": {"enabled": False}, "networkPolicy": {"enabled": False}, "antiAffinity": "preferred"}
+    models = [{"name": name, "bundle": f"{name}.safetensors"} for name in ("a", "b")]
+    chosen = {"models": models, "settings": {"retention_days": 30}, "workers": 2}
+    rendered = render_chart({**off, **chosen, "bundles": {"existingClaim": "mine"}, "image": {"tag": "2.0"}})
+
+    by_kind = {each["kind"]: each for each in rendered}
+    assert by_kind.keys() == {"PodDisruptionBudget", "Service", "ServiceAccount", "StatefulSet"}
+    pod = by_kind["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["serve", "--model=a=a.safetensors", "--model=b=b.safetensors"]
+    assert container["image"] == "darksight:2.0"
+    assert container["resources"]["limits"]["cpu"] == "2"
+    assert {"name": "DARKSIGHT_RETENTION_DAYS", "value": "30"} in container["env"]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "mine"
+    assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
+    pinned = render_chart({"image": {"digest": f"sha256:{'0' * 64}"}})
+    assert f"darksight@sha256:{'0' * 64}" in json.dumps(pinned)
 
 
-@needs("kubectl")
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/fit", "kubernetes/fit-ranks"])
-def test_kustomize_builds(folder: str) -> None:
-    """kubectl puts the manifests together, in one namespace."""
-    done = subprocess.run(["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True)
+def test_settings_of_the_chart_are_settings() -> None:
+    """What values.yaml sets and what its schema reserves for the chart are settings of the service."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]["settings"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["settings"]
 
-    assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
-    assert {each["metadata"].get("namespace", "darksight") for each in built} == {"darksight"}
+    assert {*schema["propertyNames"]["not"]["enum"], *values} <= {*Settings.model_fields}
+
+
+def test_chart_has_the_version_of_the_package() -> None:
+    """The image that a chart installs is that of its release."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert chart["appVersion"] == chart["version"] == __version__
 
 
 def test_selectors_find_the_pods() -> None:
@@ -262,7 +303,7 @@ def test_no_pod_gets_variables_of_service_links() -> None:
     """They begin as those of settings do, and some have the name of one."""
     pods = [each["spec"]["template"]["spec"] for each in manifests() if each["kind"] in ("StatefulSet", "Job")]
 
-    assert len(pods) >= 3
+    assert len(pods) == 2
     assert [pod["enableServiceLinks"] for pod in pods] == [False] * len(pods)
     # Nothing but the service itself may keep a pod from starting.
     assert not any("initContainers" in pod for pod in pods)

@@ -27,6 +27,7 @@ HEAVY_MODULES = tuple(
         "evaluation.baselines",
         "explain",
         "fit",
+        "notebook",
         "pictures.map_picture",
         "runtime.compiled.",
         "runtime.kernel_cache",

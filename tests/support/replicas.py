@@ -1,4 +1,4 @@
-"""Replicas as deploy/kubernetes runs them, on one machine: as many, with its settings, one PostgreSQL behind them."""
+"""Replicas as deploy/helm runs them, on one machine: as many, with its settings, one PostgreSQL behind them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tests.support.chart import render_chart
 from tests.support.faults.nemesis import Service
 
 __all__ = ["REPLICAS", "SETTINGS", "running_services", "service_links", "services_of_manifest"]
 
-_MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "statefulset.yaml"
+_MANIFESTS = render_chart()
 # Addresses and secrets, which are those of a cluster.
 _OF_A_CLUSTER = {"HOST", "DATABASE_URL_FILE", "TOKENS_FILE", "TLS_CERT", "TLS_KEY"}
 
 
 def _read() -> tuple[int, dict[str, str]]:
-    spec: dict[str, Any] = yaml.safe_load(_MANIFEST.read_text(encoding="utf-8"))["spec"]
+    spec: dict[str, Any] = next(each["spec"] for each in _MANIFESTS if each["kind"] == "StatefulSet")
     (container,) = spec["template"]["spec"]["containers"]
     settings = {each["name"]: str(each["value"]) for each in container["env"]}
     return spec["replicas"], {
@@ -31,7 +30,7 @@ def _read() -> tuple[int, dict[str, str]]:
 def service_links() -> dict[str, str]:
     """The variables that a kubelet sets in a pod for the services of the manifests, unless the pod forbids it."""
     found = {}
-    for service in yaml.safe_load_all(_MANIFEST.with_name("service.yaml").read_text(encoding="utf-8")):
+    for service in (each for each in _MANIFESTS if each["kind"] == "Service"):
         name = service["metadata"]["name"].upper().replace("-", "_")
         # Kubernetes sets none for a headless service; its variables are here for manifests that have another one.
         for port in service["spec"]["ports"]:

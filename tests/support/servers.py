@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,14 +67,19 @@ def start_server(
     *options: str,
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
+    run_by: Sequence[str] = (),
 ) -> Server:
-    """Start a service and wait until it is ready; without its explorer, unless an option names a port for it."""
+    """Start a service and wait until it is ready; without its explorer, unless an option names a port for it.
+
+    `run_by` is a command that runs the command of the service, such as one that limits its resources.
+    """
     arguments = [f"--model={name}={path}" for name, path in models.items()]
     if not any(option.startswith("--explorer-port") for option in options):
         arguments.append("--no-explorer")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
     process = subprocess.Popen(
         [
+            *run_by,
             *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
             *("--grpc-port", "0", "--http-port", "0", *arguments, *options),
         ],
@@ -115,9 +120,10 @@ def running_server(
     data_dir: Path,
     *options: str,
     environment: Mapping[str, str] | None = None,
+    run_by: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A service that runs for the time of a block, on ports of its own choice."""
-    server = start_server(data_dir, models, *options, environment=environment)
+    server = start_server(data_dir, models, *options, environment=environment, run_by=run_by)
     try:
         yield server
     finally:

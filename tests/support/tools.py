@@ -13,7 +13,6 @@ _PACKAGES = {
     "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "curl": "curl",
-    "kubectl": "kubernetes-client",
     "mount": "mount",
     "openssl": "openssl",
     "prometheus": "prometheus",

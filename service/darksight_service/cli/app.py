@@ -7,7 +7,6 @@ usage or input, with one sentence that says what to do, and 130 for an interrupt
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,8 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from darksight_core import __version__
-from darksight_core.errors import DarkSightError
+from darksight_core.errors import DarkSightError, did_you_mean
+from darksight_service.cli.colours import painted
 
 __all__ = ["COMMANDS", "build_app", "install_completion", "run"]
 
@@ -42,6 +42,7 @@ COMMANDS = {
         "region": "Manage the regions of a map where the gate rejects.",
         "token": "Create an access token for the service.",
         "db": "Migrate, check, prune or query the database.",
+        "doctor": "Check the installation, the settings and the machine.",
     },
     "Try it": {
         "demo": "Fit, serve and monitor a small digit classifier.",
@@ -57,19 +58,27 @@ def run(arguments: Sequence[str]) -> int:
         status: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         return status or 0
     except CycloptsError as error:
-        print(f"darksight: {_describe(error)}", file=sys.stderr)
-        return 2
+        return _refuse(_describe(error))
     except DarkSightError as error:
-        print(f"darksight: {error.message}", file=sys.stderr)
-        return 2
+        return _refuse(error.message)
+    except ImportError as error:
+        if getattr(error.__cause__, "name", "") != "fcntl":
+            raise
+        return _refuse("this command needs the file locks of Linux or macOS; fit and score also work elsewhere")
     except KeyboardInterrupt as interrupt:
         effect = interrupt.args[0] if interrupt.args else "nothing was written"
-        print(f"\ndarksight: interrupted; {effect}", file=sys.stderr)
+        print(f"\n{painted('darksight:', 'warning', sys.stderr)} interrupted; {effect}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of stdout has exited, as `head` does. Without this, Python complains about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _refuse(reason: str) -> int:
+    """Print why a command ends, and return its exit status."""
+    print(painted("darksight:", "error", sys.stderr), reason, file=sys.stderr)
+    return 2
 
 
 def build_app(chosen: str | None = None) -> App:
@@ -127,8 +136,7 @@ def _describe(error: CycloptsError) -> str:
     if isinstance(error, UnknownCommandError) and error.app is not None and error.unused_tokens:
         # The text of the library would import every command.
         names = [name for name in error.app if not name.startswith("-")]
-        close = difflib.get_close_matches(error.unused_tokens[0], names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(names)}"
+        hint = did_you_mean(error.unused_tokens[0], names, f"the commands are {', '.join(names)}")
         return f"there is no command {command} {error.unused_tokens[0]}".replace("  ", " ") + f"; {hint}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         if error.keyword is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from darksight_core.bundle import describe, describe_raw, diff, read_bundle
-from darksight_service.cli.console import print_json
+from darksight_core.bundle import describe_raw, diff, read_bundle
+from darksight_service.cli.console import print_facts, print_json
 from darksight_service.cli.options import AsJson, command_group
 
 __all__ = ["bundle", "compare", "show", "verify"]
@@ -27,8 +27,10 @@ def show(file: Path, /, *, raw: bool = False, json: AsJson = False) -> None:
     found = read_bundle(file, verify=False)
     if json:
         print_json({"version": found.version, **found.manifest})
+    elif raw:
+        print(describe_raw(found))
     else:
-        print(describe_raw(found) if raw else describe(found))
+        print_facts(found.title, found.facts())
 
 
 @bundle.command

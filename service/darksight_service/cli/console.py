@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
 from darksight_core.progress import Progress
+from darksight_service.cli.colours import STYLES
 
-__all__ = ["Bars", "as_json", "on_interrupt", "print_json", "print_table", "require", "say"]
+__all__ = ["Bars", "as_json", "on_interrupt", "print_facts", "print_json", "print_table", "require", "say"]
 
 _STAGES: Mapping[str, str] = {
     "start": "map: starts",
@@ -107,8 +108,11 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """Print a text table on stdout, the first column left-aligned, the others right-aligned."""
+    """Print a table on stdout: ruled and coloured on a terminal, plain text elsewhere."""
     cells = [[_cell(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_ruled(cells, header)
+        return
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     for line in [list(header), ["-" * width for width in widths], *cells]:
         first, *rest = (
@@ -116,6 +120,39 @@ def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         print("  ".join([first, *rest]).rstrip())
+
+
+def _print_ruled(cells: list[list[str]], header: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for i, name in enumerate(header):
+        is_text = i == 0 or any(line[i][:1].isalpha() for line in cells)
+        table.add_column(name.strip(), justify="left" if is_text else "right", overflow="fold")
+    for line in cells:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
+    Console(highlight=False).print(table)
+
+
+def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Print named facts on stdout; on a terminal, long ones are wrapped beside their names and warnings coloured."""
+    if not sys.stdout.isatty():
+        print("\n".join([title, *(f"  {name:<12} {text}" for name, text in facts)]))
+        return
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in facts:
+        grid.add_row(Text(name, style=STYLES.get(name, "dim")), Text(text, style=STYLES.get(name, "")))
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    console.print(Padding(grid, (0, 0, 0, 2)))
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_core.errors import ConfigError
+from darksight_core.errors import ConfigError, did_you_mean
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import Decision, ScoredBatch
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
@@ -197,7 +197,8 @@ def _objective(options: HeatOptions, chain: Chain, bundle: Bundle, scored: Score
             raise ConfigError("the inputs have several predicted classes; choose one with --class")
         return log_class(chain, classes.pop())
     if options.class_name not in bundle.class_names:
-        raise ConfigError(f"--class is {options.class_name}; it must be one of {', '.join(bundle.class_names)}")
+        hint = did_you_mean(options.class_name, bundle.class_names)
+        raise ConfigError(f"--class: the bundle has no class {options.class_name!r}; {hint}")
     return log_class(chain, bundle.class_names.index(options.class_name))
 
 

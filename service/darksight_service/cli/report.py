@@ -10,7 +10,7 @@ import numpy as np
 from cyclopts import Group, Parameter
 
 from darksight_core.bundle import Bundle, read_bundle
-from darksight_core.errors import ConfigError
+from darksight_core.errors import ConfigError, did_you_mean
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats
@@ -161,8 +161,8 @@ def _shown_class(bundle: Bundle, name: str) -> int:
     names = list(bundle.class_names)
     column = names.index(name) if name in names else int(name) if name.isdigit() else -1
     if column not in shown:
-        known = ", ".join(names[k] for k in shown[:12]) + (", ..." if len(shown) > 12 else "")
-        raise ConfigError(f"--path: the map has no class {name!r}; its classes are {known}")
+        hint = did_you_mean(name, [names[k] for k in shown])
+        raise ConfigError(f"--path: the map has no class {name!r}; {hint}")
     return shown.index(column)
 
 

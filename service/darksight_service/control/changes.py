@@ -26,6 +26,7 @@ from darksight_service.control.state import ModelState, PolicyOverride, State, a
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
 from darksight_service.store.audit import Change
+from darksight_service.validation import check_text
 
 if TYPE_CHECKING:
     # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 _MAX_NAME = 100
+_MAX_AUTHOR = 100
+_MAX_COMMENT = 1_000
 
 _log = logging.getLogger("darksight.control")
 
@@ -179,6 +182,8 @@ class Control:
         self._registry.refresh()
 
     def _record(self, kind: str, model: str, payload: dict[str, Any], author: str, comment: str = "") -> None:
+        check_text("author", author, _MAX_AUTHOR)
+        check_text("comment", comment, _MAX_COMMENT)
         if self._caller:
             payload, author = {**payload, "claimed_author": author}, self._caller
         self._store().append_change(kind, model, payload, author=author, comment=comment)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.map.regions import MAX_REGIONS, Region, hull
+from darksight_core.map.regions import MAX_ENFORCED_CORNERS, MAX_REGIONS, Region, hull
 from darksight_core.map.strip import region_on_strip
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats, log_softmax
@@ -39,6 +39,8 @@ __all__ = ["MAX_EXAMINED", "CarryOver", "ListedRegion", "Preview", "Regions"]
 MAX_EXAMINED = 50_000
 """Newest stored points that a preview examines."""
 
+# After this time a preview examines no further points. It says how many it has examined, and since when.
+_PREVIEW_SECONDS = 3.0
 _EXAMPLES = 100
 _CARRIED = 5_000
 _FEWEST = 10
@@ -242,6 +244,8 @@ class Regions:
     ) -> ListedRegion:
         """Enforce a region, or make it a shadow."""
         found = self._changeable(model, version, name)
+        if enforce and not found.saved.is_enforced:
+            self._check_corners(model, found)
         self._change(model, found.version, name, "enforce" if enforce else "shadow", author, comment)
         return self._find(model, found.version, name)
 
@@ -286,7 +290,13 @@ class Regions:
         saved_ms = self._now_ms() if found is None else found.saved.saved_ms
         store = self._store()
         found_points = store.newest_inside(
-            model, version, region, since_ms=since_ms, until_ms=until_ms or self._now_ms() + 1, limit=MAX_EXAMINED
+            model,
+            version,
+            region,
+            since_ms=since_ms,
+            until_ms=until_ms or self._now_ms() + 1,
+            limit=MAX_EXAMINED,
+            seconds=_PREVIEW_SECONDS,
         )
         inside = found_points.inside
         is_known, is_right, is_accepted = inside.is_labelled, inside.label == inside.predicted, inside.accepted
@@ -363,7 +373,7 @@ class Regions:
         store = self._store()
         until_ms = self._now_ms() + 1
         inside = store.newest_inside(
-            model, old.version, region, since_ms=0, until_ms=until_ms, limit=MAX_EXAMINED
+            model, old.version, region, since_ms=0, until_ms=until_ms, limit=MAX_EXAMINED, seconds=_PREVIEW_SECONDS
         ).inside
         stored = store.points_by_id(model, old.version, inside.take(slice(_CARRIED)).id_bytes())
         newest = store.newest_points(PointFilter(model, old.version), limit=_CARRIED)
@@ -420,6 +430,16 @@ class Regions:
         if found.is_from_bundle:
             raise RefusedError(f"region {name!r} is part of its bundle; deploy a bundle without it")
         return found
+
+    def _check_corners(self, model: str, added: ListedRegion) -> None:
+        """Refuse to enforce a region if scoring would have to compare points with too many sides."""
+        enforced = [each.saved.region for each in self.listed(model, added.version) if each.saved.is_enforced]
+        corners = sum(len(region.polygon) for region in (*enforced, added.saved.region))
+        if corners > MAX_ENFORCED_CORNERS:
+            raise RefusedError(
+                f"enforced regions would have {corners:,} corners; the limit is {MAX_ENFORCED_CORNERS:,}: draw them "
+                "with fewer corners, or make another one a shadow"
+            )
 
     def _of_bundle(self, model: str, version: str) -> Sequence[Region]:
         try:

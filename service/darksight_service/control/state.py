@@ -6,7 +6,8 @@ is not valid any more, such as the activation of an unknown version, leaves the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -123,7 +124,7 @@ class Deployment:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Deployment:
         """Inverse of `as_dict`."""
-        regions = [SavedRegion.from_dict(each) for each in data.get("regions", ())]
+        regions = list(_readable(data.get("regions", ())))
         policy = PolicyOverride.from_dict(data["policy"])
         return cls(
             data["path"],
@@ -196,6 +197,13 @@ class State:
         """Inverse of `as_dict`."""
         models = {name: _model(model) for name, model in data["models"].items()}
         return cls(models, int(data["last_change"]), str(data["last_hash"]), int(data["rebuilds"]))
+
+
+def _readable(regions: Iterable[Mapping[str, Any]]) -> Iterator[SavedRegion]:
+    """The regions that are valid. An earlier release may have saved another, which must not hide these."""
+    for each in regions:
+        with suppress(ConfigError):
+            yield SavedRegion.from_dict(each)
 
 
 def _model(data: Mapping[str, Any]) -> ModelState:

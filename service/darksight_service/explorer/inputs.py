@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from enum import IntEnum
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 from darksight_service.errors import RequestError
+from darksight_service.validation import check_text
 
 __all__ = [
     "DAY_MS",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 DAY_MS = 86_400_000
+# Longer than the longest text that an endpoint stores, a comment.
+_MAX_TEXT = 4096
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -72,6 +75,13 @@ class Input(BaseModel):
     """Input of an endpoint: the query of a GET, the JSON body of a POST. Unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check_texts(self) -> Self:
+        for field, value in self:
+            if isinstance(value, str):
+                check_text(field, value, _MAX_TEXT)
+        return self
 
 
 class ModelInput(Input):

@@ -32,13 +32,15 @@ CSRF_HEADER = "x-csrf-token"
 """Header of the CSRF token."""
 
 _SESSION_SECONDS = 12 * 3600.0
-_MAX_SESSIONS = 1_000
+# Sessions of one token. One more ends the oldest of this token, and of no other.
+_MAX_SESSIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session; `header` is the authorization header that the token has over gRPC."""
+    """A session of the token `name`; `header` is the authorization header that the token has over gRPC."""
 
+    name: str
     header: str
     csrf: str
     expires: float
@@ -63,7 +65,7 @@ class Guard:
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
-        self._open = Session("", secrets.token_urlsafe(32), float("inf"))
+        self._open = Session("", "", secrets.token_urlsafe(32), float("inf"))
         # With this prefix a browser accepts the cookie over TLS and from this host only.
         self._cookie = "__Host-darksight" if is_secure else "darksight"
 
@@ -107,14 +109,18 @@ class Guard:
         if self._tokens is None:
             raise RequestError("token: this service needs none", field="token")
         header, now = f"Bearer {secret}", self._clock()
-        self._tokens.permit(header, "read")
-        name = secrets.token_urlsafe(32)
+        name = self._tokens.permit(header, "read")
+        cookie = secrets.token_urlsafe(32)
         with self._lock:
-            kept = [(key, each) for key, each in self._sessions.items() if each.expires > now][1 - _MAX_SESSIONS :]
-            self._sessions = {**dict(kept), name: Session(header, secrets.token_urlsafe(32), now + _SESSION_SECONDS)}
+            kept = {key: each for key, each in self._sessions.items() if each.expires > now}
+            mine = [key for key, each in kept.items() if each.name == name]
+            for key in mine[: len(mine) + 1 - _MAX_SESSIONS]:
+                del kept[key]
+            kept[cookie] = Session(name, header, secrets.token_urlsafe(32), now + _SESSION_SECONDS)
+            self._sessions = kept
         response.set_cookie(
             self._cookie,
-            name,
+            cookie,
             max_age=int(_SESSION_SECONDS),
             httponly=True,
             samesite="strict",

@@ -7,9 +7,10 @@ import socket
 from darksight_service.errors import SettingsError
 from darksight_service.settings import Settings
 
-__all__ = ["explorer_url", "listen"]
+__all__ = ["BACKLOG", "explorer_url", "listen"]
 
-_BACKLOG = 128
+BACKLOG = 128
+"""Connections that wait to be accepted."""
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -21,7 +22,7 @@ def listen(settings: Settings) -> socket.socket:
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         bound.bind((settings.host, settings.explorer_port))
-        bound.listen(_BACKLOG)
+        bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
         raise SettingsError(

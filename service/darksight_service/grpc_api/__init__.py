@@ -7,6 +7,8 @@ inference   the Open Inference Protocol, for clients of Triton and KServe
 status      gRPC statuses of errors
 methods     the table of all methods
 pools       the threads of a worker
+silence     ends calls whose caller sends nothing
+health      grpc.health.v1: Check and Watch
 server      the gRPC server: limits, tokens, TLS and health
 """
 

@@ -36,6 +36,8 @@ __all__ = ["InferenceServicer"]
 Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 
 _PLATFORM = "darksight"
+# A client names each output once.
+_MAX_OUTPUTS = 64
 
 
 class _Output(NamedTuple):
@@ -188,13 +190,15 @@ def _needed(active: ActiveModel) -> tuple[str, int]:
 
 def _wanted(request: pb2.ModelInferRequest) -> Sequence[str]:
     """The requested outputs; all if none is named."""
+    if len(request.outputs) > _MAX_OUTPUTS:
+        raise RequestError(f"outputs: there are {len(request.outputs):,}; the limit is {_MAX_OUTPUTS}", field="outputs")
     for output in request.outputs:
         if output.name not in _OUTPUTS:
             raise RequestError(
                 f"outputs: there is no {output.name[:100]!r}; there are {', '.join(_OUTPUTS)}", field="outputs"
             )
-        for name in output.parameters:
-            if name in ("classification", "shared_memory_region"):
+        for name in ("classification", "shared_memory_region"):
+            if name in output.parameters:
                 raise RequestError(f"outputs: {name} is not supported", field="outputs")
     return list(dict.fromkeys(output.name for output in request.outputs)) or list(_OUTPUTS)
 
@@ -208,15 +212,17 @@ def _read_input(request: pb2.ModelInferRequest) -> tuple[str, NDArray[Any] | Ten
     if tensor.datatype not in _INPUTS:
         raise RequestError(f"inputs: {tensor.name} must be FP32 or FP64, not {tensor.datatype[:20]!r}", field="inputs")
     dtype, field = _INPUTS[tensor.datatype]
-    shape = tuple(tensor.shape)
+    shape = tuple(tensor.shape[:3])
     # numpy has no larger arrays, not even without rows.
     if len(shape) not in (1, 2) or min(shape) < 0 or max(shape) > 1 << 31:
-        raise RequestError(f"inputs: {tensor.name} must be [n, K] or [K], not {list(shape)[:8]}", field="inputs")
+        raise RequestError(f"inputs: {tensor.name} must be [n, K] or [K], not {tensor.shape[:8]}", field="inputs")
+    if len(request.raw_input_contents) > 1:
+        raise RequestError(f"inputs: {len(request.raw_input_contents):,} raw contents for one tensor", field="inputs")
     if request.raw_input_contents:
-        found = sum(map(len, request.raw_input_contents)) / dtype.itemsize
+        found = len(request.raw_input_contents[0]) / dtype.itemsize
     else:
         found = len(getattr(tensor.contents, field))
-    if found != math.prod(shape) or len(request.raw_input_contents) > 1:
+    if found != math.prod(shape):
         unit = "raw values" if request.raw_input_contents else f"values of {field}"
         raise RequestError(
             f"inputs: {tensor.name} has {found:g} {unit}, but its shape {list(shape)} needs {math.prod(shape)}",

@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
-from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from darksight_service.control.tokens import OPEN
+from darksight_service.errors import OverloadedError
 from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.health import Health
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import CallPool, StreamPool
 from darksight_service.grpc_api.scoring import ScoreCall, Scoring
@@ -52,8 +54,9 @@ class MethodTable:
 
     Parameters
     ----------
-    calls, streams, store_calls
-        The pools: of calls that never wait for the database, of streams, and of calls that may.
+    calls, streams, store_calls, open_calls, watches
+        The pools: of calls that never wait for the database, of streams, of calls that may, and of calls and health
+        watches, which need no token.
     counts
         Counters of the process.
     worker_header
@@ -63,6 +66,8 @@ class MethodTable:
     calls: CallPool
     streams: StreamPool
     store_calls: StreamPool
+    open_calls: StreamPool
+    watches: StreamPool
     counts: ProcessCounts
     worker_header: tuple[str, str]
 
@@ -92,37 +97,32 @@ class MethodTable:
             f"/{ADMIN}/CarryOverRegion": store("admin", regions.carry_over_region),
         }
         for name, (scope, behaviour) in inference.methods().items():
-            table[f"/{INFERENCE}/{name}"] = unary(scope, behaviour, scores=name == "ModelInfer")
+            table[f"/{INFERENCE}/{name}"] = (
+                self._open_call(self._counted(behaviour))
+                if scope == OPEN
+                else unary(scope, behaviour, scores=name == "ModelInfer")
+            )
         return table
 
-    def health(self, servicer: health.HealthServicer) -> dict[str, Method]:
+    def health(self, health: Health) -> dict[str, Method]:
         """The standard health service."""
-        read, write = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
-
-        def check(data: bytes, context: grpc.ServicerContext) -> Any:
-            try:
-                request = read(data)
-            except Exception:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a HealthCheckRequest")
-            return servicer.Check(request, context)
-
-        checked: Handler = grpc.unary_unary_rpc_method_handler(check, None, write)
-        watched = grpc.unary_stream_rpc_method_handler(servicer.Watch, read, write)
+        watch: Handler = grpc.unary_stream_rpc_method_handler(self._apart(health.watch, self.watches))
         return {
-            f"/{HEALTH}/Check": Method(OPEN, checked, self.calls),
-            f"/{HEALTH}/Watch": Method(OPEN, watched, self.calls),
+            f"/{HEALTH}/Check": self._open_call(health.check),
+            f"/{HEALTH}/Watch": Method(OPEN, watch, self.watches),
         }
 
     def reflection(self) -> dict[str, Method]:
         """The standard reflection service, in both of its versions."""
         _describe_reflection()
         servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, *REFLECTIONS))
-        handler = grpc.stream_stream_rpc_method_handler(
-            in_pool(servicer.ServerReflectionInfo, self.streams),
+        method = self._stream(
+            "read",
+            servicer.ServerReflectionInfo,
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
-        return {f"/{name}/ServerReflectionInfo": Method("read", handler, self.streams) for name in REFLECTIONS}
+        return {f"/{name}/ServerReflectionInfo": method for name in REFLECTIONS}
 
     def _unary(
         self,
@@ -149,8 +149,25 @@ class MethodTable:
                 facts = {"call": behaviour.__name__, "seconds": round(time.monotonic() - started, 4)}
                 _log.debug("store_call_ended", extra=facts)
 
-        call = in_pool(self._counted(logged), self.store_calls)
+        call = self._apart(self._counted(logged), self.store_calls)
         return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.store_calls)
+
+    def _open_call(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
+        """A call that needs no token, in a small pool of its own: nobody without a token takes a thread of scoring."""
+        call = self._apart(behaviour, self.open_calls)
+        return Method(OPEN, grpc.unary_unary_rpc_method_handler(call), self.open_calls)
+
+    def _apart(self, behaviour: Callable[..., Any], pool: StreamPool) -> Callable[..., Any]:
+        """A unary handler that runs in a pool of its own, as soon as the message has arrived if that is possible."""
+        if not self.calls.reads_early:
+            return in_pool(behaviour, pool)
+
+        @wraps(behaviour)
+        def call(*args: Any, **options: Any) -> Any:
+            return behaviour(*args, **options)
+
+        call.pool = pool  # type: ignore[attr-defined]  # `CallPool` reads this attribute
+        return call
 
     def _counted(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Callable[..., Any]:
         trailers = (self.worker_header,)
@@ -169,26 +186,49 @@ class MethodTable:
 
         return call
 
-    def _stream(self, scope: str, behaviour: Callable[..., Iterator[bytes]]) -> Method:
-        def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            self.counts.start_call()
-            try:
-                context.send_initial_metadata((self.worker_header,))
-                yield from behaviour(requests, context)
-            finally:
-                self.counts.end_call(0)
+    def _stream(
+        self,
+        scope: str,
+        behaviour: Callable[..., Iterator[Any]],
+        read: Callable[[bytes], Any] | None = None,
+        write: Callable[[Any], bytes] | None = None,
+    ) -> Method:
+        """A stream, which counts among those of its caller and is ended if the caller sends nothing for too long."""
 
-        return Method(scope, grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams)), self.streams)
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            self.counts.start_call()
+            code = 0
+            try:
+                with self.streams.share_of(_caller(context)):
+                    context.send_initial_metadata((self.worker_header,))
+                    yield from behaviour(self.streams.silence.guard(requests, context), context)
+            except OverloadedError as error:
+                code = abort_code(error)
+                abort(context, error)
+            finally:
+                self.counts.end_call(code)
+
+        handler: Handler = grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams), read, write)
+        return Method(scope, handler, self.streams)
 
 
 def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> Callable[..., Any]:
     """A handler that runs in a pool of its own."""
 
-    def call(requests: Any, context: grpc.ServicerContext) -> Any:
-        return behaviour(requests, context)
+    @wraps(behaviour)
+    def call(*args: Any, **options: Any) -> Any:
+        return behaviour(*args, **options)
 
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
     return call
+
+
+def _caller(context: grpc.ServicerContext) -> str:
+    """The token of a call or, without one, the certificate of its connection; empty without both."""
+    for name, value in context.invocation_metadata():
+        if name == "authorization":
+            return str(value)[7:].strip()
+    return str(context.auth_context().get("x509_common_name", ""))
 
 
 def _describe_reflection() -> None:

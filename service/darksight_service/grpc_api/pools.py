@@ -4,10 +4,13 @@ A worker has one core, and the interpreter lock allows one thread at a time, so 
 throughput. Calls wait in a queue of bounded length instead; a call that finds the queue full is rejected at once.
 
     calls     unary calls
+    open      calls of methods that need no token
     streams   one thread for each open stream
     store     one thread for each call that may wait for the database
     bulk      one thread of low priority for large calls and batches, so that small calls overtake them
     refusals  rejects calls without waiting in the queue of calls
+
+A unary call takes a thread when its message has arrived. Until then it counts nowhere but in a `SilenceLimit`.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -27,6 +31,9 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from grpc import _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and without types
+
+from darksight_service.errors import OverloadedError
+from darksight_service.grpc_api.silence import SilenceLimit
 
 __all__ = ["BulkPool", "CallPool", "StreamPool", "supports_early_read"]
 
@@ -37,6 +44,10 @@ Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 _BULK_BYTES = 1 << 13
 # The bulk thread gets about a tenth of the core while other threads are busy (0.8^10).
 _NICE = 10
+# The message of a call must arrive within this time: 16 MiB at 1 MB/s.
+_MESSAGE_SECONDS = 20.0
+# Calls without a message that a small pool keeps; they take no thread.
+_FEWEST_SILENT = 64
 # Time for calls to end after they were cancelled at shutdown.
 _SHUTDOWN_SECONDS = 2.0
 
@@ -106,9 +117,9 @@ class CallPool(futures.Executor):
     the message first and queues the call when the message has arrived, which saves a quarter of the time of a call.
     That uses private parts of gRPC; if `supports_early_read` is false, calls are handled in the ordinary way.
 
-    Handlers may have two attributes. A call that is the only one in flight runs in the thread that read it if
+    Handlers may have three attributes. A call that is the only one in flight runs in the thread that read it if
     `is_short(message)` is true. A large call whose handler `scores` goes to the bulk thread; a handler that waits for
-    the database must not.
+    the database must not. A call whose handler has a `pool` of its own runs there.
 
     Parameters
     ----------
@@ -120,17 +131,25 @@ class CallPool(futures.Executor):
         Prefix of the names of the threads.
     bulk
         The pool for large calls.
+
+    Attributes
+    ----------
+    reads_early
+        Whether calls are queued when their message has arrived.
+    silence
+        The calls without a message.
     """
 
     def __init__(self, threads: int, limit: int, name: str, bulk: BulkPool) -> None:
         self.limit = limit
+        self.silence = SilenceLimit(_MESSAGE_SECONDS, 2 * limit)
         self._bulk = bulk
         self._max_waiting = max(limit - threads, 1)
-        self._reads_early = supports_early_read()
-        if not self._reads_early:
+        self.reads_early = supports_early_read()
+        if not self.reads_early:
             _log.warning("grpc_internals_changed", extra={"grpc": grpc.__version__})
-        # Both are changed only by the thread that polls for gRPC: calls without a response, calls without a message.
-        self._in_flight = self._unread = 0
+        # Calls without a response; changed only by the thread that polls for gRPC.
+        self._in_flight = 0
         self._queue: Queue = SimpleQueue()
         self._threads = [
             threading.Thread(target=_work, args=(self._queue,), name=f"{name}_{number}", daemon=True)
@@ -142,11 +161,11 @@ class CallPool(futures.Executor):
     @property
     def is_full(self) -> bool:
         """Whether the next call must be rejected."""
-        return self._queue.qsize() + self._bulk.queue.qsize() + self._unread >= self._max_waiting
+        return self._queue.qsize() + self._bulk.queue.qsize() >= self._max_waiting
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC ignores the future, which takes 10 us
         """Run a unary call when its message has arrived, and anything else as soon as a thread is free."""
-        if self._reads_early and len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request":
+        if self.reads_early and len(args) == 7 and getattr(args[4], "__name__", "") == "unary_request":
             self._read_then_run(fn, *args)
         else:
             self._queue.put(partial(fn, *args, **kwargs))
@@ -183,19 +202,23 @@ class CallPool(futures.Executor):
         receive = _server._receive_message(state, event.call, deserialize)
         is_short = getattr(behaviour, "is_short", None) if self._in_flight == 0 else None
         scores = getattr(behaviour, "scores", False)
+        pool: StreamPool | None = getattr(behaviour, "pool", None)
+        silence = self.silence if pool is None else pool.silence
 
         def request() -> Any:
             return state.request if _server._is_rpc_state_active(state) else None
 
         def on_received(received: Any) -> Any:
-            self._unread -= 1
+            silence.end(event.call)
             ended = receive(received)
             if ended[0] is None:
                 has_message = state.request is not None
                 # Without a message gRPC's own thunk ends the call with the right status.
                 thunk = request if has_message else read_request
                 call = partial(run, respond, event, state, behaviour, thunk, deserialize, serialize)
-                if has_message and is_short is not None and is_short(state.request):
+                if pool is not None:
+                    pool.submit(_run, call)
+                elif has_message and is_short is not None and is_short(state.request):
                     _run(call)
                 elif has_message and scores and len(state.request) >= _BULK_BYTES:
                     self._bulk.queue.put(call)
@@ -203,9 +226,9 @@ class CallPool(futures.Executor):
                     self._queue.put(call)
             return ended
 
-        self._unread += 1
-        # Not for a stream of responses, such as a health watch, which can be open for days.
-        if respond is _server._unary_response_in_pool:
+        silence.begin(event.call)
+        # A call in a pool of its own does not keep these threads busy, and a stream of responses can be open for days.
+        if pool is None and respond is _server._unary_response_in_pool:
             self._in_flight += 1
             state.callbacks.append(self._end_call)
         event.call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), on_received)
@@ -230,20 +253,31 @@ def _run(call: Callable[[], object]) -> None:
 
 
 class StreamPool(futures.ThreadPoolExecutor):
-    """One thread for each open stream, or for each call that may wait for long.
+    """Threads of their own for streams, which stay open, or for calls that must not delay others.
 
     Parameters
     ----------
     limit
-        Maximum number of open streams or calls.
+        Maximum number of streams or calls.
     name
         Prefix of the names of the threads.
+    threads
+        Number of threads; by default one for each stream or call.
+    silent_seconds
+        How long a caller may send nothing.
+
+    Attributes
+    ----------
+    silence
+        The calls or streams that wait for a message.
     """
 
-    def __init__(self, limit: int, name: str) -> None:
-        super().__init__(limit, thread_name_prefix=name)
+    def __init__(self, limit: int, name: str, *, threads: int = 0, silent_seconds: float = _MESSAGE_SECONDS) -> None:
+        super().__init__(threads or limit, thread_name_prefix=name)
         self.limit = limit
+        self.silence = SilenceLimit(silent_seconds, max(limit, _FEWEST_SILENT))
         self._open = 0
+        self._callers: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -257,6 +291,21 @@ class StreamPool(futures.ThreadPoolExecutor):
         self._count(1)
         future.add_done_callback(lambda _: self._count(-1))
         return future
+
+    @contextmanager
+    def share_of(self, caller: str) -> Iterator[None]:
+        """Count a stream of a caller, who may have half of them open; without a name there is but one caller."""
+        share = max(self.limit // 2, 1) if caller else self.limit
+        with self._lock:
+            if self._callers[caller] >= share:
+                raise OverloadedError(f"this caller already has {share} streams open, which is the limit")
+            self._callers[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers[caller] -= 1
+                self._callers += Counter()  # forgets callers without a stream
 
     def _count(self, change: int) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ INTERNAL. Columns of a response are cut out of the result block, so that no numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_core.runtime.result_block import place
+from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.status import abort_code, status_of
@@ -25,6 +26,7 @@ from darksight_service.grpc_api.timestamps import milliseconds, timestamp
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.store.points import PointFilter
+from darksight_service.validation import check_text
 
 if TYPE_CHECKING:
     # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.
@@ -37,6 +39,11 @@ M = TypeVar("M", bound=Message)
 # Calls that the thread that reads for gRPC may answer by itself.
 _SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
 _MAX_CLASSES = 1 << 20
+# Rows and outcomes that are messages of their own, in one call: each becomes several objects. A tensor may have more.
+_MAX_MESSAGES = 1 << 16
+_MAX_FILTER = 1_000
+# No text of a request, such as the name of a model, is longer.
+_MAX_TEXT = 4096
 _FOREVER = (1 << 48) - 1
 
 
@@ -55,7 +62,7 @@ class ScoreCall:
     def request(self) -> monitor_pb2.ScoreRequest:
         """The request; RequestError if the bytes are not one."""
         if self._request is None:
-            self._request = parse(monitor_pb2.ScoreRequest, self._data)
+            self._request = _decode(monitor_pb2.ScoreRequest, self._data)
         return self._request
 
 
@@ -72,6 +79,8 @@ class Scoring:
         Returns the store, which is opened when it is first needed.
     counts
         Counters of the process.
+    accuracy
+        Accuracy of the models, for the answer to outcomes.
     waits_for_disk
         Whether a reply waits for fsync.
     """
@@ -82,6 +91,7 @@ class Scoring:
         bulk: BulkPool,
         store: Callable[[], Store],
         counts: ProcessCounts,
+        accuracy: AccuracyFile,
         *,
         waits_for_disk: bool = False,
     ) -> None:
@@ -89,6 +99,7 @@ class Scoring:
         self._bulk = bulk
         self._store = store
         self._counts = counts
+        self._accuracy = accuracy
         self._waits_for_disk = waits_for_disk
 
     def score(self, call: ScoreCall, context: grpc.ServicerContext) -> bytes:
@@ -110,7 +121,7 @@ class Scoring:
         """ScoreStream: gRPC reads the next request when this one is done, which limits the rate of the caller."""
         for data in requests:
             try:
-                request = parse(monitor_pb2.ScoreStreamRequest, data).request
+                request = _decode(monitor_pb2.ScoreStreamRequest, data).request
                 response = write_response(self._reply(request, context))
                 yield _STREAM_RESPONSE + _varint(len(response)) + response
             except Exception as error:
@@ -120,6 +131,7 @@ class Scoring:
         """ReportOutcomes."""
         request = parse(monitor_pb2.ReportOutcomesRequest, data)
         outcomes = request.outcomes
+        _check_count(outcomes, _MAX_MESSAGES, "outcomes")
         recorded = self._monitor.report(
             request.model,
             [each.prediction_id for each in outcomes],
@@ -133,11 +145,17 @@ class Scoring:
             ],
         )
         self._counts.report_outcomes(recorded)
-        return monitor_pb2.ReportOutcomesResponse(recorded=recorded).SerializeToString()
+        response = monitor_pb2.ReportOutcomesResponse(recorded=recorded)
+        figures = self._accuracy.read().get(request.model)
+        if figures is not None:
+            response.accuracy.CopyFrom(_accuracy(figures))
+        return response.SerializeToString()
 
     def list_points(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListPoints."""
         request = parse(monitor_pb2.ListPointsRequest, data)
+        for name in ("decisions", "reasons", "predicted"):
+            _check_count(getattr(request, name), _MAX_FILTER, name)
         active = self._monitor.model(request.model)
         version = self._monitor.model(request.model, request.version).version if request.version else None
         wanted = PointFilter(
@@ -158,13 +176,17 @@ class Scoring:
 
     def _reply(self, request: monitor_pb2.ScoreRequest, context: grpc.ServicerContext) -> ScoreReply:
         values = read_values(request)
+        ids = request.prediction_ids
+        # An empty field is not converted, which would take longer than to look.
+        if ids:
+            _check_count(ids, values.shape[0], "prediction_ids")
         score = partial(
             self._monitor.score,
             request.model,
             request.version,
             values,
             logits=request.is_logits,
-            prediction_ids=tuple(request.prediction_ids),
+            prediction_ids=tuple(ids) if ids else (),
             event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
             partial_ok=request.partial_ok,
             batch_id=request.batch_id,
@@ -174,7 +196,15 @@ class Scoring:
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """A message from its bytes; RequestError if they are not one."""
+    """A message from its bytes; RequestError if they are not one, or if one of its texts is too long or has a NUL."""
+    message = _decode(kind, data)
+    for field, value in message.ListFields():
+        if isinstance(value, str):
+            check_text(field.name, value, _MAX_TEXT)
+    return message
+
+
+def _decode(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -191,10 +221,18 @@ def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tens
     raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
 
 
+def _check_count(values: Sized, limit: int, field: str) -> None:
+    """Refuse a repeated field of too many values, before any of them becomes an object."""
+    if len(values) > limit:
+        raise RequestError(f"{field}: has {len(values):,} values; the limit is {limit:,}", field=field)
+
+
 def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32] | Tensor:
-    shape, data = tuple(tensor.shape), tensor.data
+    shape, data = tuple(tensor.shape[:3]), tensor.data
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 0:
-        raise RequestError(f"tensor.shape: must be rows and classes, not {list(shape)[:8]}", field="tensor.shape")
+        raise RequestError(
+            f"tensor.shape: must be rows and classes, not {list(tensor.shape[:8])}", field="tensor.shape"
+        )
     if shape[0] and not shape[1]:
         raise RequestError("tensor.shape: rows of no classes", field="tensor.shape")
     if len(data) != 4 * shape[0] * shape[1]:
@@ -212,6 +250,7 @@ def _read_tensor(tensor: monitor_pb2.Tensor) -> NDArray[np.float32] | Tensor:
 def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
     if not rows.rows:
         return np.empty((0, 0), dtype=np.float32)
+    _check_count(rows.rows, _MAX_MESSAGES, "rows")
     classes = len(rows.rows[0].values)
     for number, row in enumerate(rows.rows):
         if len(row.values) != classes:
@@ -279,6 +318,25 @@ def _label(outcome: monitor_pb2.Outcome, row: int) -> int:
     if outcome.WhichOneof("truth") is None:
         raise RequestError(f"outcomes[{row}]: has neither label nor label_name", field="outcomes", row=row)
     return outcome.label
+
+
+def _accuracy(figures: dict[str, Any]) -> monitor_pb2.AccuracyReport:
+    """The report of figures as `AccuracyFile` has them; without rows there is no estimate, and it is not withheld."""
+    audit, estimate = figures["audit"], figures.get("accuracy", {})
+    return monitor_pb2.AccuracyReport(
+        version=figures["version"],
+        estimate=_range(estimate.get("estimate"), estimate),
+        withheld=estimate.get("withheld") or "",
+        audited=_range(audit["accuracy"], audit),
+        audit_labels=audit["labels"],
+        audit_labels_needed=audit["labels_needed"],
+        certificate=f"CERTIFICATE_VERDICT_{audit['verdict'].upper()}",
+        certificate_log_evidence=audit["log_evidence"],
+    )
+
+
+def _range(value: float | None, ends: dict[str, Any]) -> monitor_pb2.AccuracyRange | None:
+    return None if value is None else monitor_pb2.AccuracyRange(value=value, low=ends["low"], high=ends["high"])
 
 
 def _point(row: dict[str, Any]) -> monitor_pb2.Point:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
+import resource
 import socket
 from collections.abc import Collection, Mapping
 from concurrent import futures
@@ -17,16 +19,17 @@ from typing import Any
 
 import grpc
 from darksight_client.connections import worker_header
-from grpc_health.v1 import health, health_pb2
 
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import ForbiddenError, OverloadedError, UnauthenticatedError
 from darksight_service.grpc_api.admin import Admin
 from darksight_service.grpc_api.callers import Callers, authorization
+from darksight_service.grpc_api.health import Health
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.methods import INFERENCE, MONITOR, Handler, Method, MethodTable, in_pool
 from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
 from darksight_service.grpc_api.scoring import Scoring
+from darksight_service.grpc_api.silence import start_ending
 from darksight_service.grpc_api.status import abort, abort_code
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
@@ -37,9 +40,13 @@ _THREADS = 4
 _REFUSAL_THREADS = 2
 # Calls that may wait for the database at once; further calls are refused.
 _STORE_CALLS = 16
+# Calls and health watches, which need no token, the threads for the calls, and the time for their message to arrive.
+_OPEN_CALLS, _WATCHES, _OPEN_THREADS, _OPEN_SECONDS = 64, 64, 2, 5.0
 # When a rejected caller should retry: about the time to process a full queue.
 _RETRY_SECONDS = 0.05
 _NEVER_MS = 2**31 - 1
+# Descriptors of a worker that are not for connections.
+_OTHER_DESCRIPTORS = 128
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -76,12 +83,18 @@ class RpcServer:
     ) -> None:
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
-        self._health = health.HealthServicer()
-        self._reported: set[str] = set()
+        self._health = Health()
+        streams = StreamPool(settings.max_streams, "stream", silent_seconds=settings.stream_idle_seconds or math.inf)
+        store_calls = StreamPool(_STORE_CALLS, "store")
+        open_calls = StreamPool(_OPEN_CALLS, "open", threads=_OPEN_THREADS, silent_seconds=_OPEN_SECONDS)
+        watches = StreamPool(_WATCHES, "watch", silent_seconds=_OPEN_SECONDS)
+        self._limits = [pool.silence for pool in (self._calls, streams, store_calls, open_calls, watches)]
         methods = MethodTable(
             self._calls,
-            StreamPool(settings.max_streams, "stream"),
-            StreamPool(_STORE_CALLS, "store"),
+            streams,
+            store_calls,
+            open_calls,
+            watches,
             counts,
             worker_header(_server_id(), worker, settings.worker_count),
         )
@@ -98,23 +111,17 @@ class RpcServer:
 
     def start(self) -> None:
         """Accept calls."""
+        start_ending(self._limits)
         self._server.start()
 
     def set_serving(self, models: Collection[str], missing: Collection[str], *, is_ready: bool) -> None:
         """Report these models as SERVING, missing ones as NOT_SERVING, and the server as it is ready or not."""
-        statuses = health_pb2.HealthCheckResponse
-        whole = statuses.SERVING if is_ready else statuses.NOT_SERVING
-        current = dict.fromkeys(("", MONITOR, INFERENCE), whole)
-        current |= dict.fromkeys(models, statuses.SERVING)
-        # A model that was removed is not served any more.
-        current |= dict.fromkeys([*missing, *(self._reported - current.keys())], statuses.NOT_SERVING)
-        for name, status in current.items():
-            self._health.set(name, status)
-        self._reported = set(current)
+        names = dict.fromkeys(("", MONITOR, INFERENCE), is_ready)
+        self._health.set_serving({**dict.fromkeys(missing, False), **dict.fromkeys(models, True), **names})
 
     def stop(self, grace_seconds: float) -> None:
         """Report NOT_SERVING, reject new calls and wait for calls in flight."""
-        self._health.enter_graceful_shutdown()
+        self._health.stop()
         self._server.stop(grace_seconds).wait()
         self._calls.shutdown()
 
@@ -185,11 +192,12 @@ def _server_id() -> str:
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
-        ("grpc.so_reuseport", 1),
+        ("grpc.so_reuseport", int(hasattr(socket, "SO_REUSEPORT"))),
         # Applies after decompression, so that a small compressed message cannot exceed the limit.
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_connection_streams),
+        ("grpc.max_allowed_incoming_connections", _max_connections(settings)),
         ("grpc.max_metadata_size", 16 << 10),
         # A client may send a keepalive ping every 10 s, idle or not; one that sends more is disconnected.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -200,9 +208,18 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         # Clients resolve names again only when a connection ends. Calls in flight finish on the old connection.
         ("grpc.max_connection_age_ms", round(1e3 * settings.connection_seconds) or _NEVER_MS),
+        # A connection without calls is closed, so that idle ones do not keep others out. Clients connect again.
+        ("grpc.max_connection_idle_ms", 60_000),
         # A client that connects and sends nothing is disconnected after this time.
         ("grpc.server_handshake_timeout_ms", 10_000),
     ]
+
+
+def _max_connections(settings: Settings) -> int:
+    """Connections of a worker; files of the spool, the store and bundles must still find a descriptor."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = math.inf if soft == resource.RLIM_INFINITY else max(soft - _OTHER_DESCRIPTORS, 1)
+    return int(min(settings.max_connections, free))
 
 
 def _credentials(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCredentials:

@@ -9,15 +9,18 @@ import json
 import logging
 import socket
 import ssl
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from darksight_core import __version__
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError, statuses_of
 
 __all__ = ["HealthServer", "Status"]
+
+_MAX_CONNECTIONS = 256
 
 _log = logging.getLogger("darksight.http")
 
@@ -53,6 +56,7 @@ class HealthServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class HealthServer(ThreadingHTTPServer):
         self.tokens = tokens
         self._tls = tls
         self._context: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+        self._open: dict[socket.socket, None] = {}
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -94,6 +99,22 @@ class HealthServer(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Log a failed connection, such as a handshake without TLS, where nobody is disturbed by it."""
         _log.debug("connection_failed", exc_info=True)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread; one too many ends the oldest, so that nobody keeps probes out."""
+        if len(self._open) >= _MAX_CONNECTIONS:
+            oldest = next(iter(list(self._open)))
+            self._open.pop(oldest, None)
+            # Its thread may have closed it.
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -29,7 +29,7 @@ from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
-from darksight_service.metrics.processes import AUTH_FAILURES, DRIFT_KINDS, GRPC_CODES
+from darksight_service.metrics.processes import AUTH_FAILURES, BOUNDS, DRIFT_KINDS, GRPC_CODES, VERDICTS
 
 __all__ = ["CountsCollector", "make_registry", "render"]
 
@@ -119,7 +119,7 @@ class CountsCollector(Collector):
         """All families of the catalogue, in its order."""
         page = _Page()
         files: dict[str, list[Snapshot]] = {
-            "model": [], "process": [], "storage": [], "supervisor": [], "live": [], "drift": [],
+            "model": [], "process": [], "storage": [], "supervisor": [], "live": [], "drift": [], "figures": [],
         }  # fmt: skip
         unreadable = 0
         for path in list_files(self._folder):
@@ -134,6 +134,8 @@ class CountsCollector(Collector):
             _add_live(page, snapshot)
         for snapshot in files["drift"]:
             _add_drift(page, snapshot)
+        for snapshot in files["figures"]:
+            _add_figures(page, snapshot)
         _add_processes(page, files["process"])
         _add_storage(page, files["storage"])
         for section, metric in _OF_SUPERVISOR.items():
@@ -251,6 +253,24 @@ def _add_drift(page: _Page, snapshot: Snapshot) -> None:
         of_kind = key | {"kind": kind}
         page.add("darksight_drift_log_evidence", snapshot.sections["log_evidence"][index], of_kind)
         page.add("darksight_drift_restarting_log_evidence", snapshot.sections["log_restarting"][index], of_kind)
+
+
+def _add_figures(page: _Page, snapshot: Snapshot) -> None:
+    key, verdicts = _key(snapshot), snapshot.sections["verdict"]
+    # Before the first rows there is no verdict, and nothing to withhold.
+    if verdicts.any():
+        for verdict, holds in zip(VERDICTS, verdicts.tolist(), strict=True):
+            page.add("darksight_drift_verdict", holds, key | {"verdict": verdict})
+        page.add("darksight_accuracy_withheld", float(snapshot.number("estimate") < 0.0), key)
+    for section, metric in (
+        ("estimate", "darksight_accuracy_estimate"),
+        ("audit_accuracy", "darksight_audit_accuracy"),
+    ):
+        for bound, value in zip(BOUNDS, snapshot.sections[section].tolist(), strict=True):
+            if value >= 0.0:
+                page.add(metric, value, key | {"bound": bound})
+    for section in ("audit_labels", "audit_labels_needed", "certificate_log_evidence"):
+        page.add(f"darksight_{section}", snapshot.number(section), key)
 
 
 def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:

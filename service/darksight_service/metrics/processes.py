@@ -17,8 +17,10 @@ from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, list_f
 
 __all__ = [
     "AUTH_FAILURES",
+    "BOUNDS",
     "DRIFT_KINDS",
     "GRPC_CODES",
+    "VERDICTS",
     "DriftNumbers",
     "EvidenceNumbers",
     "ProcessCounts",
@@ -199,10 +201,26 @@ _DRIFT_SECTIONS: Sections = (
     ("log_evidence", len(DRIFT_KINDS)),
     ("log_restarting", len(DRIFT_KINDS)),
 )
+VERDICTS = ("none", "class_mix", "new_content", "less_sure", "surer")
+"""Kinds of drift, as in `darksight_core.drift.verdict`."""
+
+BOUNDS = ("value", "low", "high")
+"""An accuracy and its interval."""
+
+# An accuracy that is not known is negative.
+_FIGURES_SECTIONS: Sections = (
+    ("verdict", len(VERDICTS)),
+    ("estimate", len(BOUNDS)),
+    ("audit_accuracy", len(BOUNDS)),
+    ("audit_labels", 1),
+    ("audit_labels_needed", 1),
+    ("certificate_log_evidence", 1),
+)
+_UNKNOWN_ACCURACY = -1.0
 
 
 class StorageCounts(_Cells):
-    """Counters of the storage worker, and the live accuracy that it reads from the store.
+    """Counters of the storage worker, and what it reads from the store: drift and live accuracy.
 
     `add` and `follow` increase the counters inserted, duplicates, quarantined, store_errors and pruned.
     """
@@ -216,8 +234,10 @@ class StorageCounts(_Cells):
         self.add("starts")
         self._live: dict[tuple[str, str], MetricFile] = {}
         self._drift: dict[tuple[str, str], MetricFile] = {}
-        for path in (*self._folder.glob(f"live-*{SUFFIX}"), *self._folder.glob(f"drift-*{SUFFIX}")):
-            path.unlink(missing_ok=True)
+        self._figures: dict[tuple[str, str], MetricFile] = {}
+        for kind in ("live", "drift", "figures"):
+            for path in self._folder.glob(f"{kind}-*{SUFFIX}"):
+                path.unlink(missing_ok=True)
 
     def set_drain(self, *, lag_seconds: float, is_store_up: bool) -> None:
         """Age of the oldest record that is not in the store yet, and whether the last store operation succeeded."""
@@ -248,6 +268,21 @@ class StorageCounts(_Cells):
             evidence, restarting = [each.log_evidence for each in kinds], [each.log_restarting for each in kinds]
             file.array[:] = (state.rows, *evidence, *restarting)
 
+    def set_figures(self, model: str, version: str, window: Mapping[str, Any] | None, audit: Mapping[str, Any]) -> None:
+        """Verdict and accuracy of a version: the JSON values of a `WindowReport` and of an `AuditReport`."""
+        file = self._file(self._figures, "figures", model, version, _FIGURES_SECTIONS)
+        if file is None:
+            return
+        verdict = [0.0] * len(VERDICTS)
+        estimate = {"estimate": None, "low": None, "high": None}
+        if window is not None:
+            verdict[VERDICTS.index(window["verdict"])] = 1.0
+            estimate = window["accuracy"]
+        accuracies = [estimate[name] for name in ("estimate", "low", "high")]
+        accuracies += [audit[name] for name in ("accuracy", "low", "high")]
+        known = [_UNKNOWN_ACCURACY if each is None else each for each in accuracies]
+        file.array[:] = (*verdict, *known, audit["labels"], audit["labels_needed"], audit["log_evidence"])
+
     def drop_drift(self, keep: Collection[tuple[str, str]]) -> None:
         """Delete the drift evidence of all versions but those to keep, given by model and version."""
         _drop(self._drift, keep)
@@ -263,12 +298,13 @@ class StorageCounts(_Cells):
         return files.get((model, version))
 
     def drop_accuracy(self, keep: Collection[tuple[str, str]]) -> None:
-        """Delete the live accuracy of all versions but those to keep, given by model and version."""
+        """Delete accuracy and verdict of all versions but those to keep, given by model and version."""
         _drop(self._live, keep)
+        _drop(self._figures, keep)
 
     def close(self) -> None:
         """Unmap the files; they keep their numbers."""
-        for file in (self.file, *self._live.values(), *self._drift.values()):
+        for file in (self.file, *self._live.values(), *self._drift.values(), *self._figures.values()):
             file.close()
 
 

@@ -25,9 +25,12 @@ from darksight_service.control.registry import Registry
 from darksight_service.control.state_file import StateFile
 from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
+from darksight_service.explorer.protocol import LimitedProtocol
+from darksight_service.explorer.sockets import BACKLOG
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import keep_reporting, stop_event
+from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
@@ -66,9 +69,14 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
     """
     # Before the certificate is read, so that a change meanwhile is noticed.
     read_at = _certificate_times(settings)
+    raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="darksight-explorer-") as folder:
         config = uvicorn.Config(
             make_app(_sources(settings, Path(folder))),
+            http=LimitedProtocol,
+            ws="none",
+            # asyncio tries, and logs, as many times in a row when there are no descriptors left.
+            backlog=BACKLOG,
             log_config=None,
             access_log=False,
             server_header=False,

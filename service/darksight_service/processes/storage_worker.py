@@ -1,8 +1,8 @@
 """The storage worker: the one process of a replica that writes to the database.
 
 It drains the spools of all workers, follows the drift of their rows, applies changes that other replicas made, drops
-points beyond the retention limits, and publishes the live accuracy. While the database is down it waits, and scoring is
-not affected.
+points beyond the retention limits, and publishes drift and accuracy. While the database is down it waits, and scoring
+is not affected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from darksight_core.drift.stream import DriftTest
-from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.evaluation.drift import drift_test
-from darksight_service.control.bundle_files import read_version
+from darksight_core.errors import DarkSightError
 from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
 from darksight_service.control.clock import SteadyClock
 from darksight_service.control.state import State
@@ -32,6 +29,7 @@ from darksight_service.ingest.drain import Drain
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.processes.children import keep_reporting, stop_event
+from darksight_service.processes.live_figures import LiveFigures
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
@@ -47,10 +45,6 @@ _PRUNE_SECONDS = 60.0
 _VERIFY_SECONDS = 600.0
 _ANCHOR_SECONDS = 86_400.0
 _RETRY_SECONDS = 2.0
-# Between two attempts to load a bundle.
-_LOAD_SECONDS = 5.0
-# The live accuracy covers the last day.
-_ACCURACY_MS = 86_400_000
 _DAY_MS = 86_400_000
 # Time to write what the workers left after they have exited.
 _FINISH_SECONDS = 10.0
@@ -116,18 +110,15 @@ class StorageWorker:
         # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
         self._copied: tuple[int, int] | None = None
         self._not_copied: dict[str, str] = {}
-        self._targets: dict[str, float] = {}
         self._is_store_up = True
-        self._drift_tests: dict[str, DriftTest | None] = {}
-        self._drift_retries: dict[tuple[str, str], float] = {}
-        self._evidence_ms: dict[tuple[str, str], int] = {}
-        store.follow_drift(_replica(settings.data_dir), self._drift_test)
+        self._figures = LiveFigures(settings, self._state_file, store, counts)
+        store.follow_drift(_replica(settings.data_dir), self._figures.drift_test)
         self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:
         """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        works = (self._publish_drift, self._publish_accuracy, self._maintain, self._verify)
+        works = (self._figures.publish_evidence, self._figures.publish_accuracy, self._maintain, self._verify)
         for every, work in zip(self._due, works, strict=True):
             if now >= self._due[every]:
                 self._due[every] = now + every
@@ -222,69 +213,6 @@ class StorageWorker:
             self._recorded_rebuilds = -1
         self._not_copied = failures
         self._copied = None if failures else (state.rebuilds, state.last_change)
-
-    def _publish_accuracy(self) -> None:
-        until = int(time.time() * 1000) + 1
-        models = self._state_file.read().models
-        self._counts.drop_accuracy({(name, model.active) for name, model in models.items()})
-        for name, model in models.items():
-            found = self._store.label_counts(name, model.active, since_ms=until - _ACCURACY_MS, until_ms=until)
-            self._counts.set_accuracy(
-                name,
-                model.active,
-                accepted_labelled=found.accepted_labelled,
-                accepted_correct=found.accepted_correct,
-                rejected_labelled=found.rejected_labelled,
-                rejected_correct=found.rejected_correct,
-                target_accuracy=self._target(model.active, model.versions[model.active].path),
-            )
-
-    def _publish_drift(self) -> None:
-        """Publish the drift evidence of active versions."""
-        published = []
-        for name, model in self._state_file.read().models.items():
-            evidence_ms = model.versions[model.active].evidence_ms
-            if self._evidence_ms.get((name, model.active), evidence_ms) != evidence_ms:
-                self._store.forget_drift(name, model.active)
-            self._evidence_ms[name, model.active] = evidence_ms
-            state = self._store.drift_state(name, model.active)
-            if state is not None:
-                self._counts.set_drift(name, model.active, state)
-                published.append((name, model.active))
-        self._counts.drop_drift(published)
-
-    def _drift_test(self, model: str, version: str) -> DriftTest | None:
-        """The drift test of a version; None if its bundle has none, or cannot be read now."""
-        if version not in self._drift_tests and time.monotonic() >= self._drift_retries.get((model, version), 0.0):
-            try:
-                path = self._state_file.read().models[model].versions[version].path
-                copies = self._state_file.bundle_copies
-                bundle = read_version(self._settings.bundles, copies, path, version, verify=False)
-            except (DarkSightError, OSError, KeyError):
-                # The workers report a state or a bundle that cannot be loaded.
-                self._drift_retries[model, version] = time.monotonic() + _LOAD_SECONDS
-                return None
-            try:
-                self._drift_tests[version] = drift_test(bundle)
-            except ConfigError as error:
-                _log.warning("drift_not_tested", extra={"model": model, "version": version, "error": error.message})
-                self._drift_tests[version] = None
-        return self._drift_tests.get(version)
-
-    def _target(self, version: str, path: str) -> float:
-        """Certified accuracy of accepted rows; 0 if the bundle certifies none."""
-        if version not in self._targets:
-            copies = self._state_file.bundle_copies
-            try:
-                bundle = read_version(self._settings.bundles, copies, path, version, verify=False)
-            except DarkSightError:
-                # The workers report a bundle that cannot be loaded.
-                return 0.0
-            certificate = bundle.manifest["certificate"]
-            reject = (certificate or {}).get("reject") or {}
-            is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
-            self._targets[version] = float(reject["promised"]) if is_promised else 0.0
-        return self._targets[version]
 
     def _maintain(self) -> None:
         settings = self._settings

@@ -24,6 +24,7 @@ from darksight_service.logging import switch_debug
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
+from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.settings import Settings
 
 __all__ = ["Supervisor"]
@@ -53,6 +54,7 @@ class Supervisor:
     """
 
     def __init__(self, settings: Settings) -> None:
+        raise_descriptor_limit()
         # Bound but not listening, it reserves the port that the workers share.
         self._grpc_socket = _reserve_grpc_port(settings)
         # A worker is pinned to one core, so it cannot count the cores itself.
@@ -189,7 +191,11 @@ def _reserve_grpc_port(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     port, bound = settings.grpc_port, None
     # First without sharing: another service that shares the port would go unnoticed and get half of the calls.
-    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    # One worker can do without sharing, where the system has none.
+    options = [getattr(socket, name) for name in ("SO_REUSEADDR", "SO_REUSEPORT") if hasattr(socket, name)]
+    if len(options) < 2 and settings.worker_count > 1:
+        raise SettingsError("this system cannot share a port between workers; use --workers 1", name="workers")
+    for option in options:
         if bound is not None:
             bound.close()
         bound = socket.socket(family, socket.SOCK_STREAM)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from darksight_core.runtime.compilation import KERNEL
+from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
 from darksight_service.control.state_file import StateFile
@@ -52,9 +53,10 @@ def main() -> int:
     number = int(sys.argv[1])
     settings = read_settings()
     set_up_logs(f"worker-{number}", settings.log_level)
-    cores = sorted(os.sched_getaffinity(0))
-    # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
     sys.setswitchinterval(_SWITCH_SECONDS)
     stop = stop_event()
 
@@ -78,7 +80,8 @@ def main() -> int:
         return Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
 
     bulk = BulkPool()
-    scoring = Scoring(service, bulk, store, counts.process, waits_for_disk=settings.durability == "fsync")
+    accuracy = AccuracyFile(settings.data_dir / "accuracy.json")
+    scoring = Scoring(service, bulk, store, counts.process, accuracy, waits_for_disk=settings.durability == "fsync")
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     callers = Callers(tokens, has_certificates=settings.tls_client_ca is not None, counts=counts.process)
     admin = Admin(Control(registry, state_file, store), service, callers)

@@ -16,20 +16,22 @@ from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
+from darksight_core.drift.audit import AuditedRows
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
 from darksight_service.store import migrate, rollups
 from darksight_service.store.audit import Change
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
+from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
-from darksight_service.store.read import map_points, point_table, policy_evaluation, region_points
+from darksight_service.store.read import audited_rows, map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
-from darksight_service.store.tables import outcome, outcome_point, point
+from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
-from darksight_service.store.write.drift_state import DriftFollower, reset_evidence
+from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
@@ -214,6 +216,15 @@ class Store:
         follower = self._inserter.follower
         return None if follower is None else follower.state(self._engine, model, version)
 
+    def drift_states(self, model: str, version: str, test: DriftTest) -> list[DriftState]:
+        """Drift evidence of a bundle, of each replica that has stored rows of it."""
+        return read_states(self._engine, model, version, test)
+
+    def audited_rows(self, model: str, version: str, regions: Sequence[Region], *, start_ms: int) -> AuditedRows:
+        """Accepted rows of a bundle by day, and those with a label, of the last 30 days since a time."""
+        bundles = self._names.known(model, version)
+        return audited_rows.audited_rows(self._engine, bundles, regions, start_ms=start_ms, now_ms=self._clock())
+
     def forget_drift(self, model: str, version: str) -> None:
         """Read the drift evidence of a bundle from the database again."""
         if self._inserter.follower is not None:
@@ -306,12 +317,20 @@ class Store:
         return map_points.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
 
     def newest_inside(
-        self, model: str, version: str, region: Region, *, since_ms: int, until_ms: int, limit: int
+        self,
+        model: str,
+        version: str,
+        region: Region,
+        *,
+        since_ms: int,
+        until_ms: int,
+        limit: int,
+        seconds: float = math.inf,
     ) -> region_points.RegionPoints:
-        """The points inside a region among the newest points of a version."""
+        """The points inside a region among the newest points of a version: `limit`, or as many as the time allows."""
         bundles = self._names.known(model, version)
         wanted = PointFilter(model, version, since_ms, until_ms)
-        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit)
+        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit, seconds=seconds)
 
     def evaluate_policy(
         self, model: str, version: str | None, gate: Gate, *, since_ms: int, until_ms: int
@@ -378,6 +397,18 @@ class Store:
             return math.inf
         with reading(self._engine) as connection:
             return float(connection.scalar(select(func.extract("epoch", func.clock_timestamp()))) or 0.0)
+
+    def times(self) -> tuple[int, int]:
+        """Unix milliseconds by the clock of the database, and of the newest minute that has points (0 for none).
+
+        SQLite has the clock of this machine.
+        """
+        with reading(self._engine) as connection:
+            newest = int(connection.scalar(select(func.max(rollup.c.minute))) or 0)
+            if self._engine.dialect.name != "postgresql":
+                return self._clock(), newest * MINUTE_MS
+            seconds = connection.scalar(select(func.extract("epoch", func.clock_timestamp())))
+            return round(1000 * float(seconds or 0)), newest * MINUTE_MS
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""

@@ -119,3 +119,27 @@ def test_svd_has_points_but_no_density(probs: NDArray[np.float32]) -> None:
     np.testing.assert_allclose(estimator.transform(probs), estimator.embedding_, atol=1e-6)
     with pytest.raises(ValueError, match="no density"):
         estimator.score_samples(probs)
+
+
+def test_a_notebook_shows_the_diagram_and_the_map(probs: NDArray[np.float32]) -> None:
+    """The HTML is scikit-learn's diagram; once fitted, also a picture of the map."""
+    estimator = DarkSight()
+    before = estimator._repr_mimebundle_()["text/html"]
+
+    after = estimator.fit(probs)._repr_mimebundle_()["text/html"]
+
+    assert "<svg" not in before
+    assert before.split("sk-container-id")[0][:20] == after[:20]
+    assert "<svg" in after
+
+
+def test_the_interactive_map_has_the_rows_of_the_fit(probs: NDArray[np.float32]) -> None:
+    """`plot(interactive=True)` is a widget over the points of the estimator, with its labels."""
+    pytest.importorskip("anywidget", reason="needs anywidget: pip install 'darksight[notebook]'")
+    labels = probs.argmax(axis=1)
+    estimator = DarkSight().fit(probs, labels)
+
+    widget = estimator.plot(interactive=True)
+
+    np.testing.assert_allclose(np.frombuffer(widget.points, "<f4").reshape(-1, 2), estimator.embedding_, rtol=1e-5)
+    assert (np.frombuffer(widget.labels, "<i4") == labels).all()

@@ -13,6 +13,7 @@ interval counts them as wrong and the upper end as right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,12 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.drift.accuracy import Accuracy, accuracy_sequence, prediction_powered
+from darksight_core.drift.audit import audit_gains
+from darksight_core.drift.urn import audit_numbers
+from darksight_core.map.regions import Region, inside_any
 from darksight_core.simplex import Floats
 from darksight_service.store.points import PointTable
 
-__all__ = ["Audit", "AuditedAccuracy", "audit_numbers", "audited_accuracy", "draw_audit"]
+__all__ = ["Audit", "AuditedAccuracy", "audited_accuracy", "draw_audit", "draw_for_certificate"]
 
 Bools: TypeAlias = NDArray[np.bool_]
+Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_SKIPPED = 0.05
 _MIN_LABELS_POWERED = 30
@@ -81,14 +86,6 @@ class AuditedAccuracy:
     powered: Accuracy | None
 
 
-def audit_numbers(ids: NDArray[np.uint64]) -> Floats:
-    """u of each id (n, 2), in [0, 1): two rounds of SplitMix64's finaliser over both halves, (n,)."""
-    mixed = _mix(ids[:, 1].astype(np.uint64))
-    mixed = _mix(ids[:, 0].astype(np.uint64) ^ mixed)
-    numbers: Floats = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return numbers
-
-
 def draw_audit(table: PointTable, rate: float) -> Audit:
     """Draw from the points of a table that have a prediction; invalid rows have nothing to label."""
     numbers = audit_numbers(table.ids)
@@ -99,6 +96,15 @@ def draw_audit(table: PointTable, rate: float) -> Audit:
     # The last labelled point up to which at most a share `_MAX_SKIPPED` lacks a label.
     far = np.flatnonzero(table.is_labelled[order] & (labelled >= np.ceil((1.0 - _MAX_SKIPPED) * ranks)))
     return Audit(rate, order, int(far[-1]) + 1 if len(far) else 0)
+
+
+def draw_for_certificate(table: PointTable, rate: float, regions: Sequence[Region]) -> tuple[Ints, Floats]:
+    """Accepted rows of a table that the audit of their certificate draws, in its order, and their odds."""
+    rows = np.flatnonzero(table.accepted & (table.predicted >= 0))
+    gains = audit_gains(table.p_value[rows], inside_any(regions, table.points[rows]))
+    keys = audit_numbers(table.ids[rows]) / gains
+    order = np.argsort(keys, kind="stable")[: int((keys < rate).sum())]
+    return rows[order], np.minimum(rate * gains[order], 1.0)
 
 
 def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
@@ -123,12 +129,3 @@ def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = Non
         powered = prediction_powered(table.top[rest], table.top[known], ~table.errors[known])
         powered = None if powered.interval is None else powered
     return AuditedAccuracy(rows, right, skipped, right / rows, worst[0], best[1], powered)
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        values = values + np.uint64(0x9E3779B97F4A7C15)
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return mixed

@@ -1,10 +1,12 @@
 """The order in which unlabelled points should be reviewed.
 
-    outliers   lowest p-value first
-    doubtful   lowest confidence first, without outliers
-    audit      a random sample, accepted points included (see `audit`)
+    outliers      lowest p-value first
+    doubtful      lowest confidence first, without outliers
+    audit         a random sample, accepted points included (see `audit`)
+    certificate   accepted points, drawn more often where errors are likely (see `darksight_core.drift.audit`)
 
-The first two find many errors and estimate nothing. The audit finds few and measures how good accepted predictions are.
+The first two find many errors and estimate nothing. The others find few. The audit measures how good predictions are;
+the stream for the certificate tells with fewer labels whether accepted points are as accurate as certified.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Stream(Enum):
     OUTLIERS = "outliers"
     DOUBTFUL = "doubtful"
     AUDIT = "audit"
+    CERTIFICATE = "certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class ReviewQueue:
     counts: dict[Stream, int]
 
 
-def review_queue(table: PointTable, audit: Audit, score: LearnedScore, stream: Stream, *, limit: int) -> ReviewQueue:
+def review_queue(
+    table: PointTable, audit: Audit, certificate: Ints, score: LearnedScore, stream: Stream, *, limit: int
+) -> ReviewQueue:
     """Unlabelled points of a stream, in the order of review.
 
     Parameters
@@ -71,6 +76,8 @@ def review_queue(table: PointTable, audit: Audit, score: LearnedScore, stream: S
         Points to choose from.
     audit
         The audit of the table.
+    certificate
+        Rows of the table that the audit of the certificate draws, in its order.
     score
         The score that ranks doubtful points.
     stream
@@ -84,11 +91,12 @@ def review_queue(table: PointTable, audit: Audit, score: LearnedScore, stream: S
     outliers, others = np.flatnonzero(is_outlier), np.flatnonzero(~is_outlier)
     index_of = np.full(len(table), -1)
     index_of[free] = np.arange(len(free))
-    audited = index_of[audit.order]
+    audited, certified = index_of[audit.order], index_of[certificate]
     orders: dict[Stream, Ints] = {
         Stream.OUTLIERS: outliers[np.argsort(table.p_value[free][outliers], kind="stable")],
         Stream.DOUBTFUL: others[np.argsort(learned[others], kind="stable")],
         Stream.AUDIT: audited[audited >= 0],
+        Stream.CERTIFICATE: certified[certified >= 0],
     }
     items = tuple(
         QueueItem(

@@ -1,4 +1,4 @@
-"""Endpoints of the drift page: figures over time, and the comparison of two windows."""
+"""Endpoints of the drift page: drift now, figures over time, and the comparison of two windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from darksight_core.bundle import Bundle
+from darksight_core.drift.stream import DriftTest
+from darksight_core.errors import ConfigError
+from darksight_core.evaluation.drift import drift_test
 from darksight_core.scored import Reason
+from darksight_core.simplex import Floats
 from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.analysis.drift import (
     LEVEL,
@@ -26,6 +31,7 @@ from darksight_service.explorer.answers import Answer, to_json
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import DAY_MS, Milliseconds, SpanInput, VersionInput, check_span
+from darksight_service.scoring.live_drift import LiveDrift, live_audit, live_drift
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.rollups import Rates
 
@@ -70,7 +76,25 @@ class _WindowsInput(VersionInput):
 
 
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
-    """`/api/drift` and `/api/drift/windows`."""
+    """`/api/drift`, `/api/drift/now` and `/api/drift/windows`."""
+    # Of the newest versions asked for: to cut the cells of a calibration takes as long as the rest.
+    tests: dict[str, DriftTest | None] = {}
+
+    def now(call: Call[VersionInput]) -> Answer:
+        active, store = sources.active_model(call.input), sources.store()
+        bundle, key = active.bundle.content, (active.model, active.version)
+        if active.version not in tests:
+            tests.clear()
+            tests[active.version] = _drift_test(bundle)
+        test = tests[active.version]
+        states = [] if test is None else store.drift_states(*key, test)
+        drift = None if test is None else live_drift(store, bundle, test, states, *key)
+        deployed = sources.registry.state.models[active.model].versions[active.version]
+        return {
+            "level": LEVEL,
+            "audit": live_audit(store, bundle, deployed, *key).as_dict(),
+            "drift": None if drift is None else _now(sources, active, drift),
+        }
 
     def describe(call: Call[_DriftInput]) -> Answer:
         active = sources.active_model(call.input)
@@ -113,7 +137,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         meta = {
             "class_names": names,
             "classes": _comparison(by_class),
-            "regions": _regions(sources, active, tables),
+            "regions": _regions(sources, active, {name: table.points for name, table in tables.items()}),
             "clouds": compare_clouds(tables["before"].points, tables["now"].points),
             "totals": totals,
             "drawn": {name: len(table) for name, table in tables.items()},
@@ -129,8 +153,29 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     return [
         Endpoint("GET", "/api/drift", "read", _DriftInput, describe),
+        Endpoint("GET", "/api/drift/now", "read", VersionInput, now),
         Endpoint("GET", "/api/drift/windows", "read", _WindowsInput, compare),
     ]
+
+
+def _drift_test(bundle: Bundle) -> DriftTest | None:
+    try:
+        return drift_test(bundle, LEVEL)
+    except ConfigError:
+        return None
+
+
+def _now(sources: Sources, active: ActiveModel, drift: LiveDrift) -> dict[str, Any]:
+    clouds = {"before": active.bundle.reference.points.astype(np.float64), "now": drift.points.points}
+    return {
+        "rows": drift.rows,
+        "evidence": drift.evidence,
+        "threshold": drift.threshold,
+        "since_ms": int(drift.points.received_ms.min()),
+        "points": len(drift.points),
+        "regions": _regions(sources, active, clouds),
+        **drift.window.as_dict(),
+    }
 
 
 def _window(sources: Sources, active: ActiveModel, given: _DriftInput) -> tuple[int, int]:
@@ -194,11 +239,11 @@ def _comparison(found: CellComparison) -> dict[str, Any]:
     }
 
 
-def _regions(sources: Sources, active: ActiveModel, tables: dict[str, PointTable]) -> dict[str, Any] | None:
-    """Points in the regions that have not expired; None without regions."""
+def _regions(sources: Sources, active: ActiveModel, clouds: dict[str, Floats]) -> dict[str, Any] | None:
+    """Points (n, 2) in the regions that have not expired, before and now; None without regions."""
     regions = [each.saved.region for each in sources.control.regions.listed(active.model, active.version)]
     if not regions:
         return None
-    counts = {name: count_inside(table.points, [each.inside for each in regions]) for name, table in tables.items()}
+    counts = {name: count_inside(points, [each.inside for each in regions]) for name, points in clouds.items()}
     names = [*(each.name for each in regions), "elsewhere"]
     return _comparison(compare_counts(names, counts["before"], counts["now"]))

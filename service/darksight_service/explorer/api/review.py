@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PlainValidator
 
 from darksight_core.scored import Decision, Reason
-from darksight_service.explorer.analysis.audit import Audit, audited_accuracy, draw_audit
+from darksight_service.explorer.analysis.audit import Audit, audited_accuracy, draw_audit, draw_for_certificate
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.learning import LearnedScore, learn
 from darksight_service.explorer.analysis.review_queue import QueueItem, Stream, review_queue
@@ -24,6 +24,7 @@ from darksight_service.explorer.api.labelled import MAX_LABELS, MAX_POINTS, Labe
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input, ModelInput
 from darksight_service.ingest.records import decode
+from darksight_service.scoring.live_drift import live_audit
 from darksight_service.scoring.service import ScoringService
 from darksight_service.store.points import OutcomeBatch, PointTable
 
@@ -80,7 +81,11 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         table = newest_points(sources, active, given)
         audit = draw_audit(table, given.rate)
         score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
-        found = review_queue(table, audit, score or _NO_SCORE, given.stream, limit=given.limit)
+        deployed = sources.registry.state.models[active.model].versions[active.version]
+        regions = [saved.region for saved in deployed.regions.values()]
+        certificate, odds = draw_for_certificate(table, given.rate, regions)
+        odds_of = dict(zip(certificate.tolist(), odds.tolist(), strict=True))
+        found = review_queue(table, audit, certificate, score or _NO_SCORE, given.stream, limit=given.limit)
         ids = table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
         items = {str(uuid.UUID(bytes=each)): item for each, item in zip(ids, found.items, strict=True)}
         points = sources.store().points_by_id(active.model, active.version, ids)
@@ -91,8 +96,11 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "max_points": MAX_POINTS,
             "max_labels": MAX_LABELS,
             "oldest_ms": int(table.received_ms[-1]) if len(table) else None,
-            "items": [_item(point, items[point["id"]]) for point in points.rows()],
+            "items": [_item(point, items[point["id"]], odds_of) for point in points.rows()],
             "audit": _audit(table, audit),
+            "certificate": live_audit(
+                sources.store(), active.bundle.content, deployed, active.model, active.version
+            ).as_dict(),
             "learned_score": _learned_score(score, is_learning),
         }
 
@@ -118,7 +126,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     ]
 
 
-def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
+def _item(point: dict[str, Any], item: QueueItem, odds_of: dict[int, float]) -> dict[str, Any]:
     order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
     return {
         **{name: point[name] for name in _POINT_FIELDS},
@@ -129,6 +137,7 @@ def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
         "softmax_rank": item.softmax_rank,
         "learned_rank": item.learned_rank,
         "chance": item.chance,
+        "odds": odds_of.get(item.row),
     }
 
 

@@ -1,7 +1,8 @@
-// The drift page: outlier rate, p-values and evidence over time; comparison of two windows.
+// The drift page: drift now; outlier rate, p-values and evidence over time; comparison of two windows.
 
 import { getColumns, getJson } from "./api.js";
 import { asInput, chance, count, fixed, fromInput, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
+import { showNow } from "./drift-now.js";
 import { element, openControls, showEmpty } from "./notice.js";
 import { ACCEPT, REJECT, classColour } from "./palette.js";
 import { draw } from "./plot.js";
@@ -140,6 +141,7 @@ at("span").addEventListener("change", () => {
   location.reload();
 });
 openControls();
+await page.guard(async () => showNow(await getJson("/api/drift/now", asked), new URLSearchParams({ model: page.model })));
 await page.guard(async () => {
   const found = await getJson("/api/drift", { ...asked, ...(state.since || state.span !== "latest" ? spanOf(state) : {}) });
   setWindows(found);

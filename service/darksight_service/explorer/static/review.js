@@ -12,6 +12,7 @@ const DEFAULTS = { stream: "audit", rate: "0.05" };
 const STREAMS = {
   outliers: ["Outliers", "outliers, lowest p-value first"],
   doubtful: ["Doubtful", "predictions that are likely wrong, lowest confidence first"],
+  certificate: ["For the certificate", "accepted points, drawn at random but more often where errors are likely, which tell whether the certificate holds"],
   audit: ["Random audit", "a random sample, accepted points included, that measures accuracy"],
 };
 const WAIT_MS = 4000;
@@ -130,7 +131,16 @@ function showAudit() {
       `${count(audit.done)} of ${count(audit.drawn)} drawn points are done; each point is drawn with probability ${percent(audit.rate, 0)}. ` +
       (audit.all.skipped ? `${count(audit.all.skipped)} were skipped; the interval covers both outcomes. ` : "") +
       (powered ? `Prediction-powered estimate: ${percent(powered.value, 1)} (${percent(powered.interval[0])} – ${percent(powered.interval[1])}). ` : "") +
-      "Labels of the other streams are not used here, because they were selected where errors are likely."));
+      "Labels of the other streams are not used here, because they were selected where errors are likely."),
+    element("p", { class: "hint" }, certificateText(found.certificate)));
+}
+
+function certificateText({ promised, verdict, labels_needed: needed, log_evidence: evidence, threshold }) {
+  if (promised === null) return "There is no certificate of accuracy, or a policy override is in force.";
+  const certificate = `The certificate of ${percent(promised)} for accepted points`;
+  if (verdict === "broken") return `${certificate} is broken: the evidence against it is ${fixed(evidence, 1)}, ${fixed(threshold, 1)} is enough.`;
+  if (verdict === "kept") return `${certificate} is kept.`;
+  return `${certificate} is open: about ${count(needed)} more labels of the stream for the certificate would settle it.`;
 }
 
 function showLearnedScore() {

@@ -6,6 +6,7 @@ points, which are one range of ids. The database compares them with the bounding
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
@@ -41,9 +42,10 @@ class RegionPoints(NamedTuple):
 
 
 def newest_inside(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, region: Region, *, limit: int
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, region: Region, *, limit: int, seconds: float
 ) -> RegionPoints:
-    """The points inside a region among the newest `limit` points that pass a filter."""
+    """The points inside a region among the newest `limit` points that pass a filter, or fewer when time is over."""
+    end_at = time.monotonic() + seconds
     examined = accepted = oldest_ms = 0
     rows: list[Any] = []
     low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
@@ -63,7 +65,7 @@ def newest_inside(
                     examined, accepted = examined + found, accepted + found_accepted
                     oldest_ms = id_ms(connection.scalar(_oldest(within)) or start)
                     rows += connection.execute(_inside_box(engine, within, region)).all()
-                if examined >= limit:
+                if examined >= limit or time.monotonic() >= end_at:
                     break
     rows.sort(key=itemgetter(0), reverse=True)
     found_points = read_table(rows, _NAMES, wanted.model, bundles)

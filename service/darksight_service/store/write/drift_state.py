@@ -22,7 +22,7 @@ from darksight_service.store.points import PointTable
 from darksight_service.store.tables import bundle, drift_state, insert_into
 from darksight_service.store.tables import model as model_table
 
-__all__ = ["DriftFollower", "reset_evidence", "version_of"]
+__all__ = ["DriftFollower", "read_states", "reset_evidence", "version_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +100,20 @@ class DriftFollower:
     def forget_all(self) -> None:
         """Read all states again when they are asked for."""
         self._marks.clear()
+
+
+def read_states(engine: Engine, model: str, version: str, test: DriftTest) -> list[DriftState]:
+    """The drift evidence of a bundle, of each replica that has stored rows of it."""
+    query = select(drift_state.c.state).where(drift_state.c.bundle_id.in_(_bundle_ids(model, version)))
+    with reading(engine) as connection:
+        found = connection.scalars(query).all()
+    states = []
+    for data in found:
+        # A state of an earlier release is left out.
+        with suppress(ConfigError):
+            if data:
+                states.append(test.decode(bytes(data)))
+    return states
 
 
 def reset_evidence(connection: Connection, model: str, version: str) -> None:

@@ -61,6 +61,28 @@ def test_the_mean_evidence_of_three_replicas_rarely_alarms() -> None:
     assert alarms / runs <= level + 3 * math.sqrt(level * (1 - level) / runs)
 
 
+def test_two_workers_restarts_and_hot_swaps_add_no_false_alarms() -> None:
+    """Batches of two workers in the order in which they are stored, two versions in turn, states written and read."""
+    rng, level, runs = np.random.default_rng(18), 0.1, 80
+    alarms = 0
+    for _ in range(runs):
+        versions = [make_test(rng, level=level / 2) for _ in range(2)]
+        states = [test.start() for test in versions]
+        # Each worker stores its own batches in order; which of them comes next is chance.
+        queues = [rng.integers(1, 60, 25).tolist() for _ in range(2)]
+        active = 0
+        while any(queues):
+            queue = queues[int(rng.integers(0, 2))] or queues[0] or queues[1]
+            states[active], _ = follow(versions[active], states[active], rng, queue.pop())
+            if rng.random() < 0.1:
+                states = [test.decode(state.encode()) for test, state in zip(versions, states, strict=True)]
+            if rng.random() < 0.1:
+                active = 1 - active
+        alarms += any(state.alarm_row is not None for state in states)
+
+    assert alarms / runs <= level + 3 * math.sqrt(level * (1 - level) / runs)
+
+
 @pytest.mark.parametrize(
     ("change", "most"), [({"mean": -0.7}, 90), ({"mean": 0.7}, 90), ({"power": 2.0}, 90), ({"half": True}, 60)]
 )

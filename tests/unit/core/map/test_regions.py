@@ -114,8 +114,8 @@ def test_a_polygon_in_a_polygon_is_a_hole_and_a_bow_tie_has_two_wings() -> None:
     assert tie.inside([(0.25, 1.0), (1.75, 1.0), (1.0, 0.5), (1.0, 1.5)]).tolist() == [True, True, False, False]
 
 
-def test_many_points_and_corners_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sides that pass all points, more pairs than are held at a time, and a circle of the most corners."""
+def test_many_points_are_compared_with_one_side_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The points found are the same: sides that pass all points, and a circle of the most corners."""
     rng = np.random.default_rng(0)
     teeth = ((float(number), float(number % 2)) for number in range(40))
     comb = Region("comb", (*teeth, (39.0, 5.0), (0.0, 5.0)))
@@ -125,7 +125,7 @@ def test_many_points_and_corners_are_compared_in_parts(monkeypatch: pytest.Monke
     circle = Region("circle", tuple(zip(np.cos(angles).tolist(), np.sin(angles).tolist(), strict=True)))
     around = rng.normal(size=(2000, 2))
 
-    monkeypatch.setattr(regions, "_PAIRS", 50)
+    monkeypatch.setattr(regions, "_MANY", 0)
 
     assert 0 < whole.sum() < len(whole)
     np.testing.assert_array_equal(comb.inside(points), whole)

@@ -463,9 +463,10 @@ def test_logits_taken_for_probs_have_advice(tmp_path: Path, suffix: str, advice:
             defects.LabelValueError,
             r"label is cow; labels must be class indices 0..2 or class names \(cat, dog, emu\)",
         ),
+        ("Dgo", defects.LabelValueError, r"label is Dgo; .* did you mean dog\?$"),
         ("", defects.LabelValueError, "label is empty; .*Omit all labels"),
     ],
-    ids=["high", "negative", "huge", "fraction", "nan", "unknown", "empty"],
+    ids=["high", "negative", "huge", "fraction", "nan", "unknown", "misspelt", "empty"],
 )
 def test_bad_labels_are_named(tmp_path: Path, suffix: str, label: Any, kind: type[PredictionsError], text: str) -> None:
     """A label that is no class is reported with its row."""

@@ -62,7 +62,11 @@ def read(path: str, given: dict[str, Any]) -> Any:
         ("/api/gate", {"model": "m", "threshold": "high"}, "threshold: must be a number, not 'high'"),
         ("/api/gate", {"model": "m", "alpha": "nan"}, "alpha: must be a finite number, not 'nan'"),
         ("/api/review", {"model": "m", "rate": 0}, "rate: must be greater than 0.0, not '0'"),
-        ("/api/review", {"model": "m", "stream": "x"}, "stream: must be outliers, doubtful or audit, not 'x'"),
+        (
+            "/api/review",
+            {"model": "m", "stream": "x"},
+            "stream: must be outliers, doubtful, audit or certificate",
+        ),
         ("/api/gate/policy", {"model": "m", "comment": " "}, "comment: must be non-empty text, not ' '"),
         ("/api/gate/policy", {"model": "m", "comment": "x" * 1001}, "comment: must be text of at most 1000 characters"),
         ("/api/gate/policy", {"model": "m", "comment": "c", "fail_open": 1}, "fail_open: must be true or false, not 1"),

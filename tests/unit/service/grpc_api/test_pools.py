@@ -86,6 +86,6 @@ def request(rows: int = 1, **fields: object) -> bytes:
 )
 def test_only_a_call_that_waits_for_nothing_is_short(data: bytes, waits_for_disk: bool, is_short: bool):
     """Whatever else it does would hold up the thread that reads for all."""
-    scoring = Scoring(None, None, None, None, waits_for_disk=waits_for_disk)
+    scoring = Scoring(None, None, None, None, None, waits_for_disk=waits_for_disk)
 
     assert scoring.is_short(ScoreCall(data)) is is_short

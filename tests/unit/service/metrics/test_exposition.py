@@ -85,6 +85,7 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
     storage = StorageCounts(tmp_path)
     storage.set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
     storage.set_drift("m", VERSION, drifted())
+    storage.set_figures("m", VERSION, WINDOW, AUDIT)
 
     certificate = tmp_path / "tls.crt"
     certificate.write_text(EXPIRES_2027)
@@ -233,6 +234,42 @@ def test_drift_evidence_of_active_versions_is_shown(tmp_path: Path) -> None:
     assert state.scores.log_evidence > 5.0
     assert value(registry, "darksight_drift_tested_rows") == 20
     assert value(registry, "darksight_drift_tested_rows", model="old") is None
+
+
+WINDOW = {"verdict": "surer", "accuracy": {"estimate": 0.9, "low": 0.85, "high": 0.95}}
+AUDIT = {"accuracy": 0.96, "low": 0.9, "high": 0.99, "labels": 80, "labels_needed": 300, "log_evidence": 1.5}
+
+
+def test_verdict_and_accuracy_are_shown(tmp_path: Path) -> None:
+    """One verdict is 1; the estimate and the accuracy of the audit come with their ranges."""
+    StorageCounts(tmp_path).set_figures("m", VERSION, WINDOW, AUDIT)
+    registry = make_registry(tmp_path)
+
+    assert value(registry, "darksight_drift_verdict", verdict="surer") == 1.0
+    assert value(registry, "darksight_drift_verdict", verdict="none") == 0.0
+    for bound, estimate, audited in (("value", 0.9, 0.96), ("low", 0.85, 0.9), ("high", 0.95, 0.99)):
+        assert value(registry, "darksight_accuracy_estimate", bound=bound) == estimate
+        assert value(registry, "darksight_audit_accuracy", bound=bound) == audited
+    assert value(registry, "darksight_accuracy_withheld") == 0.0
+    assert value(registry, "darksight_audit_labels") == 80
+    assert value(registry, "darksight_audit_labels_needed") == 300
+    assert value(registry, "darksight_certificate_log_evidence") == 1.5
+
+
+def test_an_accuracy_that_is_not_known_has_no_series(tmp_path: Path) -> None:
+    """A withheld estimate says so, and a version without rows has no verdict."""
+    nothing = {"estimate": None, "low": None, "high": None}
+    unknown = AUDIT | {"accuracy": None, "low": None, "high": None}
+    storage = StorageCounts(tmp_path)
+    storage.set_figures("m", VERSION, WINDOW | {"accuracy": nothing}, unknown)
+    storage.set_figures("idle", VERSION, None, unknown)
+    registry = make_registry(tmp_path)
+
+    assert value(registry, "darksight_accuracy_withheld") == 1.0
+    assert value(registry, "darksight_accuracy_withheld", model="idle") is None
+    assert value(registry, "darksight_drift_verdict", model="idle", verdict="none") is None
+    for name in ("accuracy_estimate", "audit_accuracy"):
+        assert value(registry, f"darksight_{name}", bound="value") is None
 
 
 def test_live_accuracy_and_certificate(tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_REGION: _ClassVar[Reason]
     REASON_INVALID: _ClassVar[Reason]
     REASON_UNSCORED: _ClassVar[Reason]
+
+class CertificateVerdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CERTIFICATE_VERDICT_UNSPECIFIED: _ClassVar[CertificateVerdict]
+    CERTIFICATE_VERDICT_NONE: _ClassVar[CertificateVerdict]
+    CERTIFICATE_VERDICT_OPEN: _ClassVar[CertificateVerdict]
+    CERTIFICATE_VERDICT_KEPT: _ClassVar[CertificateVerdict]
+    CERTIFICATE_VERDICT_BROKEN: _ClassVar[CertificateVerdict]
 DECISION_UNSPECIFIED: Decision
 DECISION_ACCEPT: Decision
 DECISION_REJECT: Decision
@@ -35,6 +43,11 @@ REASON_LOW_CONFIDENCE: Reason
 REASON_REGION: Reason
 REASON_INVALID: Reason
 REASON_UNSCORED: Reason
+CERTIFICATE_VERDICT_UNSPECIFIED: CertificateVerdict
+CERTIFICATE_VERDICT_NONE: CertificateVerdict
+CERTIFICATE_VERDICT_OPEN: CertificateVerdict
+CERTIFICATE_VERDICT_KEPT: CertificateVerdict
+CERTIFICATE_VERDICT_BROKEN: CertificateVerdict
 
 class Tensor(_message.Message):
     __slots__ = ("shape", "data")
@@ -149,10 +162,42 @@ class Outcome(_message.Message):
     def __init__(self, prediction_id: _Optional[str] = ..., label: _Optional[int] = ..., label_name: _Optional[str] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReportOutcomesResponse(_message.Message):
-    __slots__ = ("recorded",)
+    __slots__ = ("recorded", "accuracy")
     RECORDED_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
     recorded: int
-    def __init__(self, recorded: _Optional[int] = ...) -> None: ...
+    accuracy: AccuracyReport
+    def __init__(self, recorded: _Optional[int] = ..., accuracy: _Optional[_Union[AccuracyReport, _Mapping]] = ...) -> None: ...
+
+class AccuracyReport(_message.Message):
+    __slots__ = ("version", "estimate", "withheld", "audited", "audit_labels", "audit_labels_needed", "certificate", "certificate_log_evidence")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    AUDITED_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_LABELS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_LABELS_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_LOG_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    estimate: AccuracyRange
+    withheld: str
+    audited: AccuracyRange
+    audit_labels: int
+    audit_labels_needed: int
+    certificate: CertificateVerdict
+    certificate_log_evidence: float
+    def __init__(self, version: _Optional[str] = ..., estimate: _Optional[_Union[AccuracyRange, _Mapping]] = ..., withheld: _Optional[str] = ..., audited: _Optional[_Union[AccuracyRange, _Mapping]] = ..., audit_labels: _Optional[int] = ..., audit_labels_needed: _Optional[int] = ..., certificate: _Optional[_Union[CertificateVerdict, str]] = ..., certificate_log_evidence: _Optional[float] = ...) -> None: ...
+
+class AccuracyRange(_message.Message):
+    __slots__ = ("value", "low", "high")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    low: float
+    high: float
+    def __init__(self, value: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class ListPointsRequest(_message.Message):
     __slots__ = ("model", "version", "since", "until", "decisions", "reasons", "predicted", "is_shadow", "page_size", "page_token")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from darksight_service.explorer.analysis.audit import draw_audit
+from darksight_service.explorer.analysis.audit import draw_audit, draw_for_certificate
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.learning import LearnedScore, learn, rank_points
 from darksight_service.explorer.analysis.review_queue import Stream, review_queue
@@ -99,8 +99,9 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
     reason = np.where(np.arange(600) % 10 == 0, 2, 1)
     table = make_table(600, labelled=0.3, reason=reason)
     drawn = draw_audit(table, 0.2)
+    certificate = draw_for_certificate(table, 0.2, [])[0]
 
-    found = review_queue(table, drawn, LearnedScore(0, 0, 40), stream, limit=10_000)
+    found = review_queue(table, drawn, certificate, LearnedScore(0, 0, 40), stream, limit=10_000)
 
     rows = np.array([item.row for item in found.items])
     assert not table.is_labelled[rows].any()
@@ -112,5 +113,6 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
         assert (np.diff([item.learned_rank for item in found.items]) > 0).all()
         assert (table.reason[rows] == 1).all()
     else:
-        wanted = [row for row in drawn.order.tolist() if not table.is_labelled[row]]
+        order = drawn.order if stream is Stream.AUDIT else certificate
+        wanted = [row for row in order.tolist() if not table.is_labelled[row]]
         assert rows.tolist() == wanted

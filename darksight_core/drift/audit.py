@@ -1,0 +1,248 @@
+"""Is the certificate still true: the accuracy of accepted rows from labels of a random audit.
+
+Labels that callers happen to report say little about the rows without one. An audit draws rows by a number u of their
+id, uniform in [0, 1) and independent of everything else, and has them labelled in the order of u / g:
+
+    row i is drawn at rate r  iff  u_i / g_i < r,      with the odds  o_i = min(1, r g_i)
+
+g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, and inside of regions, else 1. How
+many rows will get labels is not known in advance, so every rate 1, 1/2, ..., 1/4096 is tested.
+
+With Z_i = 1 for a wrong row and ε the error that the certificate allows, the bets with a stake λ have the capital
+
+    M = Π_{drawn and wrong} (1 + λ / o_i) · exp(-λ ε N)                            over N accepted rows
+
+While each accepted row is wrong with probability at most ε, given the rows before it, E[M] <= (1 + λ ε) e^(-λ ε) <= 1
+for every row, so that the capital of any mixture ever reaches 1/a with probability at most a (Ville). A drawn row whose
+label is missing counts as right. That lowers M, so the bound holds whichever rows get labels, and whenever. New bets
+are opened every day, such that errors that begin late are found too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.drift.accuracy import Accuracy, accuracy_sequence
+from darksight_core.drift.checks import checked_share
+from darksight_core.simplex import Floats
+
+__all__ = [
+    "AuditReport",
+    "AuditedRows",
+    "CertificateVerdict",
+    "audit_gains",
+    "audited_accuracy",
+    "certificate_evidence",
+    "labels_to_settle",
+    "report_audit",
+]
+
+CertificateVerdict: TypeAlias = Literal["none", "open", "kept", "broken"]
+
+LEVEL = 0.01
+"""Probability that a certificate that holds is ever called broken."""
+
+RATES = 2.0 ** -np.arange(13)
+"""Rates of the audit that are tested."""
+
+_UNUSUAL, _GAIN = 0.25, 4.0
+# Bets win most if rows are wrong 1.5, 2.5 and 6 times as often as the certificate allows.
+_STAKES = np.array([0.5, 1.5, 5.0])
+# Share of the drawn rows that must have labels for a rate to be used for the accuracy, and the fewest labels.
+_COMPLETE, _LEAST_LABELS = 0.9, 20
+_MOST_LABELS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AuditedRows:
+    """Accepted rows by day, and those of them that have a label.
+
+    Parameters
+    ----------
+    first_day
+        Number of the first day, counted from the day when the evidence started.
+    accepted
+        Accepted rows of each day since then, (days,).
+    day
+        Day of each labelled row, as an index of `accepted`, (n,).
+    numbers
+        u of each labelled row, (n,).
+    gains
+        g of each labelled row, (n,); see `audit_gains`.
+    is_wrong
+        Whether its prediction was wrong, (n,).
+    """
+
+    first_day: int
+    accepted: NDArray[np.int64]
+    day: NDArray[np.int64]
+    numbers: Floats
+    gains: Floats
+    is_wrong: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What the audit says about accepted rows and their certificate.
+
+    Parameters
+    ----------
+    accuracy
+        Of accepted rows; None with too few labels of the audit.
+    promised
+        Accuracy that the certificate states; None without such a certificate.
+    log_evidence
+        Highest evidence against the promise so far; 0 without one.
+    labels_needed
+        More labels that would settle whether the promise holds; 0 if it is settled, or without one.
+    verdict
+        `broken` if the evidence has reached ln(1 / LEVEL), `kept` if the whole interval of the accuracy is above the
+        promise, else `open`; `none` without a promise.
+    """
+
+    accuracy: Accuracy | None
+    promised: float | None
+    log_evidence: float
+    labels_needed: int
+    verdict: CertificateVerdict
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        low, high = (None, None) if self.accuracy is None else self.accuracy.interval or (None, None)
+        return {
+            "accuracy": None if self.accuracy is None else self.accuracy.value,
+            "low": low,
+            "high": high,
+            "labels": 0 if self.accuracy is None else self.accuracy.rows,
+            "promised": self.promised,
+            "log_evidence": self.log_evidence,
+            "threshold": -math.log(LEVEL),
+            "labels_needed": self.labels_needed,
+            "verdict": self.verdict,
+        }
+
+
+def report_audit(rows: AuditedRows, promised: float | None) -> AuditReport:
+    """Accuracy of accepted rows, and whether the promise of their certificate holds."""
+    accuracy = audited_accuracy(rows)
+    if promised is None:
+        return AuditReport(accuracy, None, 0.0, 0, "none")
+    evidence = float(certificate_evidence(rows, promised).max(initial=0.0))
+    if evidence >= -math.log(LEVEL):
+        return AuditReport(accuracy, promised, evidence, 0, "broken")
+    if accuracy is not None and accuracy.interval is not None and accuracy.interval[0] >= promised:
+        return AuditReport(accuracy, promised, evidence, 0, "kept")
+    right, labelled = (0, 0) if accuracy is None else (round((accuracy.value or 0.0) * accuracy.rows), accuracy.rows)
+    return AuditReport(accuracy, promised, evidence, max(labels_to_settle(right, labelled, promised), 1), "open")
+
+
+def audit_gains(p_values: Floats, is_inside: NDArray[np.bool_]) -> Floats:
+    """g of rows: 4 up to a p-value (n,) of 1/4 and inside of regions (n,), else 1."""
+    return np.where((p_values <= _UNUSUAL) | is_inside, _GAIN, 1.0)
+
+
+def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:
+    """ln M against a promised accuracy of accepted rows at the end of each day, (days,).
+
+    While the promise holds, the largest of them ever reaches ln(1/a) with probability at most a.
+
+    Parameters
+    ----------
+    rows
+        Of all days, or of the last ones: then the bets of the days before are lost, and the bound still holds.
+    promised
+        Accuracy of accepted rows that the certificate states.
+
+    >>> rng, rows = np.random.default_rng(0), 2_000
+    >>> labelled = rng.integers(0, 5, rows), rng.random(rows), np.ones(rows), rng.random(rows) < 0.1
+    >>> good = certificate_evidence(AuditedRows(0, np.full(5, rows // 5), *labelled), 0.85)
+    >>> poor = certificate_evidence(AuditedRows(0, np.full(5, rows // 5), *labelled), 0.95)
+    >>> bool(good.max() < math.log(100.0) < poor.max())
+    True
+    """
+    error = 1.0 - checked_share("promised", promised)
+    wrong = rows.is_wrong
+    day, gains = rows.day[wrong], rows.gains[wrong]
+    keys = rows.numbers[wrong] / gains
+    path = np.empty(len(rows.accepted))
+    # Capital of the bets (rates, stakes), as logarithms.
+    capital = np.full((len(RATES), len(_STAKES)), -np.inf)
+    weight = -math.log(capital.size)
+    stakes = RATES[:, None] * _STAKES
+    won = np.zeros((len(path), *capital.shape))
+    odds = np.minimum(RATES * gains[:, None], 1.0)
+    gained = np.log1p(stakes / odds[:, :, None]) * (keys[:, None] < RATES)[:, :, None]
+    np.add.at(won, day, gained)
+    for number, accepted in enumerate(rows.accepted.tolist()):
+        opened = _waiting(rows.first_day + number) - _waiting(rows.first_day + number + 1)
+        capital = np.logaddexp(capital, math.log(opened) + weight) + won[number] - stakes * error * accepted
+        kept = math.log(_waiting(rows.first_day + number + 1))
+        path[number] = np.logaddexp.reduce(capital.ravel(), initial=kept)
+    return path
+
+
+def audited_accuracy(rows: AuditedRows, *, level: float = 0.95) -> Accuracy | None:
+    """Accuracy of accepted rows with a time-uniform interval, from rows that were drawn with equal odds.
+
+    The rate is the largest at which nearly all drawn rows up to the last day with labels have one; those without are
+    taken to be like the others. None if there is no such rate with at least 20 labels.
+    """
+    if not len(rows.day):
+        return None
+    accepted = int(rows.accepted[: rows.day.max() + 1].sum())
+    for rate in RATES.tolist():
+        drawn = rows.numbers < rate
+        labelled, expected = int(drawn.sum()), rate * accepted
+        # How many were drawn is not known, only how many are expected.
+        if labelled >= max(_COMPLETE * expected - 2.0 * math.sqrt(expected), _LEAST_LABELS):
+            right = labelled - int(rows.is_wrong[drawn].sum())
+            return accuracy_sequence(right, labelled, level=level)
+    return None
+
+
+def labels_to_settle(right: int, rows: int, promised: float, *, level: float = 0.95) -> int:
+    """How many more labels would decide whether a promised accuracy holds, if rows stay as right as they were.
+
+    That is until the promise is outside of the interval of `accuracy_sequence`; 0 if it is now. Where the rows so far
+    are close to the promise, or there are none, they are taken to be wrong half or twice as often as promised.
+
+    Parameters
+    ----------
+    right, rows
+        Right rows among those labelled so far.
+    promised
+        The accuracy.
+    level
+        Of the interval.
+
+    >>> labels_to_settle(0, 0, 0.95) > labels_to_settle(199, 200, 0.95) > 0
+    True
+    """
+    error = 1.0 - checked_share("promised", promised)
+    rate = (rows - right) / rows if rows else 0.5 * error
+    rate = min(rate, 0.5 * error) if rate <= error else max(rate, min(2.0 * error, 1.0))
+
+    def is_settled(more: int) -> bool:
+        if not rows + more:
+            return False
+        found = accuracy_sequence(right + more - round(rate * more), rows + more, level=level).interval
+        return found is not None and not found[0] <= promised <= found[1]
+
+    enough = 1
+    while enough < _MOST_LABELS and not is_settled(enough):
+        enough *= 2
+    less = enough // 2
+    while enough - less > max(less // 50, 1):
+        middle = (less + enough) // 2
+        less, enough = (less, middle) if is_settled(middle) else (middle, enough)
+    return 0 if is_settled(0) else enough
+
+
+def _waiting(days: int) -> float:
+    """Share of the capital whose bets are not opened in the first so many days."""
+    return 1.0 / (1.0 + math.log1p(days))

@@ -1,0 +1,107 @@
+"""Drift and accuracy of a version now: the evidence of stored rows, the newest rows, and the labels of the audit.
+
+The storage worker publishes it as metrics and as a file that the workers answer from; the explorer shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from darksight_core.bundle import Bundle
+from darksight_core.drift.audit import AuditReport, report_audit
+from darksight_core.drift.stream import DriftState, DriftTest, mean_log_evidence
+from darksight_core.drift.verdict import Window
+from darksight_core.evaluation.drift import WindowReport, report_window
+from darksight_service.control.state import Deployment
+from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.store import Store
+
+__all__ = ["LiveDrift", "certified_accuracy", "live_audit", "live_drift"]
+
+_LEAST_ROWS, _MOST_ROWS = 200, 2_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveDrift:
+    """Drift of a version.
+
+    Parameters
+    ----------
+    rows
+        Rows that the evidence is about, of all replicas given.
+    evidence
+        ln of the mean evidence of the replicas, by kind.
+    threshold
+        Log evidence of an alarm.
+    points
+        The newest rows: since the estimated change, or the last ones without an alarm.
+    window
+        Their verdict, class shares and accuracy.
+    """
+
+    rows: int
+    evidence: Mapping[str, float]
+    threshold: float
+    points: PointTable
+    window: WindowReport
+
+
+def live_drift(
+    store: Store, bundle: Bundle, test: DriftTest, states: Sequence[DriftState], model: str, version: str
+) -> LiveDrift | None:
+    """Drift of a version from the evidence of its replicas; None without rows."""
+    if not states:
+        return None
+    evidence = mean_log_evidence(states)
+    alarms = {kind for kind, value in evidence.items() if value >= test.threshold}
+    wanted = _MOST_ROWS
+    if alarms:
+        # Of each replica the rows since its change, by the kind with the most evidence.
+        strongest = [
+            max((state.kinds[kind] for kind in alarms), key=lambda each: each.log_evidence) for state in states
+        ]
+        wanted = min(max(sum(each.rows - each.since_row + 1 for each in strongest), _LEAST_ROWS), _MOST_ROWS)
+    points = store.newest_points(PointFilter(model, version), limit=wanted)
+    classes = bundle.embedder.n_inputs
+    points = points.take(np.isfinite(points.outlier_score) & (points.predicted >= 0) & (points.predicted < classes))
+    if not len(points):
+        return None
+    window = report_window(
+        bundle,
+        _probs(points, classes),
+        Window(points.p_value, points.outlier_score, points.predicted, points.top),
+        is_score_alarm=bool(alarms & {"scores", "confidence"}),
+        is_class_alarm="classes" in alarms,
+        level=test.level,
+    )
+    return LiveDrift(sum(each.rows for each in states), evidence, test.threshold, points, window)
+
+
+def live_audit(store: Store, bundle: Bundle, deployed: Deployment, model: str, version: str) -> AuditReport:
+    """What the labels of the audit say about the rows since the version was deployed or its evidence reset."""
+    start_ms = max(deployed.deployed_ms, deployed.evidence_ms)
+    policy = deployed.policy
+    # The certificate is about the thresholds of the bundle.
+    promised = certified_accuracy(bundle) if policy.alpha is None and policy.threshold is None else None
+    regions = [saved.region for saved in deployed.regions.values()]
+    return report_audit(store.audited_rows(model, version, regions, start_ms=start_ms), promised)
+
+
+def certified_accuracy(bundle: Bundle) -> float | None:
+    """Accuracy of accepted rows that the bundle certifies, or None."""
+    reject = (bundle.manifest["certificate"] or {}).get("reject") or {}
+    is_promised = reject.get("kind") == "accuracy" and reject.get("feasible")
+    return float(reject["promised"]) if is_promised else None
+
+
+def _probs(points: PointTable, classes: int) -> Any:
+    """Stored probabilities of the rows that have them, (n, K): they were rounded, so they are normalised again."""
+    probs = points.probs.astype(np.float64)
+    if probs.shape[1] != classes:
+        return np.empty((0, classes))
+    probs = probs[np.isfinite(probs).all(axis=1)]
+    return probs / np.maximum(probs.sum(axis=1, keepdims=True), 1e-300)

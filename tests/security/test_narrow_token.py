@@ -1,0 +1,272 @@
+"""What the holder of a token can take from others: memory, time, threads, pages and sessions."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from darksight_client import Client, Conflict, InvalidRequest
+from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
+from darksight_client.stubs.inference import grpc_predict_v2_pb2
+from darksight_service.control.tokens import make_token
+
+from tests.integration.test_service import K, gated_bundle
+from tests.support.builders import make_probs
+from tests.support.servers import Server, running_server, wait_until
+
+MONITOR, ADMIN, INFER = "/darksight.v1.MonitorService", "/darksight.v1.AdminService", "/inference.GRPCInferenceService"
+MB = 1 << 20
+MANY = 2_000_000
+IDLE_SECONDS = 8.0
+Tokens = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def tokens() -> tuple[Tokens, str]:
+    """Tokens by name, and their file."""
+    made = {
+        "gateway": make_token("gateway", ["score", "report"]),
+        "other": make_token("other", ["score"]),
+        "reader": make_token("reader", ["read"]),
+        "second": make_token("second", ["read"]),
+        "operator": make_token("operator", ["read", "admin", "score"]),
+    }
+    return {name: secret for name, (secret, _) in made.items()}, "".join(token.line() for _, token in made.values())
+
+
+@pytest.fixture(scope="module")
+def server(tokens: tuple[Tokens, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of one worker that wants tokens, with its explorer."""
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "tokens").write_text(tokens[1])
+    bundle = gated_bundle(folder / "digits.safetensors")
+    variables = {
+        "DARKSIGHT_TOKENS_FILE": str(folder / "tokens"),
+        "DARKSIGHT_STREAM_IDLE_SECONDS": str(IDLE_SECONDS),
+    }
+    options = ("--workers", "1", "--explorer-port", "0")
+    with running_server({"digits": bundle}, folder / "data", *options, environment=variables) as running:
+        wait_until(lambda: "explorer" in running.children(), what="the explorer")
+        yield running
+
+
+@pytest.fixture
+def connect(server: Server, tokens: tuple[Tokens, str]) -> Iterator[Callable[[str], Client]]:
+    """Opens clients by name of their token."""
+    with ExitStack() as clients:
+
+        def open_one(name: str) -> Client:
+            return clients.enter_context(Client(server.grpc_target, token=tokens[0][name], timeout_seconds=60.0))
+
+        yield open_one
+
+
+@pytest.fixture
+def channel(server: Server) -> Iterator[grpc.Channel]:
+    """A bare channel, for requests that no client would make."""
+    with grpc.insecure_channel(server.grpc_target, options=[("grpc.max_send_message_length", -1)]) as channel:
+        yield channel
+
+
+def header(tokens: tuple[Tokens, str], name: str) -> tuple[tuple[str, str]]:
+    """Metadata of a call."""
+    return (("authorization", f"Bearer {tokens[0][name]}"),)
+
+
+def field(kind: type, name: str, data: bytes) -> bytes:
+    """The bytes of a field that holds bytes, text or a message."""
+    length, parts = len(data), bytearray()
+    while length > 127:
+        parts.append(length & 127 | 128)
+        length >>= 7
+    return bytes([kind.DESCRIPTOR.fields_by_name[name].number << 3 | 2]) + bytes((*parts, length)) + data
+
+
+Score, Outcomes, List = monitor_pb2.ScoreRequest, monitor_pb2.ReportOutcomesRequest, monitor_pb2.ListPointsRequest
+Infer = grpc_predict_v2_pb2.ModelInferRequest
+TENSOR = field(Score, "tensor", monitor_pb2.Tensor(shape=[1, K], data=bytes(4 * K)).SerializeToString())
+MODEL = field(Score, "model", b"digits")
+PERMITTED = {"ListPoints": "reader"}
+
+
+LARGE = {
+    "rows": ("Score", lambda: MODEL + field(Score, "rows", b"\x0a\x00" * MANY)),
+    "ids": ("Score", lambda: MODEL + TENSOR + field(Score, "prediction_ids", b"") * MANY),
+    "shape": ("Score", lambda: MODEL + field(Score, "tensor", b"\x08\x01" * MANY)),
+    "outcomes": ("ReportOutcomes", lambda: MODEL + field(Outcomes, "outcomes", b"") * MANY),
+    "filters": ("ListPoints", lambda: MODEL + field(List, "predicted", b"\x01" * MANY)),
+    "outputs": ("ModelInfer", lambda: field(Infer, "outputs", b"") * MANY),
+    "raw contents": ("ModelInfer", lambda: field(Infer, "raw_input_contents", b"") * MANY),
+}
+"""Methods, and what makes a request of four megabytes."""
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_many_small_values_are_refused_before_they_become_objects(
+    server: Server, channel: grpc.Channel, tokens: tuple[Tokens, str], what: str
+) -> None:
+    """Two million in four megabytes: counted, not built."""
+    method, make = LARGE[what]
+    path, token = f"{INFER if method == 'ModelInfer' else MONITOR}/{method}", PERMITTED.get(method, "gateway")
+    data = make()
+    peak = Path(f"/proc/{server.children()['worker-0']}")
+    (peak / "clear_refs").write_text("5")
+    before = highest_memory(peak)
+    started = time.monotonic()
+    with pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(path)(data, timeout=60, metadata=header(tokens, token))
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert time.monotonic() - started < 10.0
+    assert highest_memory(peak) - before < 200 * MB
+
+
+def highest_memory(process: Path) -> int:
+    """The most resident bytes since it was reset."""
+    lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    return 1024 * int(lines["VmHWM"].split()[0])
+
+
+def test_idle_streams_of_one_token_leave_room_for_others_and_end(
+    channel: grpc.Channel, tokens: tuple[Tokens, str], connect: Callable[[str], Client]
+) -> None:
+    """A token may have half of the streams; one without a request for too long is ended."""
+    is_over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        is_over.wait(60)
+        yield from ()
+
+    call = channel.stream_stream(f"{MONITOR}/ScoreStream")
+    silent = [call(nothing(), metadata=header(tokens, "gateway"), timeout=60) for _ in range(16)]
+    wait_until(lambda: sum(not stream.is_active() for stream in silent) == 8, seconds=6, what="refusals")
+    refused = {stream.code() for stream in silent if not stream.is_active()}
+
+    assert len(list(connect("other").stream("digits", [make_probs(1, K)] * 3))) == 3
+    wait_until(lambda: not any(stream.is_active() for stream in silent), seconds=40, what="the end of all")
+    is_over.set()
+    assert refused == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert {stream.code() for stream in silent} - refused == {grpc.StatusCode.DEADLINE_EXCEEDED}
+
+
+def comb(corners: int) -> list[tuple[float, float]]:
+    """A polygon on the whole map; every side but two crosses it from bottom to top."""
+    xs = np.linspace(-99.0, 99.0, corners - 1).tolist()
+    return [*((x, -99.0 if number % 2 else 99.0) for number, x in enumerate(xs)), (0.0, -100.0)]
+
+
+def test_regions_of_many_corners_slow_scoring_by_a_second_at_most(connect: Callable[[str], Client]) -> None:
+    """The corners of enforced regions are bounded together, and a preview has a time limit."""
+    operator, rows = connect("operator"), make_probs(20_000, K)
+    names = [f"comb {number}" for number in range(3)]
+    for name in names:
+        operator.save_region("digits", name, comb(4096))
+    for name in names[:2]:
+        operator.enforce_region("digits", name)
+    with pytest.raises(Conflict, match="8,192"):
+        operator.enforce_region("digits", names[2])
+    started = time.monotonic()
+    operator.score("digits", rows)
+    seconds = time.monotonic() - started
+    started = time.monotonic()
+    operator.preview_region("digits", name=names[0])
+    preview_seconds = time.monotonic() - started
+    for name in names:
+        operator.remove_region("digits", name)
+
+    assert seconds < 30.0
+    assert preview_seconds < 30.0
+
+
+@pytest.mark.parametrize("author", ["a" * (4 * MB - 1000), "a" * 101, "a\0b"])
+def test_authors_and_comments_are_short_texts(connect: Callable[[str], Client], author: str) -> None:
+    """They are in the audit trail and in the state of every process for ever."""
+    operator = connect("operator")
+    with pytest.raises(InvalidRequest, match="author"):
+        operator.save_region("digits", "large", [(0, 0), (1, 0), (1, 1)], author=author)
+    with pytest.raises(InvalidRequest, match="comment"):
+        operator.reset_evidence("digits", comment="c" * 1001)
+    assert operator.regions("digits") == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("SaveRegion", admin_pb2.SaveRegionRequest(model="digits", name="a\0b")),
+        ("DeployBundle", admin_pb2.DeployBundleRequest(model="digits", path="a\0b")),
+        ("GetModel", admin_pb2.GetModelRequest(model="a\0b")),
+        ("ActivateVersion", admin_pb2.ActivateVersionRequest(model="digits", version="\0" * 64)),
+    ],
+)
+def test_a_nul_is_refused_in_every_text(
+    channel: grpc.Channel, tokens: tuple[Tokens, str], method: str, request_: admin_pb2.SaveRegionRequest
+) -> None:
+    """PostgreSQL stores none, and no path has one."""
+    with pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(f"{ADMIN}/{method}")(
+            request_.SerializeToString(), timeout=60, metadata=header(tokens, "operator")
+        )
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Browser:
+    """A browser at the explorer, with one connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._host = server.explorer_url.partition("://")[2]
+        self._connection = http.client.HTTPConnection(self._host, timeout=60)
+        self._cookie = self._csrf = ""
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
+        """Status and content of a response."""
+        headers = {"origin": f"http://{self._host}", "cookie": self._cookie, "x-csrf-token": self._csrf}
+        self._connection.request(method, path, body or None, headers)
+        response = self._connection.getresponse()
+        self._cookie = (response.getheader("set-cookie") or self._cookie).partition(";")[0]
+        return response.status, json.loads(response.read())
+
+    def log_in(self, secret: str) -> int:
+        """Log in and read the CSRF token."""
+        status, _ = self.call("POST", "/api/login", json.dumps({"token": secret}))
+        self._csrf = str(self.call("GET", "/api/session")[1].get("csrf", ""))
+        return status
+
+
+def test_half_a_character_is_refused_and_the_list_stays_whole(server: Server, tokens: tuple[Tokens, str]) -> None:
+    """JSON can carry a surrogate, and UTF-8 cannot."""
+    with Browser(server) as browser:
+        assert browser.log_in(tokens[0]["operator"]) == 200
+        model = next(iter(browser.call("GET", "/api/models")[1]["models"]))
+        region = {"model": "digits", "version": model["active"], "polygon": [[0, 0], [1, 0], [1, 1]]}
+        for text in ("\\ud800", "\\u0000"):
+            for field, value in {"name": f"a{text}b", "comment": text}.items():
+                body = json.dumps({**region, "name": "short", field: "TEXT"}).replace("TEXT", value)
+                assert browser.call("POST", "/api/regions/save", body)[0] == 400
+        assert browser.call("GET", "/api/regions?model=digits") == (200, {"regions": []})
+
+
+def test_logins_with_one_token_end_no_session_of_another(server: Server, tokens: tuple[Tokens, str]) -> None:
+    """A token has a hundred sessions; one more ends its own oldest."""
+    with Browser(server) as other, Browser(server) as first, Browser(server) as many:
+        assert (other.log_in(tokens[0]["operator"]), first.log_in(tokens[0]["second"])) == (200, 200)
+        for _ in range(1000):
+            assert many.call("POST", "/api/login", json.dumps({"token": tokens[0]["second"]}))[0] == 200
+
+        assert other.call("GET", "/api/session")[0] == 200
+        assert many.call("GET", "/api/session")[0] == 200
+        assert first.call("GET", "/api/session")[0] == 401
