@@ -20,6 +20,7 @@ ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "concepts/decisions.md": "DECISIONS.md",
     "concepts/threat-model.md": "SECURITY.md",
+    "contributing.md": "CONTRIBUTING.md",
     "how-to/deploy.md": "deploy/README.md",
     "how-to/examples.md": "examples/README.md",
     "how-to/runbook.md": "deploy/RUNBOOK.md",
