@@ -129,7 +129,7 @@ def test_drift_opens_with_its_kind_and_what_it_costs(page: Page) -> None:
 
     expect(page.locator("#verdict")).to_contain_text("No drift: neither scores nor predicted classes have changed.")
     expect(page.locator("#now")).to_contain_text("evidence, outlier scores")
-    expect(page.locator("#now-hint")).to_contain_text("The estimated accuracy is withheld: the bundle was fitted without")
+    expect(page.locator("#now-hint")).to_contain_text("The estimated accuracy is withheld: the bundle was fitted")
     expect(page.locator("#shares tbody tr")).to_have_count(CLASSES)
     expect(page.locator("#places")).to_contain_text("This version has no regions")
 
