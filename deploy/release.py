@@ -22,6 +22,8 @@ from typing import Any
 __all__ = ["licence_table", "make_release", "release_notes"]
 
 ROOT = Path(__file__).parents[1]
+# Packages whose metadata names no licence: what their licence file says.
+_UNDECLARED = {"protobuf": "BSD-3-Clause"}
 
 
 def release_notes(changelog: str, version: str) -> str:
@@ -40,7 +42,9 @@ def licence_table(bom: Mapping[str, Any]) -> str:
         given = [entry.get("expression") or entry.get("license", {}) for entry in part.get("licenses", ())]
         names = [each if isinstance(each, str) else each.get("id") or each.get("name", "") for each in given]
         # Some packages have put the whole text there: its first line is its name.
-        texts = sorted({name.strip().splitlines()[0][:60] for name in names if name.strip()})
+        texts = sorted({name.strip().splitlines()[0].rpartition(":: ")[2][:60] for name in names if name.strip()})
+        if not texts and part["name"] in _UNDECLARED:
+            texts = [_UNDECLARED[part["name"]]]
         if not texts:
             unknown.append(part["name"])
         lines.append(f"| {part['name']} | {part['version']} | {', '.join(texts)} |")
@@ -62,9 +66,11 @@ def make_release(out: Path, check: list[str]) -> None:
             tree.extractall(Path(folder, "tree"), filter="data")
         _run(sys.executable, "-m", "build", "--outdir", out, Path(folder, "tree"))
         wheel = next(out.glob("darksight-*.whl"))
-        venv.create(Path(folder, "venv"), with_pip=True)
+        # Without pip, which is no dependency.
+        venv.create(Path(folder, "venv"), with_pip=False)
         python = Path(folder, "venv", "bin", "python")
-        _run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[service]")
+        pip = (sys.executable, "-m", "pip", "--python", python)
+        _run(*pip, "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[service]")
         if check:
             _run(python, *check)
         bom = out / f"darksight-{version[1]}.cdx.json"
