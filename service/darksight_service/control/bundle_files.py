@@ -82,7 +82,7 @@ def bundle_path(folder: Path, path: str) -> Path:
         full = (folder / path).resolve()
         is_inside = bool(path) and full.is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
-        # A name that is too long, a NUL, or links that lead to themselves.
+        # A NUL, or links that lead to themselves.
         is_inside = False
     if not is_inside:
         raise RequestError("path: must name a file in the bundle directory of the server", field="path")
