@@ -248,7 +248,9 @@ def _promise_problem(certificate: Mapping[str, Any] | None) -> str:
 
 def _corner_problem(gate: Mapping[str, Any] | None) -> str:
     corners = sum(len(region["polygon"]) for region in (gate or {}).get("regions", ()))
-    return f"gate.regions have {corners} corners; the limit is {MAX_ENFORCED_CORNERS}" if corners > MAX_ENFORCED_CORNERS else ""
+    if corners <= MAX_ENFORCED_CORNERS:
+        return ""
+    return f"gate.regions have {corners} corners; the limit is {MAX_ENFORCED_CORNERS}"
 
 
 def _size_problem(value: object, depth: int) -> str:
