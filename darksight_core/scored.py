@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from darksight_core.simplex import Floats
 
-__all__ = ["SCHEMA", "Column", "Decision", "Reason", "ScoredBatch"]
+__all__ = ["SCHEMA", "Column", "Decision", "Reason", "ScoredBatch", "stored_name"]
 
 
 class Decision(IntEnum):
@@ -36,6 +36,15 @@ class Reason(IntEnum):
     REGION = 4
     INVALID = 5
     UNSCORED = 6
+
+
+def stored_name(kind: type[Decision] | type[Reason], number: int) -> str:
+    """Name of a stored decision or reason; UNKNOWN for a number that this version does not know.
+
+    >>> stored_name(Reason, 2), stored_name(Reason, 99)
+    ('OUTLIER', 'UNKNOWN')
+    """
+    return next((member.name for member in kind if member == number), "UNKNOWN")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The one file that a fit writes and everything online reads.
 
 container   tensors and a manifest in a safetensors file, where no byte can change unnoticed
+manifest    what each entry of the manifest is, and the bounds of its numbers
 parts       what they mean: map, density, outlier score, calibration, references, probes, row sketches
 views       a bundle, or the difference of two, as text
 defects     every reason to refuse one
@@ -20,6 +21,7 @@ from darksight_core.bundle.defects import (
     BundlePartsError,
     BundleProbeError,
     BundleSchemaError,
+    BundleSignatureError,
     BundleSizeError,
     BundleTruncatedError,
     BundleUnreadableError,
@@ -39,6 +41,7 @@ from darksight_core.bundle.files import (
     refuse_existing,
     write_bundle,
 )
+from darksight_core.bundle.manifest import MAX_STEPS
 from darksight_core.bundle.parts import (
     MAX_PROBES,
     MAX_REFERENCES,
@@ -56,6 +59,7 @@ __all__ = [
     "MAX_HEADER",
     "MAX_PROBES",
     "MAX_REFERENCES",
+    "MAX_STEPS",
     "SCHEMA_VERSION",
     "TOLERANCE",
     "TOP_CLASSES",
@@ -70,6 +74,7 @@ __all__ = [
     "BundlePartsError",
     "BundleProbeError",
     "BundleSchemaError",
+    "BundleSignatureError",
     "BundleSizeError",
     "BundleTruncatedError",
     "BundleUnreadableError",

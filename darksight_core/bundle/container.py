@@ -184,9 +184,8 @@ def decode(data: bytes, source: str = "bundle") -> Container:
     return Container(tensors=tensors, manifest=manifest, version=version_of(data))
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole file, if it is a regular file of a size that a bundle may have."""
-    source = str(path)
+def read_bytes(path: Path, source: str) -> bytes:
+    """The whole file, if it is a regular file of a size that a bundle may have; `source` is its name in messages."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):

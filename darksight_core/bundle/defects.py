@@ -19,6 +19,7 @@ __all__ = [
     "BundlePartsError",
     "BundleProbeError",
     "BundleSchemaError",
+    "BundleSignatureError",
     "BundleSizeError",
     "BundleTruncatedError",
     "BundleUnreadableError",
@@ -48,6 +49,12 @@ class BundleUnreadableError(BundleError):
     """The operating system does not let us read the file."""
 
     code = "bundle_unreadable"
+
+
+class BundleSignatureError(BundleError):
+    """The file has no signature, or not one of the required key."""
+
+    code = "bundle_signature"
 
 
 class BundleSizeError(BundleError):

@@ -7,7 +7,6 @@ was fitted, get the same scores here. What could not be read back is not written
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from darksight_core.bundle.defects import (
     BundlePartsError,
     BundleProbeError,
     ExtraTensorError,
-    ManifestError,
     MissingTensorError,
     TensorSpecError,
 )
+from darksight_core.bundle.manifest import check_manifest
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.drift.estimate import AccuracyModel
 from darksight_core.errors import ConfigError
@@ -88,7 +87,7 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{path.parent} does not exist; create the directory first")
 
 
-def read_bundle(path: str | Path, verify: bool = True) -> Bundle:
+def read_bundle(path: str | Path, verify: bool = True, source: str | None = None) -> Bundle:
     """Read a bundle; a BundleError of its own for every reason not to trust it.
 
     Parameters
@@ -98,15 +97,18 @@ def read_bundle(path: str | Path, verify: bool = True) -> Bundle:
     verify
         Whether to score the probes and to compare fit with calibration rows too. Without, a bundle that must not be
         used can still be looked at.
+    source
+        Name of the file in messages; its path by default.
     """
     path = Path(path)
-    return replace(decode_bundle(read_bytes(path), str(path), verify=verify), path=path)
+    source = str(path) if source is None else source
+    return replace(decode_bundle(read_bytes(path, source), source, verify=verify), path=path)
 
 
 def decode_bundle(data: bytes, source: str = "bundle", *, verify: bool = True) -> Bundle:
     """Inverse of `encode_bundle`, with the checks of `read_bundle`."""
     container = decode(data, source)
-    _check_manifest(container.manifest, source)
+    check_manifest(container.manifest, source)
     bundle = _build(container, source)
     _check_tensors(container.tensors, _tensors(bundle), source)
     _check_classes(bundle, source)
@@ -169,31 +171,6 @@ def _build(container: Container, source: str) -> Bundle:
         raise BundlePartsError(
             f"{source}: the bundle has an invalid part: {reason}. {_AGAIN}", source=source
         ) from error
-
-
-def _check_manifest(manifest: Mapping[str, Any], source: str) -> None:
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "created_by": str,
-        "created_at": (str, type(None)),
-        "class_names": list,
-        "fit_config": dict,
-        "fidelity": dict,
-        "gate": (dict, type(None)),
-        "certificate": (dict, type(None)),
-        "embed": dict,
-        "outlier_score": dict,
-        "calibration": dict,
-        "splits": dict,
-    }
-    for name, kind in kinds.items():
-        if name not in manifest or not isinstance(manifest[name], kind):
-            raise ManifestError(f"{source}: the manifest has no usable {name}. {_AGAIN}", source=source)
-    warnings = manifest.get("warnings", [])
-    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
-        raise ManifestError(f"{source}: the manifest has no usable warnings. {_AGAIN}", source=source)
-    names = manifest["class_names"]
-    if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-        raise ManifestError(f"{source}: class names must be unique, non-empty strings. {_AGAIN}", source=source)
 
 
 def _check_tensors(found: Tensors, needed: Tensors, source: str) -> None:

@@ -1,17 +1,13 @@
 """Loading the watched classifier: a TorchScript module or a torch.export program.
 
-Both are programs, so load only files that you trust: TorchScript is code, and torch evaluates expressions of a `.pt2`.
-Pickled objects and compiled libraries, which a classifier does not need, are refused before torch reads the file.
-
-    TorchScript   torch.jit.load has its own reader for `data.pkl`, which knows only TorchScript's types
-    torch.export  torch.export.load unpickles what is marked `use_pickle`, weights of the older format, and example
-                  inputs that are not plain tensors; it also loads compiled libraries
+Both are programs and are run, so load only files that you trust. What a classifier does not need is refused before
+torch reads the file; `programs` has the list for torch.export. TorchScript has a reader of its own for `data.pkl`,
+which knows only TorchScript's types.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -21,6 +17,7 @@ import torch
 from torch import Tensor
 
 from darksight_core.explain.chain import ClassifierError
+from darksight_core.explain.programs import check_program
 
 __all__ = ["load_classifier"]
 
@@ -40,12 +37,15 @@ def load_classifier(path: Path) -> Callable[[Tensor], Tensor]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = _names(archive, path)
             if "models/model.json" in names:
-                _check_program(archive, names, path)
+                check_program(archive, names, path)
             elif "constants.pkl" not in names:
                 raise ClassifierError(f"{path} has no program, perhaps only weights; {_HOW}")
     except OSError as error:
         raise ClassifierError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ClassifierError:
+        raise
+    except Exception as error:
+        # zipfile and json raise errors of many kinds on a damaged file.
         raise ClassifierError(f"{path} is not a torch module; {_HOW}") from error
     return _load(content, path, exported="models/model.json" in names)
 
@@ -58,7 +58,8 @@ def _load(content: bytes, path: Path, *, exported: bool) -> Callable[[Tensor], T
             if not exported:
                 script: torch.jit.ScriptModule = torch.jit.load(io.BytesIO(content), map_location="cpu")
                 return script.eval()
-            return torch.export.load(io.BytesIO(content)).module()
+            # Guards are Python code of the file.
+            return torch.export.load(io.BytesIO(content)).module(check_guards=False)
     except Exception as error:
         # torch does not document what it raises on a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -66,36 +67,12 @@ def _load(content: bytes, path: Path, *, exported: bool) -> Callable[[Tensor], T
 
 
 def _names(archive: zipfile.ZipFile, path: Path) -> dict[str, str]:
-    """Members by their name below the only folder of the archive."""
+    """Members by their name below the only directory of the archive."""
     members = archive.namelist()
     names = {str(PurePosixPath(*PurePosixPath(member).parts[1:])): member for member in members}
-    if len(names) < len(members):
+    # torch finds members without regard to case.
+    if len({name.lower() for name in names}) < len(members):
         raise ClassifierError(f"{path} has two members with the same name; the checked one may not be the loaded one")
+    if len({PurePosixPath(member).parts[0] for member in members}) > 1:
+        raise ClassifierError(f"{path} has members outside of its directory")
     return names
-
-
-def _check_program(archive: zipfile.ZipFile, names: dict[str, str], path: Path) -> None:
-    """Refuse what torch.export.load would unpickle or load as a library."""
-    for name, member in names.items():
-        if name.startswith(("data/aotinductor/", "data/executorch/")):
-            raise ClassifierError(f"{path} has compiled libraries; {_HOW}, not compiled")
-        if name.startswith(("data/weights/", "data/constants/")) and name.endswith(".pt"):
-            raise ClassifierError(f"{path} has pickled weights of an older torch; {_HOW} with a newer one")
-        if name.endswith("_config.json"):
-            for weight, meta in json.loads(archive.read(member))["config"].items():
-                if meta["use_pickle"]:
-                    raise ClassifierError(
-                        f"{path} has a pickled {weight}, and pickles are not read; {_HOW} with plain tensors"
-                    )
-        if name.startswith("data/sample_inputs/"):
-            _check_plain(archive.read(member), path)
-
-
-def _check_plain(content: bytes, path: Path) -> None:
-    """Refuse example inputs that are not plain tensors."""
-    try:
-        torch.load(io.BytesIO(content), weights_only=True)
-    except Exception as error:
-        raise ClassifierError(
-            f"{path} has example inputs that are not plain tensors, and pickles are not read"
-        ) from error

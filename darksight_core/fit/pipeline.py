@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import (
     MAX_REFERENCES,
+    MAX_STEPS,
     Bundle,
     Reference,
     SplitSketches,
@@ -107,6 +108,8 @@ def fit_bundle(
     context = context or FitContext.alone(len(predictions))
     if config.method == "svd":
         raise ConfigError("method svd has no density on the map, so it makes no bundle; use method fast")
+    if not 0 <= refine_steps <= MAX_STEPS:
+        raise ConfigError(f"refine_steps is {refine_steps}; it must be from 0 to {MAX_STEPS}")
     if context.group.size > 1 and config.method != "fast":
         raise ConfigError(f"method {config.method} runs in one process; with several processes use method fast")
     refuse_existing(out, overwrite=overwrite)

@@ -38,6 +38,8 @@ _TIE = 1e-11
 _CHUNK = 256
 # Anchors of a class are filled up to a multiple of this, so that the compiled code works on as many at a time.
 _FILLED = 8
+# Every class is filled up to the most anchors of one: 200 MB of weights.
+_MAX_ENTRIES = 500_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,8 @@ class Anchors:
         classes = student.n_classes
         listed, most = min(NEIGHBOURS, classes), int(np.bincount(owner[owner >= 0], minlength=1).max())
         most = max(-(-most // _FILLED), 1) * _FILLED
+        if classes * most > _MAX_ENTRIES:
+            raise ConfigError(f"{most} anchors of one class are too many for {classes} classes")
         points = np.zeros((classes, most, 2))
         neighbours = np.tile(np.arange(listed), (classes, 1))
         weights = np.zeros((classes, 2 * listed + 3, most))

@@ -9,7 +9,7 @@ arrays     .npy, .npz and arrays in memory            tables     .csv and .parqu
 raw_rows   rows before they are checked               checks     the rules for rows
 labels     the rules for labels and ids               defects    one exception for each defect
 rows       the checked rows                           split      fit, calibration and test rows
-sketch     which rows two sets have in common
+sketch     which rows two sets have in common         sizes      how much memory a file may take
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from darksight_core.predictions.defects import (
     DirectoryError,
     DuplicateIdError,
     EmptyPredictionsError,
+    ExpansionError,
     FewClassesError,
     FileMissingError,
     FileUnreadableError,
@@ -31,6 +32,7 @@ from darksight_core.predictions.defects import (
     LabelLengthError,
     LabelRangeError,
     LabelValueError,
+    ManyClassesError,
     MissingDataError,
     MissingExtraError,
     NegativeProbabilityError,
@@ -58,6 +60,7 @@ __all__ = [
     "DirectoryError",
     "DuplicateIdError",
     "EmptyPredictionsError",
+    "ExpansionError",
     "FewClassesError",
     "FileMissingError",
     "FileUnreadableError",
@@ -67,6 +70,7 @@ __all__ = [
     "LabelLengthError",
     "LabelRangeError",
     "LabelValueError",
+    "ManyClassesError",
     "MissingDataError",
     "MissingExtraError",
     "NegativeProbabilityError",

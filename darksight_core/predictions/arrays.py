@@ -32,7 +32,8 @@ from darksight_core.predictions.defects import (
     damage,
     defect,
 )
-from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
+from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, check_classes, plain_text
+from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 
 __all__ = ["HINT_KIND", "array_rows", "npy_rows", "npz_rows"]
 
@@ -43,6 +44,9 @@ _HINT_ARRAY = "If these are logits, name the array logits."
 
 # A longer text is not a name, and an array of fixed-width texts allocates this much for every row.
 _MAX_TEXT_BYTES = 4096
+
+# All class names together: 20,000 names of 200 characters in UTF-32 take half of it.
+_MAX_NAMES_BYTES = 1 << 25
 
 _VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] = {
     "labels": (LabelLengthError, LabelValueError, "biufUS"),
@@ -72,6 +76,11 @@ class _NpyStream:
             text = f"{n_bytes - self._start} bytes of data where shape {shape} of {dtype} needs {needed}; "
             raise defect(DamagedFileError, source, text + "the file is damaged or truncated.", column=f"array {name}")
         self._by_columns = fortran and len(shape) == 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def spool(self, stack: ExitStack) -> None:
         """Copy a column-major array to a temporary file, because seeking in a compressed stream is slow."""
@@ -122,6 +131,7 @@ def _layout(
     if dtype.kind not in "biuf":
         text = f"the array has dtype {dtype}; predictions must be real numbers."
         raise defect(NotNumericError, source, text, column=f"array {name}")
+    check_classes(shape[1], source)
     titles = names if names is not None and len(names) == shape[1] else range(shape[1])
     return Layout(
         source=source,
@@ -144,10 +154,14 @@ def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, sourc
         text += " Several labels for a row are not supported." if name == "labels" else ""
         raise defect(ArrayShapeError, source, text, column=column)
     if n_rows is not None and array.shape[0] != n_rows:
-        text = f"{array.shape[0]} {name} for {n_rows} rows; give one for each row."
+        what = "classes; give one name for each class" if name == "class_names" else "rows; give one for each row"
+        text = f"{array.shape[0]} {name} for {n_rows} {what}."
         raise defect(wrong_length, source, text, column=column)
     if array.dtype.kind not in kinds:
         text = f"the array has dtype {array.dtype}; {name} must be integers or text."
+        raise defect(wrong_value, source, text, column=column)
+    if name == "class_names" and array.shape[0] * array.dtype.itemsize > _MAX_NAMES_BYTES:
+        text = f"the names take {array.shape[0] * array.dtype.itemsize} bytes; the limit is {_MAX_NAMES_BYTES}."
         raise defect(wrong_value, source, text, column=column)
     if array.dtype.kind in "US" and array.dtype.itemsize > _MAX_TEXT_BYTES:
         text = f"the texts take {array.dtype.itemsize} bytes each; the limit is {_MAX_TEXT_BYTES}."
@@ -170,6 +184,7 @@ def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
     values = _NpyStream(file, n_bytes, source=source, name=name)
     is_logits = kind == "logits"
     layout = _layout(values, source=source, name=name, is_logits=is_logits, names=None, hint=HINT_KIND)
+    chunk_rows = rows_of_chunk(chunk_rows, values.row_bytes)
     for start in range(0, values.shape[0], chunk_rows):
         yield RawRows(layout, start, values.read(chunk_rows))
 
@@ -180,6 +195,8 @@ def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         with damage(source):
             archive = stack.enter_context(zipfile.ZipFile(file))
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        known = [info for name, info in members.items() if name in ("probs", "logits", *_VECTORS)]
+        check_expansion(sum(info.file_size for info in known), file.seek(0, 2), source)
 
         def stream(name: str) -> _NpyStream | None:
             if name not in members:
@@ -197,7 +214,11 @@ def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         labels, ids, titles = stream("labels"), stream("ids"), stream("class_names")
         names = None
         if titles is not None:
-            _check_vector(titles, None, source=source, name="class_names")
+            # Before the names are read: as many as columns, which are limited.
+            n_classes = values.shape[1] if len(values.shape) == 2 else None
+            if n_classes is not None:
+                check_classes(n_classes, source)
+            _check_vector(titles, n_classes, source=source, name="class_names")
             with damage(source):
                 names = _texts(titles.read(titles.shape[0]))
         is_logits = name == "logits"
@@ -206,6 +227,9 @@ def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         for vector, title in ((labels, "labels"), (ids, "ids")):
             if vector is not None:
                 _check_vector(vector, layout.n_rows, source=source, name=title)
+        chunk_rows = rows_of_chunk(
+            chunk_rows, sum(each.row_bytes for each in (values, labels, ids) if each is not None)
+        )
         for start in range(0, values.shape[0], chunk_rows):
             with damage(source):
                 named = None if labels is None else _named(labels.read(chunk_rows))

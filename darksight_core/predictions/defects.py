@@ -19,6 +19,7 @@ __all__ = [
     "DirectoryError",
     "DuplicateIdError",
     "EmptyPredictionsError",
+    "ExpansionError",
     "FewClassesError",
     "FileMissingError",
     "FileUnreadableError",
@@ -27,6 +28,7 @@ __all__ = [
     "LabelLengthError",
     "LabelRangeError",
     "LabelValueError",
+    "ManyClassesError",
     "MissingDataError",
     "MissingExtraError",
     "NegativeProbabilityError",
@@ -112,6 +114,18 @@ class FewClassesError(PredictionsError):
     """There are fewer than two classes."""
 
     code = "predictions_few_classes"
+
+
+class ManyClassesError(PredictionsError):
+    """There are more classes than a bundle can hold."""
+
+    code = "predictions_many_classes"
+
+
+class ExpansionError(PredictionsError):
+    """The file is far smaller than the arrays that it declares."""
+
+    code = "predictions_expansion"
 
 
 class ClassNamesError(PredictionsError):

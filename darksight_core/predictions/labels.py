@@ -13,7 +13,7 @@ from darksight_core.predictions.defects import (
     LabelValueError,
     defect,
 )
-from darksight_core.predictions.raw_rows import Layout, RawRows
+from darksight_core.predictions.raw_rows import Layout, RawRows, is_text
 
 __all__ = ["check_ids", "check_labels"]
 
@@ -86,6 +86,10 @@ def check_ids(raw: RawRows, seen: dict[str, None]) -> tuple[str, ...] | None:
     if "" in raw.ids:
         text = "the id is empty; give every row an id, or no row."
         raise defect(IdValueError, text=text, column=raw.layout.id_column, **raw.location(raw.ids.index("")))
+    bad = next((row for row, name in enumerate(raw.ids) if not is_text(name)), None)
+    if bad is not None:
+        text = "the id has a NUL or a lone surrogate, which cannot be stored."
+        raise defect(IdValueError, text=text, column=raw.layout.id_column, **raw.location(bad))
     fresh = dict.fromkeys(raw.ids)
     if len(fresh) == len(raw.ids) and seen.keys().isdisjoint(fresh):
         seen.update(fresh)

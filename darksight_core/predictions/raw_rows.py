@@ -11,9 +11,14 @@ from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from darksight_core.predictions.defects import ClassNamesError, FewClassesError, defect
+from darksight_core.predictions.defects import ClassNamesError, FewClassesError, ManyClassesError, defect
 
-__all__ = ["Kind", "Layout", "RawRows", "RowProgress", "plain_text"]
+__all__ = ["MAX_CLASSES", "Kind", "Layout", "RawRows", "RowProgress", "check_classes", "is_text", "plain_text"]
+
+MAX_CLASSES = 32_768
+"""Most classes: a bundle stores them as int16."""
+
+_MAX_NAME = 1_024
 
 Kind: TypeAlias = Literal["probs", "logits"]
 
@@ -58,8 +63,12 @@ class Layout:
         if len(self.class_names) != len(self.columns):
             text = f"{len(self.class_names)} class_names for {len(self.columns)} classes; give one name for each class."
             raise defect(ClassNamesError, self.source, text)
+        check_classes(len(self.columns), self.source)
         seen: set[str] = set()
         for index, name in enumerate(self.class_names):
+            if len(name) > _MAX_NAME or not is_text(name):
+                text = f"a class name must have at most {_MAX_NAME} characters, none of them NUL or a lone surrogate."
+                raise defect(ClassNamesError, self.source, text, column=f"class {index}")
             if not name or name in seen:
                 text = (
                     f"class name {name!r} is {'repeated' if name else 'empty'}; class names must be unique, not empty."
@@ -127,6 +136,18 @@ class RawRows:
             "row": self.first_row + row,
             "line": None if self.lines is None else self.lines[row],
         }
+
+
+def check_classes(n_classes: int, source: str) -> None:
+    """Refuse more classes than `MAX_CLASSES`, before anything is allocated for each."""
+    if n_classes > MAX_CLASSES:
+        text = f"number of classes is {n_classes}; the limit is {MAX_CLASSES}."
+        raise defect(ManyClassesError, source, text, n_classes=n_classes)
+
+
+def is_text(text: str) -> bool:
+    """Whether databases and files can store a text: it has neither NUL nor a lone surrogate."""
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
 def plain_text(value: object) -> str:

@@ -26,8 +26,12 @@ from darksight_core.predictions.defects import (
     defect,
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
+from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 
 __all__ = ["csv_rows", "parquet_layout", "parquet_rows"]
+
+# A cell as a Python object.
+_CELL_BYTES = 64
 
 _PREFIXES: dict[Kind, str] = {"logits": "logit_", "probs": "prob_"}
 
@@ -68,6 +72,7 @@ def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         with damage(source):
             header = [name.strip() for name in next(reader, [])]
         layout = _layout(header, kind, source, None)
+        chunk_rows = rows_of_chunk(chunk_rows, _CELL_BYTES * len(header))
         records = ((reader.line_num, cells) for cells in reader if cells)
         first_row = 0
         while True:
@@ -118,7 +123,11 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         # pre_buffer would hold all compressed columns of the file in memory.
         table = parquet.ParquetFile(file, pre_buffer=False)
         header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
-    return _layout(header, kind, source, n_rows), table
+        declared = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups))
+        n_bytes = file.seek(0, 2)
+    layout = _layout(header, kind, source, n_rows)
+    check_expansion(max(declared, 4 * n_rows * len(layout.columns)), n_bytes, source)
+    return layout, table
 
 
 def parquet_rows(
@@ -127,6 +136,7 @@ def parquet_rows(
     """Rows of a parquet file in batches; with `rows`, only the row groups that hold some of them."""
     layout, table = parquet_layout(file, source=source, kind=kind)
     header = list(table.schema_arrow.names)
+    chunk_rows = rows_of_chunk(chunk_rows, 8 * len(layout.columns))
     sizes = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
     ends = list(accumulate(sizes))
     wanted = range(ends[-1] if ends else 0) if rows is None else rows

@@ -25,6 +25,8 @@
 
 from __future__ import annotations
 
+import re
+
 from darksight_core.errors import BundleError, ConfigError, DarkSightError, PredictionsError
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "UnauthenticatedError",
+    "public_message",
     "statuses_of",
 ]
 
@@ -178,8 +181,19 @@ STATUSES: dict[type[DarkSightError], tuple[str, int]] = {
 """Name of the gRPC status code and HTTP status, by class; a subclass without a line has those of its parent."""
 
 _INTERNAL = ("INTERNAL", 500)
+# An absolute path of at least two parts; not a URL, and not the rest of a relative path.
+_PATH = re.compile(r"""(?<![\w.:/])(?:/[^\s/:'",;()]+)+/([^\s/:'",;()]+)""")
 
 
 def statuses_of(error: BaseException) -> tuple[str, int]:
     """gRPC and HTTP status of an error; without a line in `STATUSES` it is internal, and its message stays here."""
     return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), _INTERNAL)
+
+
+def public_message(error: DarkSightError) -> str:
+    """The message of an error for callers: absolute paths of the server are cut to their last part.
+
+    >>> public_message(StoreError("/var/lib/darksight/store.db is not available"))
+    'store.db is not available'
+    """
+    return _PATH.sub(r"\1", error.message)

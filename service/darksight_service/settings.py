@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     bundle_dir: _Path | None = Field(
         None, description="directory that bundles are deployed from; default: `bundles` in the data directory"
     )
+    require_signature: _Path | None = Field(
+        None, description="public Ed25519 key, PEM; bundles without its signature are refused (`darksight bundle sign`)"
+    )
     database_url: str = Field(
         "", description="sqlite:///FILE or postgresql://...; default: SQLite in the data directory"
     )

@@ -19,6 +19,7 @@ QUICK = {
     "drift": ["--seeds", "1", "--streams", "5", "--quiet-streams", "10"],
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
+    "fuzz": ["--share", "0.02"],
     "metrics": ["--rounds", "3"],
     "report": ["--sets", "cifar100_resnet56"],
     "score": ["--rounds", "3", "--altered", "500"],

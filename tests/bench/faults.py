@@ -41,11 +41,11 @@ def make_gated_bundle(path: Path, seed: int = 0) -> Path:
     from darksight_core.bundle import write_bundle
     from darksight_core.gate.gate import Gate
     from darksight_core.guarantees.conformal import cutoff
-    from tests.support.bundles import make_bundle
+    from tests.support.bundles import CERTIFICATE, make_bundle
 
     made = make_bundle(rows=900, classes=CLASSES, seed=seed)
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
-    write_bundle(path, made.with_gate(gate, {"promise": "for the benchmark"}))
+    write_bundle(path, made.with_gate(gate, CERTIFICATE))
     return path
 
 

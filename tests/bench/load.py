@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Generator", "Taken", "cpu_seconds", "merged", "resident_bytes"]
+__all__ = ["Generator", "Mutations", "Taken", "cpu_seconds", "merged", "resident_bytes"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -306,7 +306,7 @@ class _Load:
         def see(_: int, answer: bytes) -> None:
             check(answer, notes)
 
-        source = _Mutations(seeds, count, self._number)
+        source = Mutations(seeds, count, self._number)
         loop = _Loop(self._methods(name, method), self._metadata[name], source, see)
         taken = loop.run(in_flight, math.inf)
         taken.notes = notes
@@ -427,7 +427,7 @@ class _Loop:
         return Taken(statuses, inside / (end - begin), latencies, cpu=cpu, texts=self._texts)
 
 
-class _Mutations:
+class Mutations:
     """Messages that are good, nearly good, or noise."""
 
     def __init__(self, seeds: Sequence[bytes], count: int, seed: int) -> None:
@@ -436,7 +436,7 @@ class _Mutations:
         self._left = count
         self._lock = threading.Lock()
 
-    def __iter__(self) -> _Mutations:
+    def __iter__(self) -> Mutations:
         return self
 
     def __next__(self) -> tuple[int, bytes]:
@@ -456,6 +456,8 @@ class _Mutations:
             return bytes(data[: rng.randrange(len(data))])
         if kind == 2:
             data[rng.randrange(len(data)) :] = rng.randbytes(rng.randrange(64))
+        if kind == 3:
+            return bytes(data)
         for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
             place = rng.randrange(len(data)) if data else 0
             match rng.randrange(6):

@@ -234,6 +234,7 @@ HEADLINES = (
         for part in ("hot swaps", "random and altered", "restarts")
     ),
     Headline("soak: 70% load", "{figure}", "found", "figure"),
+    Headline("fuzz: hostile calls", "{figure}", "found", "figure"),
     Headline(
         "serve: beside MLServer", "calls/s of {ours}", "calls/s", "ours", name="MLServer", reference="calls/s (2)",
         ratio="ratio, median of 3 (range)",

@@ -24,7 +24,7 @@ from darksight_service.store.store import Store
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
-from tests.support.bundles import make_bundle
+from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk, stalling_disk
@@ -43,7 +43,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "digits.safetensors"
     made = make_bundle(rows=900, classes=CLASSES)
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
-    write_bundle(path, made.with_gate(gate, {"promise": "for the test"}))
+    write_bundle(path, made.with_gate(gate, CERTIFICATE))
     return path
 
 

@@ -430,6 +430,23 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
     assert [row["prediction_id"] for row in csv.DictReader(io.StringIO(response.text))] == ["'=1+1"]
 
 
+def test_a_point_of_an_unknown_reason_is_listed(explored: Explored) -> None:
+    """A row that a newer version or a damaged disk has stored does not take the others with it."""
+    long_ago = explored.until_ms - 80 * 86_400_000
+    version = explored.get("map")["version"]
+    batch = make_points(
+        2, ms=long_ago, names=("a", "b"), classes=CLASSES, version=version, with_invalid=False, reason=[1, 99]
+    )
+    explored.store.insert([batch])
+
+    span = {"model": "digits", "since_ms": long_ago, "until_ms": long_ago + 1_000}
+    listed = explored.get("points", **span)["points"]
+    response = explored.client.get("/api/points.csv", params=span)
+
+    assert sorted(row["reason"] for row in listed) == ["NONE", "UNKNOWN"]
+    assert sorted(row["reason"] for row in csv.DictReader(io.StringIO(response.text))) == ["NONE", "UNKNOWN"]
+
+
 def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
     """A request of another site changes nothing."""
     response = explored.client.post("/api/labels", json={"model": "digits", "labels": []})

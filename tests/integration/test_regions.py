@@ -16,6 +16,7 @@ from darksight_core.map import regions as core
 from darksight_core.runtime.policy import ScoringPolicy
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
+from tests.support.bundles import CERTIFICATE
 from tests.support.servers import Server, running_server, start_server, wait_until
 
 ROWS = make_probs(400, K, seed=3)
@@ -34,7 +35,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     made = [gated_bundle(folder / f"{seed}.safetensors", seed=seed) for seed in (0, 1)]
     first = read_bundle(made[0])
     gate = Gate(regions=(core.Region("carried", tuple(around(np.zeros(2), 3.0))),))
-    write_bundle(folder / "carrying.safetensors", first.with_gate(gate, {"promise": "for the test"}))
+    write_bundle(folder / "carrying.safetensors", first.with_gate(gate, CERTIFICATE))
     return [*made, folder / "carrying.safetensors"]
 
 

@@ -37,7 +37,7 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from tests.support.builders import make_probs
-from tests.support.bundles import make_bundle
+from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.servers import Server, running_server, wait_until, waiting
 
 K = 5
@@ -48,7 +48,7 @@ def gated_bundle(path: Path, *, seed: int = 0, classes: int = K, threshold: floa
     """A bundle with both rules."""
     bundle = make_bundle(rows=900, classes=classes, seed=seed)
     gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=threshold)
-    write_bundle(path, bundle.with_gate(gate, {"promise": "for the test"}))
+    write_bundle(path, bundle.with_gate(gate, CERTIFICATE))
     return path
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, make_manifest
+from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, container, make_manifest
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
@@ -17,7 +21,13 @@ from darksight_core.scores.outlier import OutlierScore
 from darksight_core.simplex import Floats, largest_probs, log_probs
 from tests.support.maps import random_network
 
-__all__ = ["bundle_of", "make_bundle", "make_embedder"]
+__all__ = ["CERTIFICATE", "bundle_of", "forged", "make_bundle", "make_embedder"]
+
+CERTIFICATE: dict[str, Any] = {
+    "outlier": {"promise": "for the test", "kind": "false_alarms", "promised": 0.05, "delta": None, "feasible": True},
+    "reject": None,
+}
+"""A certificate for gates that were not certified."""
 
 
 def make_embedder(classes: int = 3, *, seed: int = 0, log_prior: Floats | None = None) -> Embedder:
@@ -102,3 +112,11 @@ def bundle_of(
             fidelity={"kl_sym": 0.05, "acc_teacher": 1.0, "heldout": {"kl_sym": 0.0625, "acc_teacher": 0.99}},
         ),
     )
+
+
+def forged(data: bytes, change: Callable[[dict[str, NDArray[Any]], dict[str, Any]], object]) -> bytes:
+    """The file of a bundle after `change(tensors, manifest)`, with all hashes right."""
+    found = container.decode(data)
+    tensors, manifest = dict(found.tensors), copy.deepcopy(found.manifest)
+    change(tensors, manifest)
+    return container.encode(tensors, manifest)

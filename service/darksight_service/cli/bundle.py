@@ -1,4 +1,4 @@
-"""`darksight bundle`: show, verify and compare bundles."""
+"""`darksight bundle`: show, sign, verify and compare bundles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from darksight_core.bundle import describe_raw, diff, read_bundle
 from darksight_service.cli.console import print_facts, print_json
 from darksight_service.cli.options import AsJson, command_group
+from darksight_service.control.bundle_files import read_signed
+from darksight_service.control.signatures import required_key, sign_bundle
 
-__all__ = ["bundle", "compare", "show", "verify"]
+__all__ = ["bundle", "compare", "show", "sign", "verify"]
 
-bundle = command_group("bundle", "Show, verify or compare bundles.")
+bundle = command_group("bundle", "Show, sign, verify or compare bundles.")
 
 
 @bundle.command
@@ -34,7 +36,29 @@ def show(file: Path, /, *, raw: bool = False, json: AsJson = False) -> None:
 
 
 @bundle.command
-def verify(file: Path, /, *, json: AsJson = False) -> None:
+def sign(file: Path, /, *, key: Path, json: AsJson = False) -> None:
+    """Sign a bundle, for servers that require a signature.
+
+    Verifies the bundle and writes FILE.sig beside it, which must stay beside it. Create a key with
+    openssl genpkey -algorithm ed25519 -out key.pem, and its public part with openssl pkey -in key.pem -pubout.
+
+    Parameters
+    ----------
+    file
+        Bundle to sign.
+    key
+        Private Ed25519 key, PEM.
+    """
+    version = read_bundle(file, verify=True).version
+    signature = sign_bundle(file, key, version)
+    if json:
+        print_json({"bundle": str(file), "version": version, "signature": str(signature)})
+    else:
+        print(f"{signature}: signature of version {version}")
+
+
+@bundle.command
+def verify(file: Path, /, *, key: Path | None = None, json: AsJson = False) -> None:
     """Check every byte of a bundle and score its probe rows again.
 
     Loads the bundle as a server does: hashes, shapes, finite values, overlap of fit and calibration rows, and the
@@ -44,8 +68,10 @@ def verify(file: Path, /, *, json: AsJson = False) -> None:
     ----------
     file
         Bundle to verify.
+    key
+        Public Ed25519 key, PEM, that must have signed the bundle.
     """
-    version = read_bundle(file, verify=True).version
+    version = read_signed(file, str(file), required_key(key)).version
     if json:
         print_json({"bundle": str(file), "version": version})
     else:

@@ -15,6 +15,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, did_you_mean
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import Decision, ScoredBatch
+from darksight_service.cli.child import LimitOptions, run_limited
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Overwrite, Pair, Quiet
 from darksight_service.scoring.files.arrays import read_array
@@ -32,6 +33,7 @@ _METHODS = {"smooth": "smoothed gradient", "gradient": "gradient", "integrated":
 _VALUES = {"density": "log P(y; θ)", "kde": "log KDE", "class": "the log probability of the class"}
 _HEAT = Group("Heat map", sort_key=2)
 _ATTACK = Group("Attack", sort_key=3)
+_LIMITS = Group("Limits", sort_key=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def explain(
     rows: Annotated[int, Parameter(group=INPUT)] = 64,
     heat: Annotated[HeatOptions, Parameter(name="*", group=_HEAT)] = HeatOptions(),
     change: Annotated[AttackOptions, Parameter(name="*", group=_ATTACK)] = AttackOptions(),
+    limits: Annotated[LimitOptions, Parameter(name="*", group=_LIMITS)] = LimitOptions(),
     seed: int = 0,
     out: Annotated[Path, Parameter(group=OUTPUT)],
     overwrite: Overwrite = False,
@@ -117,7 +120,8 @@ def explain(
     Differentiates the log density of the map through the classifier and draws which parts of each input raise (red) or
     lower (blue) it. With --attack or --reach, changes each input within a budget so that its point moves.
 
-    The classifier is a program and is run: explain only a classifier that you trust.
+    The classifier is a program and is run, in a process of its own with limits of time and memory. The limits do not
+    keep it from files or the network: explain only a classifier that you trust.
 
     Parameters
     ----------
@@ -146,21 +150,13 @@ def explain(
     files = _output_files(out, overwrite=overwrite)
     if not module.is_file():
         raise ConfigError(f"{module} does not exist; name the file of the classifier")
-    arrays, loaded = read_array(inputs, *_NAMES)[:rows], read_bundle(bundle)
     # Refuse what can be refused before torch is imported, which takes seconds.
-    require("torch", "fit")
+    loaded = read_bundle(bundle)
+    read_array(inputs, *_NAMES)
     require("matplotlib", "report")
-    from darksight_core.explain import Chain, load_classifier
-
     with on_interrupt(f"nothing was written to {out}"):
-        chain = Chain(load_classifier(module), loaded.embedder, outputs=outputs, point=heat.point)
-        policy = ScoringPolicy.of(loaded)
-        scored = chain.scored(policy, chain.tensor(arrays))
-        objective = _objective(heat, chain, loaded, scored)
-        with Bars(quiet=quiet) as bars:
-            found = _attribute(heat, seed, chain, objective, arrays, bars)
-            attacked = _attack(change, seed, chain, objective, policy, arrays, bars) if attacks else None
-        columns = _columns(arrays, scored, found, attacked)
+        task = _Task(bundle, module, inputs, outputs, rows, heat, change, seed, quiet)
+        columns = run_limited(_compute, task, limits=limits)
         result = _result(heat, change, loaded, columns, {kind: str(path) for kind, path in files.items()})
         _write(out, files, columns, result)
     if json:
@@ -168,6 +164,40 @@ def explain(
     else:
         _print_rows(result)
         say(f"wrote {', '.join(str(path) for path in files.values())}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What the child process computes; parameters as in `explain`."""
+
+    bundle: Path
+    module: Path
+    inputs: Path
+    outputs: Literal["logits", "probs"]
+    rows: int
+    heat: HeatOptions
+    change: AttackOptions
+    seed: int
+    quiet: bool
+
+
+def _compute(task: _Task) -> Columns:
+    """All arrays of the result."""
+    require("torch", "fit")
+    from darksight_core.explain import Chain, load_classifier
+
+    heat, change = task.heat, task.change
+    arrays, loaded = read_array(task.inputs, *_NAMES)[: task.rows], read_bundle(task.bundle)
+    chain = Chain(load_classifier(task.module), loaded.embedder, outputs=task.outputs, point=heat.point)
+    policy = ScoringPolicy.of(loaded)
+    scored = chain.scored(policy, chain.tensor(arrays))
+    objective = _objective(heat, chain, loaded, scored)
+    with Bars(quiet=task.quiet) as bars:
+        found = _attribute(heat, task.seed, chain, objective, arrays, bars)
+        attacked = None
+        if change.budget is not None:
+            attacked = _attack(change, task.seed, chain, objective, policy, arrays, bars)
+    return _columns(arrays, scored, found, attacked)
 
 
 def _output_files(out: Path, *, overwrite: bool) -> dict[str, Path]:

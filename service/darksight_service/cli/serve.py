@@ -15,6 +15,7 @@ from darksight_service.cli.console import on_interrupt, say
 from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
+from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, SettingsError, StoreUnavailableError
 from darksight_service.logging import set_up_logs
@@ -39,6 +40,7 @@ def serve(
     workers: int | None = None,
     store: Annotated[StoreOptions, Parameter(name="*", group=STORE)] = StoreOptions(),
     bundle_dir: Annotated[Path | None, Parameter(group=STORE)] = None,
+    require_signature: Annotated[Path | None, Parameter(group=STORE)] = None,
 ) -> int:
     """Run the scoring service.
 
@@ -64,6 +66,8 @@ def serve(
         Worker processes. Default: one per core.
     bundle_dir
         Directory that bundles are deployed from. Default: bundles in the data directory.
+    require_signature
+        Public Ed25519 key, PEM. Bundles that it has not signed are refused; see darksight bundle sign.
     """
     keep_files_private()
     given = dict(_read_model(text) for text in model)
@@ -76,6 +80,7 @@ def serve(
         explorer=False if no_explorer else None,
         workers=workers,
         bundle_dir=bundle_dir,
+        require_signature=require_signature,
     )
     models = {**settings.models, **given}
     # Before the data directory is created.
@@ -92,16 +97,17 @@ def serve(
 def _run(settings: Settings, models: Mapping[str, Path]) -> int:
     """Deploy the models that are new, and run the service until it is stopped."""
     state_file = StateFile(settings.data_dir / "registry.json")
+    key = required_key(settings.require_signature)
     opened = None
     try:
         opened = Store.open(settings.store_url, auto_upgrade=settings.upgrades_store)
     except StoreUnavailableError as error:
         _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
-        state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()))
+        state = deploy_at_start(state_file, opened, settings.bundles, list(models.items()), key)
     except AuditError as error:
         _tell("audit_trail_broken", f"{error.message}; starting with the state of the last run", logging.ERROR)
-        state = deploy_at_start(state_file, None, settings.bundles, list(models.items()))
+        state = deploy_at_start(state_file, None, settings.bundles, list(models.items()), key)
     finally:
         if opened is not None:
             opened.close()

@@ -8,21 +8,83 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, DarkSightError
+from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.errors import RefusedError, RequestError
 
-__all__ = ["bundle_path", "copy_bundle", "copy_path", "find_bundle", "read_version", "relative_path"]
+__all__ = [
+    "LOAD_SECONDS",
+    "BundleLoader",
+    "bundle_path",
+    "copy_bundle",
+    "copy_path",
+    "find_bundle",
+    "read_signed",
+    "read_version",
+    "relative_path",
+]
+
+LOAD_SECONDS = 5.0
+"""Longest time in which a bundle must be loaded to be deployed or activated."""
+
+T = TypeVar("T")
 
 _SHOWN = 12
 
 
+class BundleLoader:
+    """Loads bundles for operators, one at a time, in a thread that no call waits for longer than a limit.
+
+    A thread cannot be ended from outside, so a load that takes too long keeps its thread; until it ends, no other load
+    is started.
+
+    Parameters
+    ----------
+    seconds
+        Longest time of a load.
+    """
+
+    def __init__(self, seconds: float = LOAD_SECONDS) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+
+    def run(self, load: Callable[[], T]) -> T:
+        """What `load` returns; RefusedError if it takes too long, or if another load still runs."""
+        if not self._lock.acquire(timeout=self._seconds):
+            raise RefusedError("another bundle is still being loaded; retry later")
+        result: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                result.set_result(load())
+            except BaseException as error:
+                result.set_exception(error)
+            finally:
+                self._lock.release()
+
+        threading.Thread(target=work, name="bundle_loader", daemon=True).start()
+        try:
+            return result.result(self._seconds)
+        except TimeoutError:
+            raise RefusedError(f"the bundle was not loaded within {self._seconds:g} s") from None
+
+
 def bundle_path(folder: Path, path: str) -> Path:
     """A file of the bundle directory; RequestError for a path outside of it."""
-    full = (folder / path).resolve()
-    if not path or not full.is_relative_to(folder.resolve()):
+    try:
+        full = (folder / path).resolve()
+        is_inside = bool(path) and full.is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        # A NUL, or links that lead to themselves.
+        is_inside = False
+    if not is_inside:
         raise RequestError("path: must name a file in the bundle directory of the server", field="path")
     return full
 
@@ -48,25 +110,41 @@ def copy_path(copies: Path, version: str) -> Path:
 
 
 def copy_bundle(copies: Path, bundle: Path, version: str) -> None:
-    """Keep a copy of a version; RefusedError if it cannot be written."""
+    """Keep a copy of a version and of its signature, if it has one; RefusedError if it cannot be written."""
     target = copy_path(copies, version)
+    _copy(bundle, target)
+    if signature_path(bundle).is_file():
+        _copy(signature_path(bundle), signature_path(target))
+
+
+def _copy(source: Path, target: Path) -> None:
     if target.exists():
         return
     # Several processes may copy at once.
     draft = target.with_suffix(f".{os.getpid()}.new")
     try:
-        copies.mkdir(parents=True, exist_ok=True)
-        with bundle.open("rb") as source, draft.open("wb") as file:
-            shutil.copyfileobj(source, file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as original, draft.open("wb") as file:
+            shutil.copyfileobj(original, file)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RefusedError(f"{target}: the bundle cannot be copied: {error.strerror}") from error
+        raise RefusedError(f"the bundle cannot be copied to the data directory: {error.strerror}") from error
 
 
-def read_version(folder: Path, copies: Path, path: str, version: str, *, verify: bool) -> Bundle:
+def read_signed(file: Path, source: str, key: SignatureKey | None) -> Bundle:
+    """Read and verify a bundle and, if there is a key, its signature; `source` is its name in messages."""
+    found = read_bundle(file, verify=True, source=source)
+    if key is not None:
+        key.check(file, found.version, source)
+    return found
+
+
+def read_version(
+    folder: Path, copies: Path, path: str, version: str, *, verify: bool, key: SignatureKey | None = None
+) -> Bundle:
     """Read a deployed version from its copy or, if that is missing or damaged, from where it was deployed.
 
     Parameters
@@ -77,11 +155,13 @@ def read_version(folder: Path, copies: Path, path: str, version: str, *, verify:
         Path in the bundle directory, and sha256 of the bundle.
     verify
         Whether to check that the bundle may be used to score.
+    key
+        With which the bundle must be signed to be used; None for no signature.
     """
     problem: DarkSightError | None = None
     for file in (copy_path(copies, version), bundle_path(folder, path)):
         try:
-            found = read_bundle(file, verify=verify)
+            found = read_signed(file, path, key) if verify else read_bundle(file, verify=False, source=path)
         except DarkSightError as error:
             problem = error
             continue

@@ -17,11 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.bundle import Bundle
 from darksight_core.errors import DarkSightError
-from darksight_service.control.bundle_files import copy_bundle, copy_path, find_bundle, read_version, relative_path
+from darksight_service.control.bundle_files import (
+    copy_bundle,
+    copy_path,
+    find_bundle,
+    read_signed,
+    read_version,
+    relative_path,
+)
 from darksight_service.control.regions import Regions
 from darksight_service.control.registry import ActiveModel, Facts, Registry, Version, effective_gate, find_version
+from darksight_service.control.signatures import SignatureKey
 from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
@@ -104,9 +112,7 @@ class Control:
         check_name(model)
         self._sync()
         # Read and verified before it is recorded.
-        bundle = self._registry.load(path)
-        if activate:
-            bundle.get_ready()
+        bundle = self._registry.loader.run(partial(self._load, path, activate))
         known = self._registry.models().get(model)
         if known is not None and known.bundle.class_names != bundle.class_names:
             raise RefusedError(
@@ -122,7 +128,7 @@ class Control:
         """Make a version the active one."""
         self._sync()
         version = find_version(model, self.model(model), version)
-        self._registry.version(model, version).get_ready()
+        self._prepare(model, version)
         self._record("activate", model, {"version": version}, author)
 
     def roll_back(self, model: str, *, author: str) -> None:
@@ -131,7 +137,7 @@ class Control:
         state = self.model(model)
         if not state.previous:
             raise RefusedError(f"model {model!r} has no previous version to roll back to")
-        self._registry.version(model, state.previous[-1]).get_ready()
+        self._prepare(model, state.previous[-1])
         self._record("rollback", model, {"version": state.previous[-1]}, author)
 
     def shadow(self, model: str, version: str, *, author: str) -> None:
@@ -142,7 +148,7 @@ class Control:
             version = find_version(model, state, version)
             if version == state.active:
                 raise RefusedError("the active version cannot be its own shadow")
-            self._registry.version(model, version).get_ready()
+            self._prepare(model, version)
         self._record("shadow", model, {"version": version}, author)
 
     def set_policy(self, model: str, policy: PolicyOverride, *, author: str, comment: str) -> ActiveModel:
@@ -175,6 +181,16 @@ class Control:
         gate, _ = effective_gate(active.bundle, policy)
         gate = replace(gate, regions=active.gate.regions)
         return self._store().evaluate_policy(model, active.version, gate, since_ms=since_ms, until_ms=until_ms)
+
+    def _load(self, path: str, activate: bool) -> Version:
+        bundle = self._registry.load(path)
+        if activate:
+            bundle.get_ready()
+        return bundle
+
+    def _prepare(self, model: str, version: str) -> None:
+        """Load a deployed version, so that one that cannot be loaded is refused."""
+        self._registry.loader.run(lambda: self._registry.version(model, version).get_ready())
 
     def _sync(self) -> None:
         """Apply changes of other workers and replicas, which the caller may know of."""
@@ -352,7 +368,11 @@ def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> dict[st
 
 
 def deploy_at_start(
-    state_file: StateFile, store: Store | None, bundles: Path, models: Sequence[tuple[str, Path]]
+    state_file: StateFile,
+    store: Store | None,
+    bundles: Path,
+    models: Sequence[tuple[str, Path]],
+    key: SignatureKey | None = None,
 ) -> State:
     """Deploy and activate the bundles of the command line that are new.
 
@@ -369,11 +389,13 @@ def deploy_at_start(
         The bundle directory.
     models
         Names and bundles.
+    key
+        With which bundles must be signed; None for no signature.
     """
     state = state_file.read() if store is None else sync(state_file, store)
     for name, path in models:
         check_name(name)
-        bundle = read_bundle(find_bundle(bundles, path), verify=True)
+        bundle = read_signed(find_bundle(bundles, path), str(path), key)
         assert bundle.path is not None
         known = state.models.get(name)
         copy_bundle(state_file.bundle_copies, bundle.path, bundle.version)

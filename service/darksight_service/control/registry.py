@@ -16,15 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from darksight_core.bundle import Bundle, Reference, read_bundle
+from darksight_core.bundle import Bundle, Reference
 from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.control.bundle_files import bundle_path, read_version
+from darksight_service.control.bundle_files import BundleLoader, bundle_path, read_signed, read_version
 from darksight_service.control.clock import SteadyClock
+from darksight_service.control.signatures import SignatureKey
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
@@ -127,6 +128,13 @@ class Registry:
         Counters of the process.
     clock
         Unix time in seconds; regions expire by it. Default: a `SteadyClock`.
+    key
+        With which bundles must be signed; None for no signature.
+
+    Attributes
+    ----------
+    loader
+        Loads bundles for operators.
     """
 
     def __init__(
@@ -135,11 +143,14 @@ class Registry:
         bundles: Path,
         counts: Counts,
         clock: Callable[[], float] | None = None,
+        key: SignatureKey | None = None,
     ) -> None:
         self._file = state_file
         self._bundles = bundles
         self._counts = counts
         self.clock = clock or SteadyClock()
+        self._key = key
+        self.loader = BundleLoader()
         # When the state was applied, and when it is applied again though its file did not change: a region expires, or
         # a load is retried. It is also applied again if the clock was set back, when a region may not have expired yet.
         self._applied_ms = 0
@@ -208,7 +219,7 @@ class Registry:
 
     def load(self, path: str) -> Version:
         """Read and verify a file of the bundle directory."""
-        return Version.of(read_bundle(bundle_path(self._bundles, path), verify=True))
+        return Version.of(read_signed(bundle_path(self._bundles, path), path, self._key))
 
     def version(self, model: str, version: str) -> Version:
         """A deployed version, which is loaded if it is not in memory."""
@@ -275,7 +286,8 @@ class Registry:
 
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path
-        return Version.of(read_version(self._bundles, self._file.bundle_copies, path, version, verify=True))
+        copies = self._file.bundle_copies
+        return Version.of(read_version(self._bundles, copies, path, version, verify=True, key=self._key))
 
     def _make(
         self, name: str, model: ModelState, failures: dict[tuple[str, str], str]

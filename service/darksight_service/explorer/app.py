@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from darksight_core import __version__
 from darksight_core.errors import DarkSightError
 from darksight_service.control.tokens import TokenFile
-from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, statuses_of
+from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, public_message, statuses_of
 from darksight_service.explorer.answers import Answer, Download, to_json
 from darksight_service.explorer.api import drift, gate, models, points, regions, review
 from darksight_service.explorer.api import map as map_page
@@ -172,7 +172,7 @@ def _error(error: Exception) -> Response:
         _log.error("request_failed", exc_info=error, extra={"request": request_id})
         text = f"internal error; the log of the explorer has the details of request {request_id}"
         return _respond({"error": {"code": "internal", "message": text}}, 500)
-    found = {"code": error.code, "message": error.message}
+    found = {"code": error.code, "message": public_message(error)}
     if "field" in error.details:
         found["field"] = str(error.details["field"])
     return _respond({"error": found}, status)

@@ -16,7 +16,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
-from darksight_service.errors import OverloadedError, statuses_of
+from darksight_service.errors import OverloadedError, public_message, statuses_of
 
 __all__ = ["abort", "abort_code", "status_of"]
 
@@ -46,7 +46,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
         return code, _status(code, f"internal error; see the server log for request {request}", info)
     assert isinstance(error, DarkSightError)
     _log.debug("call_refused", extra={"request": request, "code": code.name, "error": error.message})
-    return code, _status(code, error.message, *_details(error), info)
+    return code, _status(code, public_message(error), *_details(error), info)
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
@@ -76,7 +76,7 @@ def _details(error: DarkSightError) -> list[Any]:
         where = str(error.details["field"])
         if "row" in error.details:
             where += f"[{error.details['row']}]"
-        violation = error_details_pb2.BadRequest.FieldViolation(field=where, description=error.message)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=where, description=public_message(error))
         found.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, OverloadedError):
         seconds = _retry_seconds(error)

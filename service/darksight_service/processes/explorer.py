@@ -22,6 +22,7 @@ import uvicorn
 
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
+from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
@@ -111,7 +112,7 @@ def _sources(settings: Settings, folder: Path) -> Sources:
     # The explorer scores nothing: what the registry counts goes to a temporary directory.
     counts = Counts(folder, 0, max_models=settings.max_models)
     state_file = StateFile(settings.data_dir / "registry.json")
-    registry = Registry(state_file, settings.bundles, counts)
+    registry = Registry(state_file, settings.bundles, counts, key=required_key(settings.require_signature))
     registry.refresh()
 
     # Opened at the first request that needs it: pages must work while the database is down.

@@ -12,6 +12,7 @@ import ssl
 from pathlib import Path
 from typing import IO
 
+from darksight_service.control.signatures import required_key
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
 from darksight_service.settings import Settings
@@ -20,7 +21,7 @@ __all__ = ["check_files", "lock_data_dir"]
 
 
 def check_files(settings: Settings) -> None:
-    """SettingsError for a certificate, a key or a token file that cannot be used."""
+    """SettingsError or ConfigError for a certificate, a key or a token file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if settings.tls_cert is not None and settings.tls_key is not None:
         for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
@@ -44,6 +45,7 @@ def check_files(settings: Settings) -> None:
             ) from None
     if settings.tokens_file is not None:
         TokenFile(settings.tokens_file).check()
+    required_key(settings.require_signature)
 
 
 def lock_data_dir(folder: Path) -> IO[str]:

@@ -19,6 +19,7 @@ from darksight_core.runtime.compilation import KERNEL
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
+from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.control.tokens import TokenFile
 from darksight_service.grpc_api.admin import Admin
@@ -62,7 +63,7 @@ def main() -> int:
 
     counts = Counts(settings.data_dir / "counts", number, max_models=settings.max_models)
     state_file = StateFile(settings.data_dir / "registry.json")
-    registry = Registry(state_file, settings.bundles, counts)
+    registry = Registry(state_file, settings.bundles, counts, key=required_key(settings.require_signature))
     registry.refresh()
     spool = Spool(
         settings.data_dir / "spool" / f"worker-{number}",

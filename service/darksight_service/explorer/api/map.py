@@ -11,7 +11,7 @@ from pydantic import Field
 
 from darksight_core.map.strip import spread_over_strip, strip_to_line
 from darksight_core.pictures.palette import map_view
-from darksight_core.scored import Decision, Reason
+from darksight_core.scored import Decision, Reason, stored_name
 from darksight_core.simplex import Floats
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
@@ -213,6 +213,6 @@ def _point(sources: Sources, given: _PointInput) -> Answer:
     (found,) = points.rows()
     return {
         **{name: found[name] for name in _POINT_FIELDS},
-        "decision": Decision(found["decision"]).name.lower(),
-        "reason": Reason(found["reason"]).name.lower().replace("_", " "),
+        "decision": stored_name(Decision, found["decision"]).lower(),
+        "reason": stored_name(Reason, found["reason"]).lower().replace("_", " "),
     }

@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from darksight_core.scored import Decision, Reason
+from darksight_core.scored import Decision, Reason, stored_name
 from darksight_service.explorer.answers import Answer, Download
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, members
+from darksight_service.scoring.files.csv_text import csv_text
 from darksight_service.store.points import SCORE_COLUMNS, PointFilter
 
 __all__ = ["CSV_ROWS", "endpoints"]
@@ -115,8 +116,8 @@ def _class_names(sources: Sources, model: str) -> tuple[str, ...]:
 def _row(point: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: point[name] for name in (*_FIELDS, *_NUMBERS)},
-        "decision": Decision(point["decision"]).name,
-        "reason": Reason(point["reason"]).name,
+        "decision": stored_name(Decision, point["decision"]),
+        "reason": stored_name(Reason, point["reason"]),
     }
 
 
@@ -128,13 +129,13 @@ _HEADER = (
 def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
     received = datetime.datetime.fromtimestamp(point["received_ms"] / 1000, datetime.UTC)
     return [
-        _as_text(point["prediction_id"]),
+        csv_text(point["prediction_id"]),
         received.isoformat(timespec="milliseconds"),
         point["version"],
-        Decision(point["decision"]).name,
-        Reason(point["reason"]).name,
-        _as_text(_class_name(point["predicted"], names)),
-        _as_text(_class_name(point["label"], names)),
+        stored_name(Decision, point["decision"]),
+        stored_name(Reason, point["reason"]),
+        csv_text(_class_name(point["predicted"], names)),
+        csv_text(_class_name(point["label"], names)),
         *("" if point[name] != point[name] else f"{point[name]:.7g}" for name in _NUMBERS),
         point["id"],
     ]
@@ -142,11 +143,6 @@ def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
 
 def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if 0 <= number < len(names) else ""
-
-
-def _as_text(text: str) -> str:
-    """Text of a caller, quoted if a spreadsheet would run it as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _csv(rows: Sequence[Sequence[Any]]) -> bytes:

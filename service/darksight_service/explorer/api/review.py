@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, PlainValidator
 
-from darksight_core.scored import Decision, Reason
+from darksight_core.scored import Decision, Reason, stored_name
 from darksight_service.explorer.analysis.audit import Audit, audited_accuracy, draw_audit, draw_for_certificate
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.learning import LearnedScore, learn
@@ -130,8 +130,8 @@ def _item(point: dict[str, Any], item: QueueItem, odds_of: dict[int, float]) -> 
     order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
     return {
         **{name: point[name] for name in _POINT_FIELDS},
-        "decision": Decision(point["decision"]).name,
-        "reason": Reason(point["reason"]).name,
+        "decision": stored_name(Decision, point["decision"]),
+        "reason": stored_name(Reason, point["reason"]),
         "classes": order,
         "probs": point["probs"][order],
         "softmax_rank": item.softmax_rank,

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_service.scoring.files.csv_text import csv_text
 
 __all__ = ["ScoreSink", "atomic", "check_output", "open_scores", "read_columns"]
 
@@ -87,7 +88,11 @@ class _CsvSink:
         if self._rows == 0:
             self._writer.writerow(("id", *columns))
         names = _names(ids, self._first + self._rows, columns)
-        self._writer.writerows(zip(names, *(column.tolist() for column in columns.values()), strict=True))
+        cells = (
+            map(csv_text, column.tolist()) if column.dtype.kind == "U" else column.tolist()
+            for column in columns.values()
+        )
+        self._writer.writerows(zip(map(csv_text, names), *cells, strict=True))
         self._rows += len(names)
 
 

@@ -26,7 +26,7 @@ __all__ = ["DecisionCounts", "LabelCounts", "evaluate_policy", "label_counts"]
 
 _AT_ONCE = 50_000
 
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     Reason.OUTLIER: "outliers",
     Reason.LOW_CONFIDENCE: "low_confidence",
     Reason.REGION: "regions",
@@ -70,7 +70,7 @@ class DecisionCounts(LabelCounts):
         """Count points of one decision and reason."""
         self.points += points
         self.accepted += points if is_accepted else 0
-        field = _FIELDS.get(Reason(reason))
+        field = _FIELDS.get(reason)
         if field is not None:
             setattr(self, field, getattr(self, field) + points)
 

@@ -43,7 +43,7 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.runtime.scorer import Scorer
-from tests.support.bundles import make_bundle, make_embedder
+from tests.support.bundles import CERTIFICATE, make_bundle, make_embedder
 
 Json = dict[str, Any]
 
@@ -644,7 +644,7 @@ def test_settings_that_cannot_work(path: tuple[str, ...], value: object) -> None
             manifest = manifest[name]
         manifest[path[-1]] = value
 
-    assert refused(forge(change_manifest=change)).code == "bundle_parts"
+    assert refused(forge(change_manifest=change)).code in ("bundle_manifest", "bundle_parts")
 
 
 @pytest.mark.parametrize("name", ["points", "log_density", "log_kde", "outlier_score", "p_value"])
@@ -944,8 +944,13 @@ def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
     manifest = {**bundle.manifest, "fidelity": {"served": served}, "warnings": ["hard probabilities: all of them"]}
     gate = Gate(outlier=cutoff(120, 0.05), reject_score="msp", threshold=2.5)
     certificate = {
-        "outlier": {"promise": "at most 0.05 of usual rows are outliers", "feasible": True},
-        "reject": {"promise": "at least 0.99 of accepted rows are right", "feasible": False},
+        "outlier": {**CERTIFICATE["outlier"], "promise": "at most 0.05 of usual rows are outliers"},
+        "reject": {
+            **CERTIFICATE["outlier"],
+            "kind": "accuracy",
+            "promise": "at least 0.99 of accepted rows are right",
+            "feasible": False,
+        },
     }
     write_bundle(path, replace(bundle, manifest=manifest).with_gate(gate, certificate))
 
@@ -981,7 +986,7 @@ def test_description_of_a_bundle_without_gate_or_calibration() -> None:
 def test_raw_description_has_every_setting(tmp_path: Path) -> None:
     """Classes, rows, fidelity, calibration, gate and version, by the names in the file."""
     path = tmp_path / "map.safetensors"
-    write_bundle(path, make_bundle(rows=400).with_gate(Gate(outlier=cutoff(120, 0.01)), {"kept": "true"}))
+    write_bundle(path, make_bundle(rows=400).with_gate(Gate(outlier=cutoff(120, 0.01)), CERTIFICATE))
     bundle = read_bundle(path)
 
     text = describe_raw(bundle)

@@ -83,7 +83,12 @@ def older(name: str, content: bytes) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(pickled_inputs, "example inputs"), (pickled_weight, "pickled"), (library, "libraries"), (older, "older torch")],
+    [
+        (pickled_inputs, "example inputs"),
+        (pickled_weight, "pickled"),
+        (library, "not permitted"),
+        (older, "not permitted"),
+    ],
 )
 def test_a_program_with_pickles_or_libraries_is_refused_unread(
     folder: Path,

@@ -27,7 +27,7 @@ from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats, log_probs
 from tests.support.builders import make_probs
-from tests.support.bundles import make_bundle
+from tests.support.bundles import CERTIFICATE, make_bundle
 
 NAN = math.nan
 REJECT = Gate(reject_score="msp", threshold=0.0).settings()["reject"]
@@ -213,11 +213,11 @@ def test_a_bundle_carries_its_gate() -> None:
     assert rows.errors is not None
     gate = Gate(cutoff(len(bundle.calibration), 0.05), "learned", 0.5, Learned.fit(rows.log_pi, ~rows.errors))
 
-    again = decode_bundle(encode_bundle(bundle.with_gate(gate, {"n": 1})))
+    again = decode_bundle(encode_bundle(bundle.with_gate(gate, CERTIFICATE)))
 
     assert again.gate is not None
     assert again.gate.settings() == gate.settings()
-    assert again.manifest["certificate"] == {"n": 1}
+    assert again.manifest["certificate"] == CERTIFICATE
     assert reasons(again.gate, rows.log_pi, rows.scores) == reasons(gate, rows.log_pi, rows.scores)
     other = Learned.fit(make_rows(classes=5).log_pi, ~rows.errors)
     for wrong in (replace(gate, learned=other), Gate(cutoff(len(bundle.calibration) + 1, 0.05))):

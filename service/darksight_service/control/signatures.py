@@ -1,0 +1,127 @@
+"""Signatures of bundles. The hashes in a bundle show that it is complete; a signature shows who has approved it.
+
+A signature is Ed25519 over the sha256 of the file, base64 in a text file beside it: `model.safetensors.sig`. Keys are
+PEM files, as `openssl genpkey -algorithm ed25519` and `openssl pkey -pubout` write them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from darksight_core.bundle import BundleSignatureError
+from darksight_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["SignatureKey", "required_key", "sign_bundle", "signature_path"]
+
+# What is signed begins with its purpose, so that no other signature of the same key fits.
+_PURPOSE = "darksight bundle sha256 "
+_MAX_BYTES = 1_000
+
+
+def signature_path(bundle: Path) -> Path:
+    """The file of the signature of a bundle."""
+    return bundle.with_name(f"{bundle.name}.sig")
+
+
+def sign_bundle(bundle: Path, key: Path, version: str) -> Path:
+    """Sign a version with a private key; returns the file of the signature, which is replaced if it exists.
+
+    Parameters
+    ----------
+    bundle
+        The file.
+    key
+        The key, PEM.
+    version
+        sha256 of the file.
+    """
+    signature = _read_private(key).sign(_message(version))
+    target = signature_path(bundle)
+    try:
+        target.write_bytes(base64.b64encode(signature) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}") from error
+    return target
+
+
+class SignatureKey:
+    """A public key with which bundles must be signed.
+
+    Parameters
+    ----------
+    file
+        The key, PEM.
+    """
+
+    def __init__(self, file: Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        self._key = _loaded(file, load_pem_public_key, Ed25519PublicKey, "public")
+
+    def check(self, bundle: Path, version: str, source: str) -> None:
+        """BundleSignatureError unless a bundle has a valid signature beside it.
+
+        Parameters
+        ----------
+        bundle
+            The file.
+        version
+            sha256 of the bytes that were read.
+        source
+            Name of the file for messages.
+        """
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            with signature_path(bundle).open("rb") as file:
+                signature = base64.b64decode(file.read(_MAX_BYTES).strip(), validate=True)
+            self._key.verify(signature, _message(version))
+        except OSError:
+            raise BundleSignatureError(
+                f"{source}: the bundle is not signed; run darksight bundle sign", source=source
+            ) from None
+        except (InvalidSignature, binascii.Error):
+            raise BundleSignatureError(
+                f"{source}: the signature is not one of the required key", source=source
+            ) from None
+
+
+def required_key(file: Path | None) -> SignatureKey | None:
+    """The key of the setting `require_signature`; None if it is not set."""
+    return None if file is None else SignatureKey(file)
+
+
+def _message(version: str) -> bytes:
+    return f"{_PURPOSE}{version}".encode()
+
+
+def _read_private(file: Path) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    def load(data: bytes) -> Any:
+        return load_pem_private_key(data, password=None)
+
+    found: Ed25519PrivateKey = _loaded(file, load, Ed25519PrivateKey, "private")
+    return found
+
+
+def _loaded(file: Path, load: Any, kind: type, name: str) -> Any:
+    """The key of a file, if it is of this kind."""
+    try:
+        found = load(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except Exception:
+        # The package raises errors of several kinds, and their texts may quote the key.
+        found = None
+    if not isinstance(found, kind):
+        raise ConfigError(f"{file} is not a {name} Ed25519 key in PEM, without a password")
+    return found
