@@ -33,7 +33,7 @@ def test_only_our_own_mistakes_are_internal():
 
     assert internal == {
         "DarkSightError", "FitError", "RecordError", "SettingsError", "SpoolError", "StoreError",
-        "AuditError", "BulkError", "ClassifierError", "MetricFileError", "RemoteError", "ProcessGroupError",
+        "BulkError", "ClassifierError", "MetricFileError", "RemoteError", "ProcessGroupError",
     } & {kind.__name__ for kind in every_error()}  # fmt: skip
 
 
