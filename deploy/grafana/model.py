@@ -29,29 +29,32 @@ def _share(counter: str, label: str, selector: str = _M) -> str:
 
 
 _TODO = """
-| what changed | what to do |
+| verdict | what to do |
 | --- | --- |
-| classes alone | Expected? Calibrate on recent rows. Otherwise ask who sends the class that grew. |
-| scores, or confidence | Compare with recent deployments of classifier and inputs; roll back the cause. |
-| accuracy is lower than certified | Raise the threshold, or reject the part of the map where errors are. |
+| class_mix | Expected? Calibrate on recent rows. Otherwise ask who sends the class that grew. |
+| new_content, less_sure | Compare with recent deployments of classifier and inputs; roll back the cause. |
+| surer | The same. It is no good news: inputs that the classifier has never seen look like that. |
+| certificate broken | Raise the threshold, or reject the part of the map where errors are. |
 
-Surer than usual is no good news: inputs that the classifier has never seen look like that. Each alert links to its
-runbook entry, each panel to the points in the explorer.
+Each alert links to its runbook entry, each panel to the points in the explorer.
 """
 
 PANELS = (
     Row("Is something wrong?"),
     number("Firing alerts", {"": f"count({_FIRING}) or vector(0)"}, "Alerts of the model.", limits=(1.0,)),
     number(
-        "Drift evidence",
-        {"{{kind}} {{version}}": f"topk(1, model:darksight_drift:log_evidence{{{_M}}})"},
-        "Natural logarithm, of the kind that changed most. Reaches 5.86 with probability 1 % without drift.",
-        limits=(5.858,),
+        "Verdict",
+        {"{{verdict}}": f"max by (verdict) (darksight_drift_verdict{{{_M}}}) == 1"},
+        "Kind of drift of the newest rows; none without drift.",
+        is_name=True,
     ),
     number(
-        "Accuracy of accepted rows",
-        {"{{version}}": f'model:darksight_live:accuracy{{{_M},decision="accept"}}'},
-        "Among rows with a known outcome.",
+        "Accuracy now, without labels",
+        {
+            "{{bound}}": f"avg by (bound) (darksight_accuracy_estimate{{{_M}}})",
+            "withheld (1) or not (0)": f"max(darksight_accuracy_withheld{{{_M}}})",
+        },
+        "Estimate with its range, or that it is withheld; the explorer has the reason.",
         unit="percentunit",
     ),
     number(
@@ -64,7 +67,14 @@ PANELS = (
         unit="short",
     ),
     Row("Since when?"),
-    spans("Alerts", {"{{alertname}}": f"max by (alertname) ({_FIRING})"}, "Times at which an alert fired."),
+    spans(
+        "Alerts and verdicts",
+        {
+            "{{alertname}}": f"max by (alertname) ({_FIRING})",
+            "{{verdict}}": f'max by (verdict) (darksight_drift_verdict{{{_M},verdict!="none"}}) == 1',
+        },
+        "Times at which an alert fired or a verdict held.",
+    ),
     lines(
         "Drift evidence (natural logarithm)",
         {
@@ -114,10 +124,13 @@ PANELS = (
     lines(
         "Accuracy",
         {
-            "{{decision}}ed, known outcome, {{version}}": f"model:darksight_live:accuracy{{{_M}}}",
-            "certified, {{version}}": f"max by (model, version) (darksight_certified_accuracy{{{_M}}})",
+            "{{decision}}ed, known outcome": f"max by (decision) (model:darksight_live:accuracy{{{_M}}})",
+            "accepted, audit, {{bound}}": f"avg by (bound) (darksight_audit_accuracy{{{_M}}})",
+            "all, without labels, {{bound}}": f"avg by (bound) (darksight_accuracy_estimate{{{_M}}})",
+            "certified": f"max(darksight_certified_accuracy{{{_M}}})",
         },
-        "The accuracy of accepted rows should be above the certified accuracy, that of rejected rows below it.",
+        "Accepted rows should be above the certified accuracy. The audit is a random sample, with an interval that is "
+        "right in 95 % at all times; known outcomes may be chosen rows.",
         unit="percentunit",
     ),
     lines(
@@ -133,10 +146,23 @@ PANELS = (
         unit="percentunit",
     ),
     Row("What to do?"),
-    text("By what changed", _TODO),
+    text("By verdict", _TODO),
+    number(
+        "Labels of the audit",
+        {
+            "labels": f"max(darksight_audit_labels{{{_M}}})",
+            "more would settle whether the certificate holds": f"max(darksight_audit_labels_needed{{{_M}}})",
+            "known outcomes": f"sum(max by (decision) (darksight_live_labelled_rows{{{_M}}}))",
+            "log evidence against the certificate": f"max(model:darksight_certificate:log_evidence{{{_M}}})",
+        },
+        "The review page of the explorer has the rows to label. The evidence pages at 4.6.",
+        width=12,
+    ),
     rows(
         "Versions",
         f"max by (model, version, sha256, classes) (darksight_bundle_info{{{_M}}})",
         "Served versions and the sha256 of their files.",
+        width=24,
+        height=4,
     ),
 )

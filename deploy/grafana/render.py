@@ -100,6 +100,7 @@ class Replica:
         else:
             self._storage.add("store_errors", 2.0)
         self._storage.set_drift("vision", VERSION, self._drift)
+        self._storage.set_figures("vision", VERSION, *self._figures(unusual))
         accepted, rejected = self._labelled.tolist()
         self._storage.set_accuracy(
             "vision",
@@ -110,6 +111,15 @@ class Replica:
             rejected_correct=self._right[1],
             target_accuracy=0.97,
         )
+
+    def _figures(self, unusual: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Verdict and estimated accuracy under a share of unusual rows, and what an audit of accepted rows shows."""
+        estimate, labels = 0.96 - 0.5 * unusual, max(self._labelled[0], 1.0)
+        accuracy, width = self._right[0] / labels, min(2.0 / np.sqrt(labels), 0.2)
+        window = {"verdict": "new_content" if self._drift.alarm_row is not None else "none"}
+        window["accuracy"] = {"estimate": estimate, "low": estimate - 0.05, "high": min(estimate + 0.03, 1.0)}
+        audit = {"accuracy": accuracy, "low": max(accuracy - width, 0.0), "high": min(accuracy + width, 1.0)}
+        return window, audit | {"labels": labels, "labels_needed": max(400.0 - labels, 0.0), "log_evidence": 0.0}
 
     def _rows(self, n: int, unusual: float) -> tuple[Any, ...]:
         rng = self._rng
