@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     http_host: str = Field("", description="address of /metrics and health; default: that of `host`")
     http_tls: bool = Field(False, description="whether /metrics and health use TLS, with the certificate of the server")
     metrics_token: bool = Field(False, description="whether /metrics needs a token with the scope `metrics`")
+    api_port: _Port | None = Field(
+        None, description="port of the HTTP API; 0 for any free port; without a port there is none"
+    )
     explorer_port: _Port = Field(8082, description="port of the explorer; 0 for any free port")
     explorer: bool = Field(True, description="whether `darksight serve` runs the explorer")
     workers: int = Field(

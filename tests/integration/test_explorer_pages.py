@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.explorer.sockets import explorer_url, listen
+from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.ingest.records import decode, encode_points
 from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
@@ -83,7 +83,7 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
     thread.start()
     assert ready.wait(60)
-    with httpx.Client(base_url=explorer_url(settings, bound), timeout=60.0) as client:
+    with httpx.Client(base_url=socket_url(settings, bound), timeout=60.0) as client:
         yield Explored(client, store, truth, until)
     stop.set()
     thread.join()

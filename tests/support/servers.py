@@ -18,7 +18,10 @@ from pathlib import Path
 
 __all__ = ["Server", "follow", "running_server", "start_server", "wait_until", "waiting"]
 
-_ANNOUNCED = re.compile(r'gRPC (\S+:\d+), metrics and health on (https?://\S+?:\d+)(?:, explorer on ([^\s"]+))?')
+_ANNOUNCED = re.compile(
+    r'gRPC (\S+:\d+), metrics and health on (https?://\S+?:\d+)(?:, explorer on ([^\s",]+))?'
+    r'(?:, HTTP API on ([^\s"]+))?'
+)
 
 
 @dataclass(slots=True)
@@ -30,6 +33,7 @@ class Server:
     grpc_target: str = ""
     http_url: str = ""
     explorer_url: str = ""
+    api_url: str = ""
     lines: list[str] = field(default_factory=list)
 
     def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
@@ -102,7 +106,9 @@ def follow(process: subprocess.Popen[str], data_dir: Path, seconds: float = 300.
                 server.lines.append(line)
                 found = _ANNOUNCED.search(line)
                 if found:
-                    server.grpc_target, server.http_url, server.explorer_url = found.groups(default="")
+                    (server.grpc_target, server.http_url, server.explorer_url, server.api_url) = found.groups(
+                        default=""
+                    )
                     ready.set()
         ready.set()
 

@@ -35,6 +35,7 @@ def serve(
     host: str | None = None,
     grpc_port: int | None = None,
     http_port: int | None = None,
+    api_port: int | None = None,
     explorer_port: int | None = None,
     no_explorer: bool = False,
     workers: int | None = None,
@@ -58,6 +59,8 @@ def serve(
         Port of gRPC, or 0 for any free port. Default: 8081.
     http_port
         Port of metrics and health, or 0 for any free port. Default: 8080.
+    api_port
+        Port of the HTTP API, or 0 for any free port. Default: no HTTP API.
     explorer_port
         Port of the explorer, or 0 for any free port. Default: 8082.
     no_explorer
@@ -76,6 +79,7 @@ def serve(
         host=host,
         grpc_port=grpc_port,
         http_port=http_port,
+        api_port=api_port,
         explorer_port=explorer_port,
         explorer=False if no_explorer else None,
         workers=workers,
@@ -120,7 +124,8 @@ def _run(settings: Settings, models: Mapping[str, Path]) -> int:
             "serving",
             f"serving {', '.join(sorted(state.models))} on gRPC {settings.host}:{supervisor.grpc_port}, "
             f"metrics and health on {settings.http_url}:{supervisor.http_port}"
-            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else ""),
+            + (f", explorer on {supervisor.explorer_url}" if supervisor.explorer_url else "")
+            + (f", HTTP API on {supervisor.api_url}" if supervisor.api_url else ""),
             logging.INFO,
         )
 

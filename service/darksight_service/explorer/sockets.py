@@ -7,7 +7,7 @@ import socket
 from darksight_service.errors import SettingsError
 from darksight_service.settings import Settings
 
-__all__ = ["BACKLOG", "explorer_url", "listen"]
+__all__ = ["BACKLOG", "listen", "socket_url"]
 
 BACKLOG = 128
 """Connections that wait to be accepted."""
@@ -32,8 +32,8 @@ def listen(settings: Settings) -> socket.socket:
     return bound
 
 
-def explorer_url(settings: Settings, bound: socket.socket) -> str:
-    """URL of the explorer."""
+def socket_url(settings: Settings, bound: socket.socket) -> str:
+    """URL of the server behind a socket."""
     scheme = "http" if settings.tls_cert is None else "https"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{scheme}://{host}:{bound.getsockname()[1]}"

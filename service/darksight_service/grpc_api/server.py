@@ -68,6 +68,11 @@ class RpcServer:
         The pool for large calls.
     callers
         Permits calls.
+
+    Attributes
+    ----------
+    methods
+        All methods by full name.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class RpcServer:
         table = methods.darksight(scoring, admin, inference) | methods.health(self._health)
         if settings.reflection:
             table |= methods.reflection()
+        self.methods: Mapping[str, Method] = table
         self._server = grpc.server(
             self._calls,  # type: ignore[arg-type]  # gRPC uses submit only
             handlers=[_Lookup(table, callers, counts)],

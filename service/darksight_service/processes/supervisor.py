@@ -18,7 +18,7 @@ from types import FrameType
 
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
-from darksight_service.explorer.sockets import explorer_url, listen
+from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.http_api.health import HealthServer
 from darksight_service.logging import switch_debug
 from darksight_service.metrics.exposition import render
@@ -56,9 +56,12 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         raise_descriptor_limit()
         # Bound but not listening, it reserves the port that the workers share.
-        self._grpc_socket = _reserve_grpc_port(settings)
+        self._grpc_socket = _reserve_port(settings, "grpc_port")
         # A worker is pinned to one core, so it cannot count the cores itself.
         update = {"grpc_port": self._grpc_socket.getsockname()[1], "workers": settings.worker_count}
+        self._api_socket = None if settings.api_port is None else _reserve_port(settings, "api_port")
+        if self._api_socket is not None:
+            update["api_port"] = self._api_socket.getsockname()[1]
         self.settings = settings.model_copy(update=update)
         self.is_stopping = False
         environment = {**_ONE_THREAD, **_QUIET_GRPC, **self.settings.environment()}
@@ -130,11 +133,16 @@ class Supervisor:
         return port
 
     @property
+    def api_url(self) -> str:
+        """Address of the HTTP API; empty if there is none."""
+        return "" if self._api_socket is None else socket_url(self.settings, self._api_socket)
+
+    @property
     def explorer_url(self) -> str:
         """Address of the explorer; empty if it does not run."""
         if self._explorer_socket is None:
             return ""
-        return explorer_url(self.settings, self._explorer_socket)
+        return socket_url(self.settings, self._explorer_socket)
 
     @property
     def is_ready(self) -> bool:
@@ -182,14 +190,16 @@ class Supervisor:
         self._http.shutdown()
         self._http.server_close()
         self._grpc_socket.close()
+        if self._api_socket is not None:
+            self._api_socket.close()
         _log.info("shutdown_finished", extra={"statuses": statuses})
         return 0 if not any(statuses) else 1
 
 
-def _reserve_grpc_port(settings: Settings) -> socket.socket:
-    """Bind the gRPC port, to be sure that no other service has it, and to learn its number if it is 0."""
+def _reserve_port(settings: Settings, name: str) -> socket.socket:
+    """Bind a port of the workers, to be sure that no other service has it, and to learn its number if it is 0."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    port, bound = settings.grpc_port, None
+    port, bound = getattr(settings, name), None
     # First without sharing: another service that shares the port would go unnoticed and get half of the calls.
     # One worker can do without sharing, where the system has none.
     options = [getattr(socket, name) for name in ("SO_REUSEADDR", "SO_REUSEPORT") if hasattr(socket, name)]
@@ -205,7 +215,7 @@ def _reserve_grpc_port(settings: Settings) -> socket.socket:
         except OSError as error:
             bound.close()
             raise SettingsError(
-                f"cannot listen on {settings.host}:{port}: {error.strerror}; choose another --grpc-port"
+                f"cannot listen on {settings.host}:{port}: {error.strerror}; choose another --{name.replace('_', '-')}"
             ) from error
         port = bound.getsockname()[1]
     assert bound is not None

@@ -1,4 +1,4 @@
-"""A worker: one process on one core that answers gRPC calls.
+"""A worker: one process on one core that answers gRPC calls and, if there is a port for them, HTTP requests.
 
 The supervisor starts it, with settings in the environment and its number as argument. It reports to the supervisor from
 when it listens, and stops on SIGTERM or when the supervisor has exited.
@@ -33,9 +33,10 @@ from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
-from darksight_service.settings import read_settings
+from darksight_service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
+    from darksight_service.http_api.server import ApiServer
     from darksight_service.store.store import Store
 
 __all__ = ["main"]
@@ -88,10 +89,13 @@ def main() -> int:
     admin = Admin(Control(registry, state_file, store), service, callers)
     inference = InferenceServicer(service, bulk)
     server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk, callers)
+    api = _make_api(settings, server, callers, counts, bulk)
     # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.
     gc.collect()
     gc.freeze()
     server.start()
+    if api is not None:
+        api.start()
     _publish_models(registry, counts, server)
     report(is_ready=registry.is_ready)
     # Rows are scored in numpy until the kernel is there.
@@ -112,12 +116,32 @@ def main() -> int:
                 counts.process.set("token_file_errors", len(tokens.errors))
         except Exception:
             _log.exception("spool_failed")
+        if api is not None:
+            if not api.is_running:
+                _log.error("http_api_ended")
+                return 1
+            api.reload_certificate()
         report(is_ready=registry.is_ready)
-    server.stop(settings.grace_seconds)
+    end = time.monotonic() + settings.grace_seconds
+    if api is not None:
+        api.stop(settings.grace_seconds)
+    server.stop(max(end - time.monotonic(), 0.1))
     watcher.join()
     spool.close()
     counts.close()
     return 0
+
+
+def _make_api(
+    settings: Settings, server: RpcServer, callers: Callers, counts: Counts, bulk: BulkPool
+) -> ApiServer | None:
+    """The HTTP API, if there is to be one; it is imported then only, as it takes 12 MB."""
+    if settings.api_port is None:
+        return None
+    from darksight_service.http_api.server import ApiServer
+
+    permit = None if callers.tokens is None else callers.permit
+    return ApiServer(settings, server.methods, permit, counts.process, bulk.queue.put)
 
 
 class _DropLog:

@@ -1,0 +1,93 @@
+"""A request over HTTP, and the call of a gRPC method that it becomes.
+
+Handlers of gRPC methods take and return bytes. They ask the context of a call for little more than whether its caller
+still waits, so an object of this module stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from darksight_service.http_api.problems import ProblemError
+
+__all__ = ["Call", "Method", "Reply", "Request"]
+
+
+class Method(Protocol):
+    """A method of the gRPC server: the scope it needs, its handler, and the pool that the handler runs in."""
+
+    @property
+    def scope(self) -> str: ...  # noqa: D102
+    @property
+    def handler(self) -> Any: ...  # noqa: D102
+    @property
+    def pool(self) -> Any: ...  # noqa: D102
+
+
+class Request(NamedTuple):
+    """Path parameters, query, body, and the size of the JSON at its start, if tensors follow it."""
+
+    parameters: Mapping[str, str]
+    query: bytes
+    body: bytes
+    json_size: str | None = None
+
+
+class Reply(NamedTuple):
+    """A response."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    @classmethod
+    def of_json(cls, body: bytes, status: int = 200) -> Reply:
+        """A JSON response."""
+        return cls(status, [(b"content-type", b"application/json")], body)
+
+
+class Call:
+    """The context that a handler gets.
+
+    Parameters
+    ----------
+    authorization
+        The header of that name, which names the caller of a change.
+
+    Attributes
+    ----------
+    is_abandoned
+        Set when the caller has closed the connection.
+    """
+
+    def __init__(self, authorization: str | None) -> None:
+        self.is_abandoned = False
+        self._metadata = () if authorization is None else (("authorization", authorization),)
+        self._trailers: Iterable[tuple[str, str | bytes]] = ()
+
+    def run(self, method: Method, message: bytes) -> bytes:
+        """The response of a unary method; ProblemError if it fails."""
+        read = method.handler.request_deserializer
+        response: bytes = method.handler.unary_unary(message if read is None else read(message), self)
+        return response
+
+    def is_active(self) -> bool:
+        """Whether the caller still waits."""
+        return not self.is_abandoned
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """The headers that handlers read."""
+        return self._metadata
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Nothing: over HTTP a client certificate opens the connection, and a token permits calls."""
+        return {}
+
+    def set_trailing_metadata(self, trailers: Iterable[tuple[str, str | bytes]]) -> None:
+        """Keep the details of an error."""
+        self._trailers = trailers
+
+    def abort(self, code: Any, details: str) -> NoReturn:
+        """End the call with a status."""
+        raise ProblemError.from_status(code.name, details, self._trailers)
