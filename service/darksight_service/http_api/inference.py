@@ -27,7 +27,7 @@ SIZE_HEADER = "inference-header-content-length"
 
 BINARY_EXTENSION = "binary_tensor_data"
 
-_DTYPES = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"), "INT32": np.dtype("<i4")}
+_DTYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"), "INT32": np.dtype("<i4")}
 _INPUTS = ("FP32", "FP64")
 # Of outputs; the handler refuses a request that has one.
 _UNSUPPORTED = ("classification", "shared_memory_region")

@@ -43,6 +43,7 @@ class MessageAnswer:
     def __init__(self, path: Path, method: Method) -> None:
         self._has_body = path.verb in ("POST", "PUT")
         self._method = method
+        self._fields = path.descriptor.input_type.fields_by_name
         self._request, self._response = _kind(path.descriptor.input_type), _kind(path.descriptor.output_type)
 
     def __call__(self, request: Request, call: Call) -> Reply:
@@ -50,7 +51,7 @@ class MessageAnswer:
         if self._has_body:
             given = read_json(request.body or b"{}")
         else:
-            given = _read_query(self._request.DESCRIPTOR, request.query)
+            given = _read_query(self._fields, request.query)
         message = _message(self._request, {**given, **_named(request.parameters, given)})
         response = self._response.FromString(call.run(self._method, message.SerializeToString()))
         found = json_format.MessageToDict(
@@ -93,18 +94,18 @@ def _message(kind: type[Message], given: dict[str, Any]) -> Message:
         raise RequestError(f"body: {type(error).__name__}", field="body") from None
     except Exception as error:
         # protobuf raises errors of many kinds for values that do not fit a field.
-        text = str(error)[:_LONGEST_TEXT]
+        text = str(error).partition("\n")[0][:_LONGEST_TEXT]
         found = _FIELD.search(text)
         field = next(filter(None, found.groups()), "body") if found else "body"
         raise RequestError(f"{field}: {text}", field=field) from None
 
 
-def _read_query(descriptor: Descriptor, query: bytes) -> dict[str, Any]:
+def _read_query(fields: Mapping[str, FieldDescriptor], query: bytes) -> dict[str, Any]:
     try:
         given = parse_qs(query.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError:
         raise RequestError(f"query: must be ASCII with at most {_MAX_PARAMETERS:,} parameters", field="query") from None
-    return {name: _read_parameter(descriptor.fields_by_name.get(name), name, texts) for name, texts in given.items()}
+    return {name: _read_parameter(fields.get(name), name, texts) for name, texts in given.items()}
 
 
 def _read_parameter(field: FieldDescriptor | None, name: str, texts: list[str]) -> Any:

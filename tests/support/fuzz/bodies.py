@@ -1,0 +1,96 @@
+"""Random and altered requests to the HTTP API."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bodies"]
+
+_SIZE = "inference-header-content-length"
+_TIME = "2026-01-01T00:00:00Z"
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"), "", "a",
+    "NaN", "\ud800", "\0", "x" * 5000, [], [[]], [[[[]]]], [None], ["a"], {}, {"a": {}}, [0.5] * 3, [[0.5], [0.5, 0.5]],
+)  # fmt: skip
+
+
+class Bodies:
+    """Requests that are good, nearly good, or noise.
+
+    Parameters
+    ----------
+    rows
+        Predictions of the model `digits`.
+    seed
+        Which requests.
+    """
+
+    def __init__(self, rows: NDArray[np.float32], seed: int) -> None:
+        self._random = random.Random(seed)
+        shape, values = list(rows.shape), rows.tolist()
+        tensor = {"name": "probs", "datatype": "FP32", "shape": shape, "data": values}
+        infer = {"id": "a", "inputs": [tensor], "outputs": [{"name": "p_value", "parameters": {"binary_data": True}}]}
+        binary = {**tensor, "parameters": {"binary_data_size": rows.nbytes}}
+        del binary["data"]
+        corners = [{"x": 0, "y": 0}, {"x": 1, "y": 0}, {"x": 0, "y": 1}]
+        base = "/v1/models/digits"
+        self._seeds: list[tuple[str, str, dict[str, Any], bytes]] = [
+            ("POST", "/v2/models/digits/infer", infer, b""),
+            ("POST", "/v2/models/digits/infer", {"inputs": [tensor], "parameters": {"partial_ok": True}}, b""),
+            ("POST", "/v2/models/digits/infer", {"inputs": [binary]}, rows.tobytes()),
+            ("POST", f"{base}/score", {"rows": values, "partial_ok": True, "prediction_ids": ["a", "b"]}, b""),
+            ("POST", f"{base}/score", {"tensor": {"shape": shape, "data": "AAAA"}, "event_time": _TIME}, b""),
+            ("POST", f"{base}/outcomes", {"outcomes": [{"prediction_id": "a", "label": 1, "observed_at": _TIME}]}, b""),
+            ("POST", f"{base}/policy/dry-run", {"policy": {"alpha": 0.1}, "since": _TIME}, b""),
+            ("POST", f"{base}/regions/preview", {"polygon": corners, "examples": 3}, b""),
+            ("POST", f"{base}/shadow", {"version": "0" * 64}, b""),
+        ]  # fmt: skip
+
+    def make(self) -> tuple[str, str, bytes, dict[str, str]]:
+        """HTTP method, path, body and headers."""
+        rng = self._random
+        verb, path, given, raw = rng.choice(self._seeds)
+        body = copy.deepcopy(given)
+        kind = rng.randrange(8)
+        if 2 <= kind <= 5:
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                self._alter(body)
+        text = json.dumps(body).encode()
+        if kind == 6:
+            text = self._flip(text)
+        if kind == 7:
+            text = rng.choice([rng.randbytes(rng.randrange(200)), text[: rng.randrange(len(text))], b"[" * 9000])
+        headers = {_SIZE: str(rng.choice([len(text)] * 8 + [0, -1, 10**30, "x", ""]))} if raw else {}
+        return verb, path, text + raw[: rng.choice([len(raw)] * 4 + [3])], headers
+
+    def _alter(self, body: Any) -> None:
+        """Replace, remove or add something at some depth."""
+        rng, place = self._random, body
+        while True:
+            keys: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                return
+            key = rng.choice(keys)
+            if isinstance(place[key], dict | list) and rng.random() < 0.7:
+                place = place[key]
+                continue
+            match rng.randrange(4):
+                case 0:
+                    del place[key]
+                case 1 if isinstance(place, dict):
+                    place[rng.choice(["x", "", "rows", "model", "parameters"])] = rng.choice(_VALUES)
+                case _:
+                    place[key] = rng.choice(_VALUES)
+            return
+
+    def _flip(self, text: bytes) -> bytes:
+        data = bytearray(text)
+        for _ in range(self._random.randrange(1, 6)):
+            data[self._random.randrange(len(data))] = self._random.randrange(256)
+        return bytes(data)
