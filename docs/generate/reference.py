@@ -12,6 +12,7 @@ from cyclopts import App
 from darksight_service.cli.app import COMMANDS, build_app
 from darksight_service.errors import STATUSES
 from darksight_service.explorer.api import drift, gate, map, models, points, regions, review
+from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.settings import Settings
 from rich.console import Console
@@ -134,7 +135,7 @@ def _subclasses(kind: type[DarkSightError]) -> Iterator[type[DarkSightError]]:
 
 
 def http() -> str:
-    """Pages of the service, and the API of the explorer."""
+    """Pages of the service, the HTTP API, and the API of the explorer."""
     found = [
         each for module in (models, map, regions, gate, drift, review, points) for each in module.endpoints(MagicMock())
     ]
@@ -146,6 +147,9 @@ def http() -> str:
             ", ".join(f"`{name}`" for name in each.input.model_fields) or "-",
         )
         for each in found
+    ]
+    calls = [
+        (each.verb, f"`{each.path}`", f"`{each.name}`", each.summary) for each in (*INFERENCE_PATHS, *MESSAGE_PATHS)
     ]
     pages = [
         ("`/metrics`", "metrics for Prometheus"),
@@ -159,11 +163,15 @@ def http() -> str:
             "## Metrics and health",
             "On `http_port` (8080). With the setting `metrics_token`, `/metrics` needs a token of the scope `metrics`.",
             table(("path", "answer"), pages),
+            "## The HTTP API",
+            "On `api_port`, which has no default; [Call the service over HTTP](../how-to/http.md) shows how to use it. The "
+            "document `/openapi.json` has the messages, and `/docs` is a page to try calls.",
+            table(("method", "path", "gRPC method", "answer"), calls),
             "## The API of the explorer",
             'On `explorer_port` (8082). With tokens, a caller logs in by `POST /api/login` with `{"token": ...}` and '
             "uses the cookie that it gets; `POST` requests also need the header that the explorer's pages send. Inputs "
             "are parameters of the URL (GET) or a JSON body (POST). The paths belong to the explorer and may change "
-            "with a release; programs should use gRPC.",
+            "with a release; programs should use gRPC or the HTTP API.",
             table(("method", "path", "scope", "input"), rows),
         ]
     )

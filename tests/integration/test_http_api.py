@@ -183,7 +183,7 @@ def test_messages_as_json(http: httpx.Client, server: Server, rows: np.ndarray, 
     corners = [{"x": x, "y": y} for x, y in ((0, 0), (1, 0), (0, 1))]
     region = {"name": "corner", "polygon": corners, "author": "claimed"}
     call("POST", f"{base}/regions", f"{model}/regions", json=region)
-    mode = {"mode": "REGION_MODE_ENFORCED"}
+    mode = {"mode": "REGION_MODE_ENFORCE"}
     call("PUT", f"{base}/regions/corner/mode", f"{model}/regions/{{name}}/mode", json=mode)
     call("POST", f"{base}/regions/preview", f"{model}/regions/preview", json={"name": "corner"})
     assert len(call("GET", f"{base}/regions", f"{model}/regions")["regions"]) == 1
