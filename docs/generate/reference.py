@@ -164,8 +164,8 @@ def http() -> str:
             "On `http_port` (8080). With the setting `metrics_token`, `/metrics` needs a token of the scope `metrics`.",
             table(("path", "answer"), pages),
             "## The HTTP API",
-            "On `api_port`, which has no default; [Call the service over HTTP](../how-to/http.md) shows how to use it. The "
-            "document `/openapi.json` has the messages, and `/docs` is a page to try calls.",
+            "On `api_port`, which has no default; [Call the service over HTTP](../how-to/http.md) shows how to use it. "
+            "The document `/openapi.json` has the messages, and `/docs` is a page to try calls.",
             table(("method", "path", "gRPC method", "answer"), calls),
             "## The API of the explorer",
             'On `explorer_port` (8082). With tokens, a caller logs in by `POST /api/login` with `{"token": ...}` and '

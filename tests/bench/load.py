@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import random
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -25,6 +26,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.bench.http_load import closed_http, connect_http
 
 __all__ = ["Generator", "Mutations", "Taken", "cpu_seconds", "merged", "resident_bytes"]
 
@@ -186,6 +189,7 @@ class _Load:
     def __init__(self, number: int) -> None:
         self._number = number
         self._channels: dict[str, list[Any]] = {}
+        self._sockets: dict[str, list[socket.socket]] = {}
         self._metadata: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def connect(
@@ -262,6 +266,16 @@ class _Load:
         taken = loop.run(in_flight, seconds)
         taken.kept, taken.notes = kept, notes
         return taken
+
+    def connect_http(self, name: str, address: tuple[str, int], pids: Sequence[int], each: int) -> None:
+        """Open `each` HTTP connections to every process of a server."""
+        self._sockets[name] = connect_http(address, pids, each, _count_sockets)
+
+    def closed_http(self, name: str, requests: Sequence[bytes], *, seconds: float) -> Taken:
+        """As `closed`, with one caller on each HTTP connection."""
+        cpu = time.process_time()
+        statuses, ok_per_second, latencies = closed_http(self._sockets[name], requests, seconds)
+        return Taken(statuses, ok_per_second, latencies, cpu=time.process_time() - cpu)
 
     def open(
         self, name: str, method: str, requests: Sequence[bytes], *, rate: float, seconds: float, offset: float = 0.0

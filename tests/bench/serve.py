@@ -31,6 +31,7 @@ import numpy as np
 from tests.bench import results
 from tests.bench.echo import METHOD as ECHO
 from tests.bench.echo import running_echo
+from tests.bench.http_load import request_bytes
 from tests.bench.load import Generator, Taken, cpu_seconds, merged, resident_bytes
 
 _ROOT = Path(__file__).parents[2]
@@ -750,6 +751,73 @@ def _atheris(runs: int) -> tuple[object, str]:
     return int(done.returncode != 0), " ".join(said[-1:])[:200]
 
 
+# -- HTTP --------------------------------------------------------------------------------------------------------------
+
+
+def http(bench: Bench) -> results.Parts:
+    """Calls per second over HTTP beside Score over gRPC on the same workers, and noise."""
+    from tests.support.fuzz.bodies import Bodies, send_noise
+
+    seconds, turns, each = bench.either(4.0, 1.5), bench.either(4, 3), 8
+    rows: list[Row] = []
+    with bench.serving([10], "--api-port", "0") as ours, generators() as some:
+        host, _, port = ours.server.api_url.partition("://")[2].partition(":")
+        connect(some, "ours", ours.address, ours.workers, ours.metadata)
+        for generator in some:
+            generator.ask("connect_http", "ours", (host, int(port)), ours.workers, each)
+        kinds = {
+            "infer, JSON": http_requests(bench, ours.token),
+            "infer, binary": http_requests(bench, ours.token, True),
+        }
+        found: dict[str, list[float]] = {"gRPC": [], **{kind: [] for kind in kinds}}
+        for turn in range(turns):
+            length = seconds if turn else 0.5
+            score = bench.requests(1, 10)
+            taken = together(some, "closed", "ours", _SCORE, score, in_flight=each * _WORKERS, seconds=length)
+            speeds = {"gRPC": demand_ok(taken, "Score").ok_per_second}
+            for kind, requests in kinds.items():
+                taken = together(some, "closed_http", "ours", requests, seconds=length)
+                speeds[kind] = demand_ok(taken, kind).ok_per_second
+            if turn:
+                for kind, speed in speeds.items():
+                    found[kind].append(speed)
+        tell(f"http: {found}")
+        for kind in kinds:
+            ratios = [one / two for one, two in zip(found[kind], found["gRPC"], strict=True)]
+            rows.append(
+                (
+                    f"calls/s, {kind}, B = 1, K = 10", f"{median(found[kind]):,.0f}", f"{median(found['gRPC']):,.0f}",
+                    spread(ratios), "at least 0.5", verdict(median(ratios), 0.5, most=False),
+                )
+            )  # fmt: skip
+        count = bench.either(100_000, 5_000)
+        bodies = Bodies(bench.tensors(2, 10, 1)[0], seed=11, model="k10")
+        statuses = send_noise(ours.server.api_url, ours.token, bodies, count)
+        bad = sum(n for status, n in statuses.items() if status >= 500) + len(ours.server.events("child_died"))
+        seen = ", ".join(f"{status}: {n:,}" for status, n in statuses.most_common())
+        rows.append(
+            (f"status 500 or dead processes, {count:,} altered bodies", bad, seen, "", 0, verdict(bad, 0, most=True))
+        )
+    header = ("figure", "HTTP", "Score over gRPC", "ratio, median (range)", "target", "")
+    return results.Table(header, rows), f"{each * _WORKERS * _GENERATORS} calls in flight, one per HTTP connection."
+
+
+def http_requests(bench: Bench, token: str, *, is_binary: bool = False) -> list[bytes]:
+    """HTTP requests of one row."""
+    found = []
+    for probs in bench.tensors(1, 10, _DISTINCT):
+        tensor: dict[str, Any] = {"name": "probs", "datatype": "FP32", "shape": list(probs.shape)}
+        if not is_binary:
+            body = json.dumps({"inputs": [{**tensor, "data": probs.tolist()}]}).encode()
+            found.append(request_bytes("/v2/models/k10/infer", body, token))
+            continue
+        tensor["parameters"] = {"binary_data_size": probs.nbytes}
+        text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+        header = f"Inference-Header-Content-Length: {len(text)}\r\n"
+        found.append(request_bytes("/v2/models/k10/infer", text + probs.tobytes(), token, header))
+    return found
+
+
 # -- peers -------------------------------------------------------------------------------------------------------------
 
 
@@ -886,6 +954,7 @@ _PARTS: dict[str, tuple[str, Callable[[Bench], results.Parts]]] = {
     "swaps": ("hot swaps under load", swaps),
     "restarts": ("restarts of one of two replicas", restarts),
     "fuzz": ("random and altered requests", fuzz),
+    "http": ("HTTP beside gRPC", http),
     "peers": ("beside MLServer", peers),
 }
 

@@ -22,8 +22,8 @@ from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 from tests.support.servers import Server, running_server
 
-TRITON = "tritonclient[grpc]==2.73.0"
-CHECK = Path(__file__).parents[1] / "support" / "triton_check.py"
+TRITON = "tritonclient[grpc,http]==2.73.0"
+CHECKS = Path(__file__).parents[1] / "support"
 CLASSES = 10
 
 
@@ -32,7 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service with one model of 10 classes."""
     folder = tmp_path_factory.mktemp("inference")
     write_bundle(folder / "digits.safetensors", make_bundle(classes=CLASSES))
-    with running_server({"digits": folder / "digits.safetensors"}, folder / "data", "--workers", "1") as server:
+    models, options = {"digits": folder / "digits.safetensors"}, ("--workers", "1", "--api-port", "0")
+    with running_server(models, folder / "data", *options) as server:
         yield server
 
 
@@ -40,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def triton_python(pytestconfig: pytest.Config) -> Path:
     """Python of a venv that has tritonclient."""
     assert pytestconfig.cache is not None
-    folder = pytestconfig.cache.mkdir("triton") / TRITON.replace("[grpc]==", "-")
+    folder = pytestconfig.cache.mkdir("triton") / TRITON.replace("[grpc,http]==", "-http-")
     python, ready = folder / "bin" / "python", folder / "ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
@@ -67,10 +68,34 @@ def test_tritons_client_gets_what_ours_gets(server: Server, triton_python: Path,
     (tmp_path / "proto").write_bytes(file.SerializeToString())
 
     done = subprocess.run(
-        [triton_python, CHECK, server.grpc_target, "digits", tmp_path / "rows.npz", tmp_path / "proto"],
+        [
+            triton_python,
+            CHECKS / "triton_check.py",
+            server.grpc_target,
+            "digits",
+            tmp_path / "rows.npz",
+            tmp_path / "proto",
+        ],
         capture_output=True,
         text=True,
         timeout=300,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tritons_http_client_gets_what_ours_gets(server: Server, triton_python: Path, tmp_path: Path) -> None:
+    """State and metadata; infer with binary tensors and with JSON equals Score bit for bit; errors have their texts."""
+    probs = make_probs(200, CLASSES, seed=5)
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+        scored = client.score("digits", probs)
+    columns = {name: getattr(scored, name) for name in COLUMNS}
+    np.savez(tmp_path / "rows.npz", probs=probs, **columns)
+
+    address = server.api_url.partition("://")[2]
+    check = CHECKS / "triton_http_check.py"
+    done = subprocess.run(
+        [triton_python, check, address, "digits", tmp_path / "rows.npz"], capture_output=True, text=True, timeout=300
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

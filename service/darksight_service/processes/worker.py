@@ -135,7 +135,7 @@ def main() -> int:
 def _make_api(
     settings: Settings, server: RpcServer, callers: Callers, counts: Counts, bulk: BulkPool
 ) -> ApiServer | None:
-    """The HTTP API, if there is to be one; it is imported then only, as it takes 12 MB."""
+    """The HTTP API, if there is to be one; it is imported then only, as it takes 4 MB."""
     if settings.api_port is None:
         return None
     from darksight_service.http_api.server import ApiServer

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import http.client
 import json
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bodies"]
+__all__ = ["Bodies", "send_noise"]
 
 _SIZE = "inference-header-content-length"
 _TIME = "2026-01-01T00:00:00Z"
@@ -26,12 +28,14 @@ class Bodies:
     Parameters
     ----------
     rows
-        Predictions of the model `digits`.
+        Predictions of the model.
     seed
         Which requests.
+    model
+        Name of the model.
     """
 
-    def __init__(self, rows: NDArray[np.float32], seed: int) -> None:
+    def __init__(self, rows: NDArray[np.float32], seed: int, model: str = "digits") -> None:
         self._random = random.Random(seed)
         shape, values = list(rows.shape), rows.tolist()
         tensor = {"name": "probs", "datatype": "FP32", "shape": shape, "data": values}
@@ -39,11 +43,11 @@ class Bodies:
         binary = {**tensor, "parameters": {"binary_data_size": rows.nbytes}}
         del binary["data"]
         corners = [{"x": 0, "y": 0}, {"x": 1, "y": 0}, {"x": 0, "y": 1}]
-        base = "/v1/models/digits"
+        base, infer_path = f"/v1/models/{model}", f"/v2/models/{model}/infer"
         self._seeds: list[tuple[str, str, dict[str, Any], bytes]] = [
-            ("POST", "/v2/models/digits/infer", infer, b""),
-            ("POST", "/v2/models/digits/infer", {"inputs": [tensor], "parameters": {"partial_ok": True}}, b""),
-            ("POST", "/v2/models/digits/infer", {"inputs": [binary]}, rows.tobytes()),
+            ("POST", infer_path, infer, b""),
+            ("POST", infer_path, {"inputs": [tensor], "parameters": {"partial_ok": True}}, b""),
+            ("POST", infer_path, {"inputs": [binary]}, rows.tobytes()),
             ("POST", f"{base}/score", {"rows": values, "partial_ok": True, "prediction_ids": ["a", "b"]}, b""),
             ("POST", f"{base}/score", {"tensor": {"shape": shape, "data": "AAAA"}, "event_time": _TIME}, b""),
             ("POST", f"{base}/outcomes", {"outcomes": [{"prediction_id": "a", "label": 1, "observed_at": _TIME}]}, b""),
@@ -94,3 +98,17 @@ class Bodies:
         for _ in range(self._random.randrange(1, 6)):
             data[self._random.randrange(len(data))] = self._random.randrange(256)
         return bytes(data)
+
+
+def send_noise(url: str, token: str, bodies: Bodies, count: int) -> Counter[int]:
+    """Statuses of so many requests to a server."""
+    connection = http.client.HTTPConnection(url.partition("://")[2], timeout=60)
+    statuses: Counter[int] = Counter()
+    for _ in range(count):
+        verb, path, content, headers = bodies.make()
+        connection.request(verb, path, content, {**headers, "Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        response.read()
+        statuses[response.status] += 1
+    connection.close()
+    return statuses
