@@ -118,8 +118,9 @@ def main() -> int:
             _log.exception("spool_failed")
         if api is not None:
             if not api.is_running:
+                # The supervisor starts another worker.
                 _log.error("http_api_ended")
-                return 1
+                break
             api.reload_certificate()
         report(is_ready=registry.is_ready)
     end = time.monotonic() + settings.grace_seconds
