@@ -767,7 +767,7 @@ def http(bench: Bench) -> results.Parts:
             generator.ask("connect_http", "ours", (host, int(port)), ours.workers, each)
         kinds = {
             "infer, JSON": http_requests(bench, ours.token),
-            "infer, binary": http_requests(bench, ours.token, True),
+            "infer, binary": http_requests(bench, ours.token, is_binary=True),
         }
         found: dict[str, list[float]] = {"gRPC": [], **{kind: [] for kind in kinds}}
         for turn in range(turns):
