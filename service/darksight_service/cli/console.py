@@ -108,30 +108,30 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """Print a table on stdout: ruled and coloured on a terminal, plain text elsewhere."""
+    """Print a table on stdout, numbers right-aligned: ruled and coloured on a terminal, plain text elsewhere."""
     cells = [[_cell(value) for value in row] for row in rows]
+    is_text = [i == 0 or any(line[i][:1].isalpha() for line in cells) for i in range(len(header))]
     if sys.stdout.isatty():
-        _print_ruled(cells, header)
+        _print_ruled(cells, header, is_text)
         return
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     for line in [list(header), ["-" * width for width in widths], *cells]:
-        first, *rest = (
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        padded = (
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(line, widths, is_text, strict=True)
         )
-        print("  ".join([first, *rest]).rstrip())
+        print("  ".join(padded).rstrip())
 
 
-def _print_ruled(cells: list[list[str]], header: Sequence[str]) -> None:
+def _print_ruled(cells: list[list[str]], header: Sequence[str], is_text: Sequence[bool]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for i, name in enumerate(header):
-        is_text = i == 0 or any(line[i][:1].isalpha() for line in cells)
-        table.add_column(name.strip(), justify="left" if is_text else "right", overflow="fold")
+    for name, is_left in zip(header, is_text, strict=True):
+        table.add_column(name, justify="left" if is_left else "right", overflow="fold")
     for line in cells:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
     Console(highlight=False).print(table)

@@ -252,9 +252,7 @@ def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[st
         if not fired:
             lines.append((caller.kind, "none", "-", f"(of {len(caller.answers):,})"))
     lines += [("service", alert.name, alert.severity, "-") for alert in alerts if not alert.model]
-    width = max(len(str(line[1])) for line in lines)
-    aligned = [(kind, str(name).ljust(width), *others) for kind, name, *others in lines]
-    print_table(aligned, ("traffic", "alert".ljust(width), "severity", "after points"))
+    print_table(lines, ("traffic", "alert", "severity", "after points"))
     print("\nHow often each alert fires without drift:")
     for name in dict.fromkeys(alert.name for alert in alerts):
         print(f"  {name}: {rates[name]}")

@@ -49,7 +49,7 @@ def test_a_table_is_plain_text_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> 
     print_table(ROWS, HEADER)
 
     assert capsys.readouterr().out.splitlines() == [
-        "model      role     rate",
+        "model    role       rate",
         "-------  ------  -------",
         "digits   active   4.0000",
         "letters  shadow  12.5000",
