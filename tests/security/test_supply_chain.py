@@ -89,8 +89,8 @@ def test_the_threat_model_names_who_what_and_which_door() -> None:
 
 
 def test_the_table_of_attacks_has_a_row_for_every_file_of_tests() -> None:
-    """docs/how-to/security.md says what was tried, how often, and what happened."""
-    text = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
+    """docs/security.md says what was tried, how often, and what happened."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
 
     assert rows[0] == ["attack", "count", "result"]
