@@ -133,7 +133,7 @@ def main(cpus: list[str] | None = None) -> None:
         with suppress(ImportError, OSError):
             import fcntl
 
-            cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            cache_folder().mkdir(mode=0o755, parents=True, exist_ok=True)
             lock = stack.enter_context((cache_folder() / "darksight.lock").open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not cache.is_filled:

@@ -273,7 +273,8 @@ def _follow(state: State, store: Store) -> State:
 def restore_state(state_file: StateFile, store: Store) -> None:
     """Replace models of the state file that are not as the audit trail leaves them.
 
-    Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert.
+    Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert. A model with a version
+    that is not in the trail is left alone until `record_deployments` could append it.
     """
     while True:
         before = state_file.read()
@@ -284,7 +285,8 @@ def restore_state(state_file: StateFile, store: Store) -> None:
         altered = {
             name: model
             for name, model in trail.models.items()
-            if _decisive(model, model) != _decisive(before.models.get(name, ModelState()), model)
+            if (now := before.models.get(name, ModelState())).versions.keys() <= model.versions.keys()
+            and _decisive(now) != _decisive(model)
         }
         if not altered:
             return
@@ -294,14 +296,10 @@ def restore_state(state_file: StateFile, store: Store) -> None:
             return
 
 
-def _decisive(model: ModelState, recorded: ModelState) -> tuple[Any, ...]:
+def _decisive(model: ModelState) -> tuple[Any, ...]:
     """What decides about rows: without times and paths, which differ for a version deployed without the store."""
-    found = [model.versions.get(version) for version in recorded.versions]
-    return (
-        model.active,
-        model.shadow,
-        [None if each is None else (each.policy, each.regions, each.evidence_ms) for each in found],
-    )
+    versions = {name: (each.policy, each.regions, each.evidence_ms) for name, each in model.versions.items()}
+    return model.active, model.shadow, versions
 
 
 def _replace(now: State, before: State, after: State) -> State:

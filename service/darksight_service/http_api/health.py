@@ -83,16 +83,16 @@ class HealthServer(ThreadingHTTPServer):
         """The connection after its TLS handshake; the certificate is read again when its files change."""
         if self._tls is None:
             return connection
-        stamp = tuple(path.stat().st_mtime_ns for path in self._tls)
-        if self._context is None or self._context[0] != stamp:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            try:
+        try:
+            stamp = tuple(path.stat().st_mtime_ns for path in self._tls)
+            if self._context is None or self._context[0] != stamp:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(*self._tls)
                 self._context = stamp, context
-            except ssl.SSLError:
-                # A certificate that is written before its key.
-                if self._context is None:
-                    raise
+        except OSError:
+            # The files are being replaced, and the certificate may be there before its key.
+            if self._context is None:
+                raise
         # A duplicate, so that the server can still shut down the connection.
         return self._context[1].wrap_socket(connection.dup(), server_side=True)
 

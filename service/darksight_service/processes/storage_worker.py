@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -101,7 +102,7 @@ class StorageWorker:
         self._stop = threading.Event()
         self._drains: dict[Path, Drain] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS, _VERIFY_SECONDS), 0.0)
+        self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
         self._anchor_due = 0.0
         self._time_file = settings.data_dir / "time"
         self._clock = clock or SteadyClock(_known_time(self._time_file))
@@ -118,7 +119,7 @@ class StorageWorker:
     def step(self, now: float) -> None:
         """Start drains for new spools, run what is due, and update the metrics."""
         self._find_spools()
-        works = (self._figures.publish_evidence, self._figures.publish_accuracy, self._maintain, self._verify)
+        works = (self._figures.publish_evidence, self._figures.publish_accuracy, self._maintain)
         for every, work in zip(self._due, works, strict=True):
             if now >= self._due[every]:
                 self._due[every] = now + every
@@ -152,9 +153,13 @@ class StorageWorker:
         self._threads.append(thread)
 
     def _follow_changes(self) -> None:
-        """Apply changes every second, however long pruning takes meanwhile."""
+        """Apply changes every second, however long pruning takes meanwhile, and verify all of them now and then."""
+        due = 0.0
         while True:
             self._attempt(self._sync)
+            if time.monotonic() >= due:
+                due = time.monotonic() + _VERIFY_SECONDS
+                self._attempt(self._verify)
             if self._stop.wait(_SYNC_SECONDS):
                 return
 
@@ -198,6 +203,7 @@ class StorageWorker:
         self._broken_trail = ""
         self._counts.set("audit_trail_broken", 0.0)
         record_deployments(self._state_file, self._store, self._settings.bundles)
+        sync(self._state_file, self._store)
         restore_state(self._state_file, self._store)
         if time.monotonic() >= self._anchor_due:
             self._anchor_due = time.monotonic() + _ANCHOR_SECONDS
@@ -218,8 +224,9 @@ class StorageWorker:
         settings = self._settings
         now, ahead = self._clock.read()
         self._counts.set("clock_offset_seconds", ahead)
-        # A process that starts while the clock is ahead goes on from there.
-        self._time_file.write_text(f"{now}", encoding="ascii")
+        # A process that starts while the clock is ahead goes on from there. On a full disk retention is needed most.
+        with suppress(OSError):
+            self._time_file.write_text(f"{now}", encoding="ascii")
         self._store.maintain()
         limits = Limits(
             max_age_ms=int(settings.retention_days * _DAY_MS),
