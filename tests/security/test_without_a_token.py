@@ -82,12 +82,12 @@ def test_calls_without_a_message_keep_nobody_out_and_end(
 ) -> None:
     """More than a worker runs or queues; they wait in no queue, and are ended after five seconds."""
     with RawCaller(server.grpc_target) as caller:
-        for _ in range(100):
+        for _ in range(150):
             caller.start_call(method)
         assert all(is_scored(client) for _ in range(20))
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
         # The oldest were ended at once, for the newest.
-        assert caller.wait_for_ends(100, seconds=60.0) == 100
+        assert caller.wait_for_ends(150, seconds=60.0) == 150
 
 
 def test_a_watch_of_a_name_that_nobody_knows_leaves_nothing_behind(

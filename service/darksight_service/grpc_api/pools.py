@@ -46,8 +46,9 @@ _BULK_BYTES = 1 << 13
 _NICE = 10
 # The message of a call must arrive within this time: 16 MiB at 1 MB/s.
 _MESSAGE_SECONDS = 20.0
-# Calls without a message that a small pool keeps; they take no thread.
-_FEWEST_SILENT = 64
+# Calls without a message that a small pool keeps; they take no thread. In a flood, calls are refused because the queue
+# is full, with a time to retry, and not because there are too many of these.
+_FEWEST_SILENT = 128
 # Time for calls to end after they were cancelled at shutdown.
 _SHUTDOWN_SECONDS = 2.0
 
@@ -142,7 +143,7 @@ class CallPool(futures.Executor):
 
     def __init__(self, threads: int, limit: int, name: str, bulk: BulkPool) -> None:
         self.limit = limit
-        self.silence = SilenceLimit(_MESSAGE_SECONDS, 2 * limit)
+        self.silence = SilenceLimit(_MESSAGE_SECONDS, max(2 * limit, _FEWEST_SILENT))
         self._bulk = bulk
         self._max_waiting = max(limit - threads, 1)
         self.reads_early = supports_early_read()
