@@ -17,6 +17,7 @@ from darksight_core.bundle import write_bundle
 from tests.e2e.conftest import Refusal
 from tests.support.browser import watched_page
 from tests.support.bundles import make_bundle
+from tests.support.tools import find_tool
 
 FIGURES = [
     "map",
@@ -52,6 +53,8 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A page with everything that a page can have, except many classes."""
+    # Draws the figures that are written as files.
+    find_tool("chromium")
     folder = tmp_path_factory.mktemp("report")
     write_bundle(folder / "model.safetensors", make_bundle(400, 4))
     rng = np.random.default_rng(1)
