@@ -85,6 +85,8 @@ class Served:
     def adapt(self, text: str) -> str:
         """Text with the addresses and the version of the pages replaced by those of this service."""
         values = {
+            # The default deadlines are for production, not for a machine that runs other tests as well.
+            'Client("localhost:8081"': 'Client("localhost:8081", timeout_seconds=60.0, gate_timeout_seconds=60.0',
             "http://localhost:8080": self.server.http_url,
             "localhost:8081": self.server.grpc_target,
             "3f79bb7b435b": self.version[:12],
