@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import uvicorn
-
 __all__ = ["MAX_HANDSHAKES", "limit_handshakes"]
 
 MAX_HANDSHAKES = 64
@@ -23,15 +21,16 @@ MAX_HANDSHAKES = 64
 _HANDSHAKE_SECONDS = 5.0
 
 
-def limit_handshakes(config: uvicorn.Config) -> ssl.SSLContext | None:
-    """Let a loaded configuration limit its handshakes; returns the context of its certificate, None without TLS."""
-    context, make = config.ssl, config.http_protocol_class
+def limit_handshakes(config: Any) -> ssl.SSLContext | None:
+    """Let a loaded `uvicorn.Config` limit its handshakes; returns the context of its certificate, None without TLS."""
+    context: ssl.SSLContext | None = config.ssl
+    make = config.http_protocol_class
     if context is None:
         return None
     pending: dict[_Handshake, None] = {}
     # uvicorn accepts plain connections, and each starts TLS itself.
     config.ssl = None
-    config.http_protocol_class = lambda **options: _Handshake(partial(make, **options), context, pending)  # type: ignore[assignment]  # uvicorn only calls it
+    config.http_protocol_class = lambda **options: _Handshake(partial(make, **options), context, pending)
     return context
 
 
