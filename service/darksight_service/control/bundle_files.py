@@ -6,6 +6,7 @@ deployed version, named after the sha256 of the bundle, and loads the copy.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import threading
@@ -112,14 +113,14 @@ def copy_path(copies: Path, version: str) -> Path:
 def copy_bundle(copies: Path, bundle: Path, version: str) -> None:
     """Keep a copy of a version and of its signature, if it has one; RefusedError if it cannot be written."""
     target = copy_path(copies, version)
-    _copy(bundle, target)
-    if signature_path(bundle).is_file():
-        _copy(signature_path(bundle), signature_path(target))
+    if not target.exists():
+        _copy(bundle, target)
+    signature, copied = signature_path(bundle), signature_path(target)
+    if signature.is_file() and not (copied.is_file() and filecmp.cmp(signature, copied, shallow=False)):
+        _copy(signature, copied)
 
 
 def _copy(source: Path, target: Path) -> None:
-    if target.exists():
-        return
     # Several processes may copy at once.
     draft = target.with_suffix(f".{os.getpid()}.new")
     try:

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.bundle import Bundle
+from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import DarkSightError
 from darksight_service.control.bundle_files import (
+    bundle_path,
     copy_bundle,
     copy_path,
     find_bundle,
@@ -29,7 +30,7 @@ from darksight_service.control.bundle_files import (
 )
 from darksight_service.control.regions import Regions
 from darksight_service.control.registry import ActiveModel, Facts, Registry, Version, effective_gate, find_version
-from darksight_service.control.signatures import SignatureKey
+from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
@@ -354,12 +355,19 @@ def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> dict[st
     copies, failures = state_file.bundle_copies, {}
     for model in state.models.values():
         for version, deployment in model.versions.items():
-            if copy_path(copies, version).exists():
-                continue
             try:
-                found = read_version(bundles, copies, deployment.path, version, verify=False)
-                assert found.path is not None
-                copy_bundle(copies, found.path, version)
+                copy, original = copy_path(copies, version), bundle_path(bundles, deployment.path)
+                if not copy.exists():
+                    found = read_version(bundles, copies, deployment.path, version, verify=False)
+                    assert found.path is not None
+                    copy_bundle(copies, found.path, version)
+                elif (
+                    signature_path(original).is_file()
+                    and not signature_path(copy).exists()
+                    # Not if the file was replaced by another version.
+                    and read_bundle(original, verify=False).version == version
+                ):
+                    copy_bundle(copies, original, version)
             except DarkSightError as error:
                 failures[version] = error.message
     return failures
