@@ -115,6 +115,16 @@ def test_dashboards_show_every_metric_or_a_rule_does() -> None:
     assert [metric.name for metric in METRICS if metric.name not in shown] == []
 
 
+def test_a_flag_is_no_percentage() -> None:
+    """Whether the accuracy is withheld is shown as yes or no beside the percentages."""
+    text = (DEPLOY / "grafana" / "dashboards" / "darksight-model.json").read_text(encoding="utf-8")
+    panels = json.loads(text)["panels"]
+    config = next(panel for panel in panels if panel["title"].startswith("Accuracy now"))["fieldConfig"]
+
+    flag = {"id": "unit", "value": "bool_yes_no"}
+    assert config["overrides"] == [{"matcher": {"id": "byName", "options": "withheld"}, "properties": [flag]}]
+
+
 @pytest.mark.parametrize("path", dashboard_files(), ids=lambda path: path.stem)
 def test_panels_do_not_overlap_and_lead_to_the_explorer(path: Path) -> None:
     """Each place of the grid has one panel, and a model's panels link to its points."""
