@@ -103,6 +103,8 @@ class Deployment:
         Regions of this version's map, by name; another version has another map.
     evidence_ms
         When its drift evidence was last reset, in Unix milliseconds; 0 for never.
+    is_pending
+        Whether it is yet to be appended to the audit trail: deployed without the store, or lost by a restore.
     """
 
     path: str
@@ -110,6 +112,7 @@ class Deployment:
     policy: PolicyOverride = PolicyOverride()
     regions: Mapping[str, SavedRegion] = field(default_factory=dict)
     evidence_ms: int = 0
+    is_pending: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -119,6 +122,7 @@ class Deployment:
             "deployed_ms": self.deployed_ms,
             "policy": self.policy.as_dict(),
             "regions": [saved.as_dict() for saved in self.regions.values()],
+            "is_pending": self.is_pending,
         }
 
     @classmethod
@@ -132,6 +136,7 @@ class Deployment:
             policy,
             {saved.region.name: saved for saved in regions},
             data.get("evidence_ms", 0),
+            data.get("is_pending", False),
         )
 
 
@@ -237,6 +242,8 @@ def _changed(model: ModelState, change: Change) -> ModelState:
     if change.kind == "deploy":
         version = payload["version"]
         deployment = model.versions.get(version, Deployment(payload["path"], change.changed_ms))
+        # Only an entry of the audit trail has a number.
+        deployment = replace(deployment, is_pending=change.id == 0)
         model = replace(model, versions={**model.versions, version: deployment})
         return model.activated(version) if payload.get("activate") or not model.active else model
     if change.kind == "activate":
