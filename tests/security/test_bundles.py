@@ -227,6 +227,23 @@ def test_a_load_ends_within_its_limit() -> None:
     assert within(5.0, lambda: loader.run(lambda: 7)) == 7
 
 
+def test_a_load_that_took_too_long_is_there_for_a_retry() -> None:
+    """It is not started again, unless what is loaded has changed."""
+    loader, release, loads = BundleLoader(seconds=0.2), threading.Event(), []
+
+    def load() -> int:
+        loads.append(release.wait(30.0))
+        return len(loads)
+
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="not loaded within"):
+            loader.run(load, "first")
+    release.set()
+
+    assert within(5.0, lambda: loader.run(load, "first")) == 1
+    assert within(5.0, lambda: loader.run(load, "second")) == 2
+
+
 def test_an_error_of_a_load_is_raised_in_the_call() -> None:
     """What the load raises reaches the caller, and the loader is free again."""
     loader = BundleLoader()

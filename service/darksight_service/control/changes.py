@@ -113,7 +113,9 @@ class Control:
         check_name(model)
         self._sync()
         # Read and verified before it is recorded.
-        bundle = self._registry.loader.run(partial(self._load, path, activate))
+        bundle = self._registry.loader.run(
+            partial(self._load, path, activate), (path, activate, self._registry.stamp(path))
+        )
         known = self._registry.models().get(model)
         if known is not None and known.bundle.class_names != bundle.class_names:
             raise RefusedError(
