@@ -41,7 +41,7 @@ from darksight_core.bundle.files import (
     refuse_existing,
     write_bundle,
 )
-from darksight_core.bundle.manifest import MAX_STEPS
+from darksight_core.bundle.manifest import MAX_CALIBRATION, MAX_STEPS
 from darksight_core.bundle.parts import (
     MAX_PROBES,
     MAX_REFERENCES,
@@ -55,6 +55,7 @@ from darksight_core.bundle.parts import (
 from darksight_core.bundle.views import describe, describe_raw, diff
 
 __all__ = [
+    "MAX_CALIBRATION",
     "MAX_FILE",
     "MAX_HEADER",
     "MAX_PROBES",

@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from darksight_core.bundle.container import MAX_FILE
 from darksight_core.bundle.defects import ManifestError
 from darksight_core.map.regions import MAX_CORNERS, MAX_ENFORCED_CORNERS, MAX_NAME, MAX_REGIONS
 from darksight_core.predictions.raw_rows import MAX_CLASSES
 from darksight_core.scores.outlier import AXES
 
-__all__ = ["MAX_STEPS", "check_manifest"]
+__all__ = ["MAX_CALIBRATION", "MAX_STEPS", "check_manifest"]
 
 MAX_STEPS = 100
 """Most Newton steps of a bundle; more than ten change no point."""
 
+MAX_CALIBRATION = MAX_FILE // 14
+"""Most calibration rows: a score of 8 bytes, a class of 2 and a largest probability of 4 for each fill a file."""
+
 _MAX_ROWS = 10**15
-_MAX_CALIBRATION = 1_000_000
 _MAX_TEXT = 100_000
 _MAX_DEPTH = 16
 _MAX_NUMBER = 1e300
@@ -133,8 +136,8 @@ _GATE = _Section(
                 {
                     "alpha": _SHARE,
                     "delta": _OrNull(_SHARE),
-                    "rank": _integer(0, _MAX_CALIBRATION),
-                    "n": _integer(0, _MAX_CALIBRATION),
+                    "rank": _integer(0, MAX_CALIBRATION),
+                    "n": _integer(0, MAX_CALIBRATION),
                     "rows_needed": _COUNT,
                     "p_value": _SHARE,
                 }
@@ -187,7 +190,7 @@ _MANIFEST = _Section(
             {"columns": _OrNull(_List(_integer(0, MAX_CLASSES - 1), MAX_CLASSES, 2))},
         ),
         "outlier_score": _Section({f"{name}_slope": _SIZE for name in ("gen", "log_ratio", "direction")}),
-        "calibration": _Section({"n": _integer(0, _MAX_CALIBRATION)}),
+        "calibration": _Section({"n": _integer(0, MAX_CALIBRATION)}),
         "splits": _Section(dict.fromkeys(("fit", "calibrate", "test"), _SKETCH)),
         "gate": _OrNull(_GATE),
         "certificate": _OrNull(_Section({}, {"outlier": _OrNull(_PROMISE), "reject": _OrNull(_PROMISE)})),
@@ -218,7 +221,7 @@ _SHAPES: dict[str, tuple[int, ...]] = {
     "outlier_score.log_ratio_axes": (AXES,),
     "outlier_score.direction_axes": (AXES,),
     **{f"outlier_score.{name}_scores": (4_096,) for name in ("gen", "log_ratio", "direction")},
-    "calibration.scores": (_MAX_CALIBRATION,),
+    "calibration.scores": (MAX_CALIBRATION,),
     **{f"split.{name}.hashes": (65_536,) for name in ("fit", "calibrate", "test")},
 }
 """Largest dimensions of tensors on which the time of a load or of a row depends; others follow from these."""

@@ -5,8 +5,9 @@ id, uniform in [0, 1) and independent of everything else, and has them labelled 
 
     row i is drawn at rate r  iff  u_i / g_i < r,      with the odds  o_i = min(1, r g_i)
 
-g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, and inside of regions, else 1. How
-many rows will get labels is not known in advance, so every rate 1, 1/2, ..., 1/4096 is tested.
+g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, else 1. It depends on nothing that can
+change after the row was received. How many rows will get labels is not known in advance, so every rate 1, 1/2, ...,
+1/4096 is tested.
 
 With Z_i = 1 for a wrong row and ε the error that the certificate allows, the bets with a stake λ have the capital
 
@@ -21,7 +22,7 @@ are opened every day, such that errors that begin late are found too.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -54,8 +55,10 @@ _UNUSUAL, _GAIN = 0.25, 4.0
 # Bets win most if rows are wrong 1.5, 2.5 and 6 times as often as the certificate allows.
 _STAKES = np.array([0.5, 1.5, 5.0])
 # Share of the drawn rows that must have labels for a rate to be used for the accuracy, and the fewest labels.
-_COMPLETE, _LEAST_LABELS = 0.9, 20
+_COMPLETE, _LEAST_LABELS = 0.9, 100
 _MOST_LABELS = 1_000_000
+# Of the interval at each rate, such that those at all rates together hold with 95%.
+_LEVEL_OF_RATE = 1.0 - 0.05 / len(RATES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,23 +130,27 @@ class AuditReport:
         }
 
 
-def report_audit(rows: AuditedRows, promised: float | None) -> AuditReport:
-    """Accuracy of accepted rows, and whether the promise of their certificate holds."""
+def report_audit(rows: AuditedRows, wrong: AuditedRows, promised: float | None) -> AuditReport:
+    """Accuracy of accepted rows, and whether the promise of their certificate holds.
+
+    The accuracy is that of `rows`. The evidence needs wrong rows alone, and `wrong` may have more days of them.
+    """
     accuracy = audited_accuracy(rows)
     if promised is None:
         return AuditReport(accuracy, None, 0.0, 0, "none")
-    evidence = float(certificate_evidence(rows, promised).max(initial=0.0))
+    evidence = float(certificate_evidence(wrong, promised).max(initial=0.0))
     if evidence >= -math.log(LEVEL):
         return AuditReport(accuracy, promised, evidence, 0, "broken")
     if accuracy is not None and accuracy.interval is not None and accuracy.interval[0] >= promised:
         return AuditReport(accuracy, promised, evidence, 0, "kept")
-    right, labelled = (0, 0) if accuracy is None else (round((accuracy.value or 0.0) * accuracy.rows), accuracy.rows)
-    return AuditReport(accuracy, promised, evidence, max(labels_to_settle(right, labelled, promised), 1), "open")
+    right, labelled, missing = _drawn(rows) or (0, 0, 0)
+    more = labels_to_settle(right, labelled, promised, level=_LEVEL_OF_RATE)
+    return AuditReport(accuracy, promised, evidence, max(more, missing, 1), "open")
 
 
-def audit_gains(p_values: Floats, is_inside: NDArray[np.bool_]) -> Floats:
-    """g of rows: 4 up to a p-value (n,) of 1/4 and inside of regions (n,), else 1."""
-    return np.where((p_values <= _UNUSUAL) | is_inside, _GAIN, 1.0)
+def audit_gains(p_values: Floats) -> Floats:
+    """g of rows: 4 up to a p-value (n,) of 1/4, else 1."""
+    return np.where(p_values <= _UNUSUAL, _GAIN, 1.0)
 
 
 def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:
@@ -186,22 +193,38 @@ def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:
     return path
 
 
-def audited_accuracy(rows: AuditedRows, *, level: float = 0.95) -> Accuracy | None:
-    """Accuracy of accepted rows with a time-uniform interval, from rows that were drawn with equal odds.
+def audited_accuracy(rows: AuditedRows) -> Accuracy | None:
+    """Accuracy of accepted rows with a 95% interval, from rows that were drawn with equal odds.
 
-    The rate is the largest at which nearly all drawn rows up to the last day with labels have one; those without are
-    taken to be like the others. None if there is no such rate with at least 20 labels.
+    The rate is the largest at which nearly all drawn rows up to the last day with labels have one. The lower end counts
+    those without as wrong, the upper end as right. How many were drawn is not known, so they are taken to be as many as
+    expected: exact at rate 1, else known up to a few √(e (1 - r)) of e expected rows at rate r. The interval
+    is time-uniform while rows are only added, and allows for the choice among the rates. None if there is no such rate
+    with at least 100 labels.
     """
+    found = _drawn(rows)
+    if found is None:
+        return None
+    right, labelled, missing = found
+    worst = accuracy_sequence(right, labelled + missing, level=_LEVEL_OF_RATE).interval
+    best = accuracy_sequence(right + missing, labelled + missing, level=_LEVEL_OF_RATE).interval
+    assert worst is not None
+    assert best is not None
+    return replace(accuracy_sequence(right, labelled), interval=(worst[0], best[1]))
+
+
+def _drawn(rows: AuditedRows) -> tuple[int, int, int] | None:
+    """Right, labelled and missing rows at the rate that the accuracy uses, or None."""
     if not len(rows.day):
         return None
     accepted = int(rows.accepted[: rows.day.max() + 1].sum())
     for rate in RATES.tolist():
         drawn = rows.numbers < rate
         labelled, expected = int(drawn.sum()), rate * accepted
-        # How many were drawn is not known, only how many are expected.
-        if labelled >= max(_COMPLETE * expected - 2.0 * math.sqrt(expected), _LEAST_LABELS):
+        slack = 2.0 * math.sqrt(expected * (1.0 - rate))
+        if labelled >= max(_COMPLETE * expected - slack, _LEAST_LABELS):
             right = labelled - int(rows.is_wrong[drawn].sum())
-            return accuracy_sequence(right, labelled, level=level)
+            return right, labelled, max(math.ceil(expected) - labelled, 0)
     return None
 
 
@@ -220,7 +243,7 @@ def labels_to_settle(right: int, rows: int, promised: float, *, level: float = 0
     level
         Of the interval.
 
-    >>> labels_to_settle(0, 0, 0.95) > labels_to_settle(199, 200, 0.95) > 0
+    >>> labels_to_settle(0, 0, 0.95) > labels_to_settle(99, 100, 0.95) > 0
     True
     """
     error = 1.0 - checked_share("promised", promised)

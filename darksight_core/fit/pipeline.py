@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from darksight_core.bundle import (
+    MAX_CALIBRATION,
     MAX_REFERENCES,
     MAX_STEPS,
     Bundle,
@@ -116,6 +117,11 @@ def fit_bundle(
     started = time.perf_counter()
     options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
     split = make_split(context.shard.total, config.seed, shares) if sample is None else sample.split
+    if len(split.calibrate) > MAX_CALIBRATION:
+        raise ConfigError(
+            f"{len(split.calibrate):,} calibration rows are more than the {MAX_CALIBRATION:,} that a bundle can hold; "
+            "fit a sample of the rows or give the calibration a smaller share"
+        )
     fit = _Fit(predictions, columns, split, sample, config, DistilConfig(**options), context)
 
     fitted, training_rows = fit.map()

@@ -83,8 +83,12 @@ class Calibration:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> Calibration:
-        """Inverse of `tensors`; ConfigError if something is missing."""
+        """Inverse of `tensors`; ConfigError if something is missing or the scores are not sorted."""
         try:
-            return cls(tensors["scores"], tensors.get("predicted"), tensors.get("top"))
+            scores = tensors["scores"]
+            # To sort as many as a file can hold takes longer than a load may.
+            if scores.ndim == 1 and (scores[1:] < scores[:-1]).any():
+                raise ConfigError("the calibration scores are not sorted")
+            return cls(scores, tensors.get("predicted"), tensors.get("top"))
         except KeyError as missing:
             raise ConfigError(f"the calibration has no {missing}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Row
+from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
 
 from deploy.grafana.panels import heat_map, lines, number, rows, spans, text
 
@@ -52,11 +53,11 @@ PANELS = (
         "Accuracy now, without labels",
         {
             "{{bound}}": f"avg by (bound) (darksight_accuracy_estimate{{{_M}}})",
-            "withheld (1) or not (0)": f"max(darksight_accuracy_withheld{{{_M}}})",
+            "withheld": f"max(darksight_accuracy_withheld{{{_M}}})",
         },
         "Estimate with its range, or that it is withheld; the explorer has the reason.",
         unit="percentunit",
-    ),
+    ).override_by_name("withheld", [DynamicConfigValue("unit", "bool_yes_no")]),
     number(
         "Rows",
         {

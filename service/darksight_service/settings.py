@@ -63,7 +63,7 @@ _Path = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class Settings(BaseSettings):
-    """All settings; the table in service/README.md has the same names, defaults and descriptions."""
+    """All settings; the page docs/reference/settings.md is generated from them."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", allow_inf_nan=False

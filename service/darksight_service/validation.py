@@ -1,16 +1,18 @@
-"""What settings and requests may contain: texts, and the first problem that pydantic finds, as one sentence."""
+"""What settings and requests may contain: texts, host names, and the first problem of pydantic as a sentence."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import RequestError
 
-__all__ = ["check_text", "first_problem"]
+__all__ = ["check_text", "first_problem", "is_local_host"]
 
 # Databases and UTF-8 cannot hold these. JSON can carry them, as escapes.
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -60,6 +62,19 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     if isinstance(raised, DarkSightError):
         raise raised from None
     return _path(found["loc"]), _sentence(found["type"], context, found["input"])
+
+
+def is_local_host(host: str) -> bool:
+    """Whether a `Host` header has an address or a name without a dot, which nobody else can point to this machine."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and "." not in name
+    return True
 
 
 def _path(location: tuple[int | str, ...]) -> str:

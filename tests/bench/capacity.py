@@ -261,7 +261,7 @@ def costs_table(costs: Costs) -> results.Parts:
         idle = f"{100.0 * costs.idle[name]:.1f}% of a core" if is_cpu else f"{costs.idle[name]:,.0f} bytes/s"
         call, batch, row = (f"{scale * each[name]:,.4g} {unit}" for each in (costs.call, costs.batch, costs.row))
         rows.append((name.partition(",")[0], call, batch, row, idle))
-    return results.Table(("of", "a call", "more, if of several rows", "a row", "being there"), rows)
+    return results.Table(("resource", "per call", "extra per call of several rows", "per row", "when idle"), rows)
 
 
 def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> results.Parts:

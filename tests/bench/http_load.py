@@ -84,7 +84,7 @@ def _read_answer(connection: socket.socket) -> int:
     while b"\r\n\r\n" not in data:
         data += connection.recv(1 << 16)
     head, _, body = data.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+    length = int(head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
     left = length - len(body)
     while left > 0:
         left -= len(connection.recv(min(left, 1 << 20)))

@@ -163,7 +163,9 @@ def test_hung_processes_are_replaced_and_a_service_without_its_bundle_is_not_rea
     """A worker and the storage worker that stand still, then a worker that finds no bundle; nothing is lost."""
     service.start()
     assert service.server is not None
-    nemesis = Nemesis(service)
+    server, nemesis = service.server, Nemesis(service)
+    # Before its first report a process is not taken for hung.
+    wait_until(lambda: "storage" in server.children(), 60.0, "the storage worker's first report")
     with running_clients(service.target, tmp_path / "logs", rate=RATE):
         hung = [*service.child("processes.worker")[:1], *service.child("processes.storage_worker")]
         hanging = threading.Thread(target=nemesis.hang, args=(hung,))

@@ -17,8 +17,8 @@ GOLDEN = ROOT / "tests" / "golden" / "bundle_v2.safetensors"
 
 # Python imports a module of this name at its start, in every process of the service.
 LIKE_MACOS = """
-import os, socket
-del os.sched_getaffinity, os.sched_setaffinity, socket.SO_REUSEPORT
+import os, socket, time
+del os.sched_getaffinity, os.sched_setaffinity, socket.SO_REUSEPORT, time.CLOCK_BOOTTIME
 """
 WITHOUT_LOCKS = (
     LIKE_MACOS

@@ -9,11 +9,9 @@ from darksight_service.store.store import Store
 
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.map.regions import Region
 from tests.support.points import VERSION, make_outcomes, make_points
 
 NOW_MS = 1_800_000_000_000
-REGIONS = [Region("right half", np.array([[0.0, -9.0], [9.0, -9.0], [9.0, 9.0], [0.0, 9.0]]))]
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def rows(store: Store) -> AuditedRows:
             [points, make_outcomes({names[k]: int(labels[k]) for k in range(0, 40, 2) if points.predicted[k] >= 0})]
         )
     store.insert([make_points(40, ms=NOW_MS, seed=7, is_shadow=True)])
-    return store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 3 * DAY_MS)
+    return store.audited_rows("digits", VERSION, start_ms=NOW_MS - 3 * DAY_MS)[0]
 
 
 def test_accepted_rows_are_counted_by_day_with_the_labels_that_they_have(rows: AuditedRows) -> None:
@@ -42,13 +40,13 @@ def test_accepted_rows_are_counted_by_day_with_the_labels_that_they_have(rows: A
         known = points.accepted & (np.arange(40) % 2 == 0)
         found = rows.day == 2 + number
         assert sorted(rows.is_wrong[found]) == sorted((np.arange(40) % 4 == 2)[known])
-        assert sorted(rows.gains[found]) == sorted(audit_gains(points.p_value[known], points.points[known, 0] >= 0.0))
+        assert sorted(rows.gains[found]) == sorted(audit_gains(points.p_value[known]))
 
 
 def test_rows_before_the_start_do_not_count(store: Store, rows: AuditedRows) -> None:
     """Days are numbered from the start, and at most the last 30 are read."""
-    late = store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 60_000)
-    old = store.audited_rows("digits", VERSION, REGIONS, start_ms=NOW_MS - 100 * DAY_MS)
+    late = store.audited_rows("digits", VERSION, start_ms=NOW_MS - 60_000)[0]
+    old = store.audited_rows("digits", VERSION, start_ms=NOW_MS - 100 * DAY_MS)[0]
 
     assert late.accepted.tolist() == rows.accepted[-1:].tolist()
     assert len(late.day) == (rows.day == 3).sum()
@@ -61,3 +59,30 @@ def test_the_number_of_a_row_is_that_of_its_id(store: Store, rows: AuditedRows) 
     table = store.labelled_points("digits", VERSION)
 
     assert sorted(rows.numbers) == sorted(audit_numbers(table.ids[table.accepted]))
+
+
+def test_many_right_labels_leave_the_evidence_as_it_is(store: Store, rows: AuditedRows) -> None:
+    """Of the wrong rows the newest are read, with all accepted rows of their days."""
+    start_ms = NOW_MS - 3 * DAY_MS
+    _, wrong = store.audited_rows("digits", VERSION, start_ms=start_ms)
+    newest = int((wrong.day == 3).sum())
+    few, capped = store.audited_rows("digits", VERSION, start_ms=start_ms, max_labels=newest)
+
+    assert wrong.is_wrong.all()
+    assert len(wrong.day) == rows.is_wrong.sum() > newest > 0
+    assert wrong.accepted.tolist() == rows.accepted.tolist()
+    assert (capped.first_day, capped.accepted.tolist()) == (3, rows.accepted[-1:].tolist())
+    assert sorted(capped.numbers) == sorted(wrong.numbers[wrong.day == 3])
+    # All labels of today have one time, so none is known to be of a minute whose labels were all read.
+    assert (len(few.day), few.accepted.sum()) == (0, 0)
+
+
+def test_rows_accepted_without_a_score_do_not_count(store: Store) -> None:
+    """`fail_open` accepts them, and the certificate says nothing about them."""
+    store._clock = lambda: NOW_MS
+    points = make_points(10, ms=NOW_MS, names=None, with_invalid=False, decision=np.ones(10), reason=np.full(10, 6))
+    labels = {name: int(each + 1) % 10 for name, each in zip(points.prediction_ids(), points.predicted, strict=True)}
+    store.insert([points, make_outcomes(labels)])
+
+    for found in store.audited_rows("digits", VERSION, start_ms=NOW_MS - DAY_MS):
+        assert (int(found.accepted.sum()), len(found.day)) == (0, 0)

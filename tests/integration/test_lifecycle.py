@@ -145,7 +145,7 @@ def test_a_stopped_server_finishes_what_it_has_and_exits_with_success(bundles: l
 
 
 def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], tmp_path: Path):
-    """What operators changed is not undone by the command line."""
+    """What operators changed is not undone by the command line, and the file it names may be gone."""
     versions = [read_bundle(bundle).version for bundle in bundles]
     folder = ("--bundle-dir", str(bundles[0].parent), "--workers", "1")
     with (
@@ -162,8 +162,12 @@ def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], 
         assert client.roll_back("digits").active_version == versions[0]
         assert server.events("active_version_kept")
 
-    with running_server({}, tmp_path, *folder) as server, Client(server.grpc_target, timeout_seconds=60.0) as client:
+    with (
+        running_server({"digits": tmp_path / "gone.safetensors"}, tmp_path, *folder) as server,
+        Client(server.grpc_target, timeout_seconds=60.0) as client,
+    ):
         assert client.score("digits", make_probs(1, K)).version == versions[0]
+        assert server.events("bundle_missing")
 
 
 def test_a_replica_can_be_restarted_without_a_failed_call(bundles: list[Path], tmp_path: Path):

@@ -115,6 +115,16 @@ def test_dashboards_show_every_metric_or_a_rule_does() -> None:
     assert [metric.name for metric in METRICS if metric.name not in shown] == []
 
 
+def test_a_flag_is_no_percentage() -> None:
+    """Whether the accuracy is withheld is shown as yes or no beside the percentages."""
+    text = (DEPLOY / "grafana" / "dashboards" / "darksight-model.json").read_text(encoding="utf-8")
+    panels = json.loads(text)["panels"]
+    config = next(panel for panel in panels if panel["title"].startswith("Accuracy now"))["fieldConfig"]
+
+    flag = {"id": "unit", "value": "bool_yes_no"}
+    assert config["overrides"] == [{"matcher": {"id": "byName", "options": "withheld"}, "properties": [flag]}]
+
+
 @pytest.mark.parametrize("path", dashboard_files(), ids=lambda path: path.stem)
 def test_panels_do_not_overlap_and_lead_to_the_explorer(path: Path) -> None:
     """Each place of the grid has one panel, and a model's panels link to its points."""
@@ -197,6 +207,8 @@ def test_compose_exposes_nothing_and_waits_for_health() -> None:
         for other, condition in service.get("depends_on", {}).items():
             runs_on = "restart" in services[other]
             assert condition["condition"] == ("service_healthy" if runs_on else "service_completed_successfully")
+    # The others wait until it ends.
+    assert "darksight demo --no-serve " in services["first-bundle"]["command"][0]
     assert not re.search(r"(?i)password: *\S", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 
 
@@ -234,7 +246,7 @@ def test_values_change_what_they_name() -> None:
     off = {"monitoring": {"serviceMonitor": False, "rules": False, "dashboards": False}}
     off |= {"autoscaler": {"enabled": False}, "networkPolicy": {"enabled": False}, "antiAffinity": "preferred"}
     models = [{"name": name, "bundle": f"{name}.safetensors"} for name in ("a", "b")]
-    chosen = {"models": models, "settings": {"retention_days": 30}, "workers": 2}
+    chosen = {"models": models, "settings": {"retention_rows": 500_000_000, "retention_days": 0.5}, "workers": 2}
     rendered = render_chart({**off, **chosen, "bundles": {"existingClaim": "mine"}, "image": {"tag": "2.0"}})
 
     by_kind = {each["kind"]: each for each in rendered}
@@ -244,7 +256,9 @@ def test_values_change_what_they_name() -> None:
     assert container["args"] == ["serve", "--model=a=a.safetensors", "--model=b=b.safetensors"]
     assert container["image"] == "darksight:2.0"
     assert container["resources"]["limits"]["cpu"] == "2"
-    assert {"name": "DARKSIGHT_RETENTION_DAYS", "value": "30"} in container["env"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert (variables["DARKSIGHT_RETENTION_ROWS"], variables["DARKSIGHT_RETENTION_DAYS"]) == ("500000000", "0.5")
+    assert by_kind["StatefulSet"]["spec"]["replicas"] == REPLICAS
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "mine"
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
     pinned = render_chart({"image": {"digest": f"sha256:{'0' * 64}"}})
@@ -299,6 +313,16 @@ def test_selectors_find_the_pods() -> None:
     assert by_kind["HorizontalPodAutoscaler"][0]["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]
 
 
+@pytest.mark.parametrize("pods", [1, 3])
+def test_a_fit_can_run_again(pods: int) -> None:
+    """Each revision writes a file of its own, and a restart of all pods counts as one of four."""
+    (job,) = [each for each in render_chart({"fit": {"enabled": True, "pods": pods}}) if each["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+
+    assert "/bundles/model-1.safetensors" in " ".join(container["args"])
+    assert job["spec"]["backoffLimit"] == 4 * pods
+
+
 def test_no_pod_gets_variables_of_service_links() -> None:
     """They begin as those of settings do, and some have the name of one."""
     pods = [each["spec"]["template"]["spec"] for each in manifests() if each["kind"] in ("StatefulSet", "Job")]
@@ -318,11 +342,12 @@ def test_replicas_are_those_that_are_tested() -> None:
     variables = {each["name"] for each in container["env"]}
     headless = [each for each in manifests() if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
 
-    assert (workload["replicas"], workers) == (REPLICAS, 1) == (3, 1)
+    assert (REPLICAS, workers) == (3, 1)
+    # An upgrade must not undo what the autoscaler did.
+    assert "replicas" not in workload
     assert "DARKSIGHT_DATABASE_URL_FILE" in variables
     assert workload["serviceName"] in [each["metadata"]["name"] for each in headless]
     assert by_kind["PodDisruptionBudget"]["maxUnavailable"] < REPLICAS / 2
-    assert by_kind["HorizontalPodAutoscaler"]["minReplicas"] == REPLICAS
     (rule,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["topologyKey"] == "kubernetes.io/hostname"
     assert rule["labelSelector"]["matchLabels"] == workload["selector"]["matchLabels"]

@@ -7,13 +7,14 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from darksight_client import Client, PermissionDenied, Policy, Unauthenticated
-from darksight_service.control.changes import Control, deploy_at_start, restore_state, sync
+from darksight_service.control.changes import Control, deploy_at_start, record_deployments, restore_state, sync
 from darksight_service.control.registry import Registry
-from darksight_service.control.state import PolicyOverride
+from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
 from darksight_service.control.tokens import TokenFile, certificate_token, make_token
 from darksight_service.errors import AuditError, SettingsError, UnauthenticatedError
@@ -255,6 +256,56 @@ def test_an_edited_state_file_is_restored_from_the_trail(store: Store, tmp_path:
     assert after.rebuilds == before.rebuilds + 1
     restore_state(state_file, store)
     assert state_file.read() == after
+
+
+def test_a_version_written_into_the_state_file_is_not_recorded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a known model nor as another model; it was recorded as deployed by `serve` for all replicas."""
+    monkeypatch.setattr(storage_worker, "_VERIFY_SECONDS", 0.0)
+    monkeypatch.setattr(storage_worker, "_SYNC_SECONDS", 0.02)
+    state_file, entries = StateFile(tmp_path / "registry.json"), store.check()
+    version = write_bundle(tmp_path / "bundles" / "other.safetensors", make_bundle(rows=400, seed=1))
+    before = state_file.read()
+    planted = Deployment("other.safetensors")
+
+    def edit(state: State) -> State:
+        known = state.models["m"]
+        edited = replace(known, active=version, versions={**known.versions, version: planted})
+        return replace(state, models={"m": edited, "n": ModelState(version, versions={version: planted})})
+
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    worker = StorageWorker(settings, store, counts)
+    try:
+        state_file.update(edit)
+        wait_until(lambda: read(counts.file.path).number("state_rebuilds") == 1.0, what="the restored state")
+    finally:
+        worker.finish()
+    assert (state_file.read().models, store.check()) == (before.models, entries)
+
+    state_file.update(edit)
+    after = deploy_at_start(state_file, store, tmp_path / "bundles", [])
+    assert (after.models, after.rebuilds, store.check()) == (before.models, 2, entries)
+
+
+def test_a_version_deployed_without_the_store_is_kept_and_recorded(store: Store, tmp_path: Path) -> None:
+    """It is pending: not taken for an edit before its bundle could be read, and recorded once."""
+    state_file, bundles = StateFile(tmp_path / "registry.json"), tmp_path / "bundles"
+    path = bundles / "other.safetensors"
+    version = write_bundle(path, make_bundle(rows=400, seed=1))
+    pending = deploy_at_start(state_file, None, bundles, [("m", path), ("n", path)])
+
+    restore_state(state_file, store)
+    assert state_file.read() == pending
+    for _ in range(2):
+        record_deployments(state_file, store, bundles)
+        state = sync(state_file, store)
+    restore_state(state_file, store)
+
+    assert state_file.read() == state
+    assert [state.models[name].active for name in ("m", "n")] == [version, version]
+    assert (state.last_change, state.rebuilds) == (5, 0)
+    assert not any(each.is_pending for model in state.models.values() for each in model.versions.values())
 
 
 def test_the_storage_worker_verifies_the_trail_and_logs_its_anchor(

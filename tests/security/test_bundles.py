@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,8 @@ from darksight_service.errors import RefusedError, RequestError
 from darksight_service.metrics.counts import Counts
 from darksight_service.store.store import Store
 
-from darksight_core.bundle import BundleProbeError, ManifestError, decode_bundle, encode_bundle
+from darksight_core.bundle import MAX_FILE, BundleProbeError, ManifestError, container, decode_bundle, encode_bundle
+from darksight_core.bundle.manifest import check_manifest
 from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
@@ -114,6 +116,30 @@ def test_every_number_of_a_manifest_has_bounds(name: str, value: object) -> None
         within(LOAD_SECONDS, lambda: decode_bundle(data))
 
 
+def test_the_calibration_of_a_large_fit_is_within_bounds() -> None:
+    """Ten million calibration rows, which the file can hold, pass the schema; more than a file can hold do not."""
+
+    def manifest(rows: int) -> dict[str, Any]:
+        found = deepcopy(container.decode(gated()).manifest)
+        found["calibration"]["n"] = found["gate"]["outlier"]["n"] = found["splits"]["calibrate"]["n"] = rows
+        found["tensors"]["calibration.scores"][1] = [rows]
+        return found
+
+    check_manifest(manifest(10_000_000), "bundle")
+    with pytest.raises(ManifestError, match=r"calibration\.n must be an integer"):
+        check_manifest(manifest(MAX_FILE // 8), "bundle")
+
+
+def test_calibration_scores_that_are_not_sorted_are_refused() -> None:
+    """A bundle is written with sorted scores; sorting twenty million at a load would hold the service."""
+
+    def change(tensors: dict[str, Any], _: object) -> None:
+        tensors["calibration.scores"] = tensors["calibration.scores"][::-1].copy()
+
+    with pytest.raises(BundleError, match="not sorted"):
+        decode_bundle(forged(gated(), change))
+
+
 def test_the_slowest_permitted_bundle_loads_in_time() -> None:
     """All numbers that cost time at their bounds together stay below the limit of a load."""
     corners = [[float(x), float(x % 7)] for x in range(4_096)]
@@ -199,6 +225,23 @@ def test_a_load_ends_within_its_limit() -> None:
     release.set()
 
     assert within(5.0, lambda: loader.run(lambda: 7)) == 7
+
+
+def test_a_load_that_took_too_long_is_there_for_a_retry() -> None:
+    """It is not started again, unless what is loaded has changed."""
+    loader, release, loads = BundleLoader(seconds=0.2), threading.Event(), []
+
+    def load() -> int:
+        loads.append(release.wait(30.0))
+        return len(loads)
+
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="not loaded within"):
+            loader.run(load, "first")
+    release.set()
+
+    assert within(5.0, lambda: loader.run(load, "first")) == 1
+    assert within(5.0, lambda: loader.run(load, "second")) == 2
 
 
 def test_an_error_of_a_load_is_raised_in_the_call() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,29 @@ def test_an_enforced_region_stays_on_while_the_clock_is_ahead(registry: Registry
     machine.wait(3601.0)
     registry.refresh()
     assert registry.get("m").gate.regions == ()
+
+
+def test_a_worker_that_starts_while_the_clock_is_ahead_goes_on_from_the_time_before(tmp_path: Path) -> None:
+    """It takes the time that the storage worker wrote, so regions stay enforced."""
+    (tmp_path / "time").write_text(str(time.time() - 40 * DAY))
+    state_file = StateFile(tmp_path / "registry.json")
+
+    started = Registry(state_file, tmp_path / "bundles", Counts(tmp_path / "counts", 1))
+
+    assert abs(started.clock() - (time.time() - 40 * DAY)) < DAY
+
+
+def test_a_preview_counts_points_that_are_ahead_of_the_time_that_is_believed(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """Points carry the time of the machine."""
+    version = registry.get("m").version
+    state_file = StateFile(tmp_path / "registry.json")
+    with Store.open(f"sqlite:///{tmp_path / 'points.db'}") as store:
+        store.insert([make_points(5, model="m", version=version, ms=int((NOW + 40 * DAY) * 1000))])
+        preview = Control(registry, state_file, lambda: store).regions.preview("m", polygon=SQUARE)
+
+    assert preview.examined == 5
 
 
 def test_a_change_made_while_the_clock_was_ahead_removes_no_region() -> None:

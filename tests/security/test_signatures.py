@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from darksight_service.control.bundle_files import copy_path
-from darksight_service.control.changes import Control, deploy_at_start
+from darksight_service.control.changes import Control, copy_deployed, deploy_at_start
 from darksight_service.control.registry import Registry
 from darksight_service.control.signatures import SignatureKey, sign_bundle, signature_path
 from darksight_service.control.state_file import StateFile
@@ -81,6 +81,33 @@ def test_a_signed_bundle_is_deployed_and_keeps_its_signature(keys: Path, bundle:
     registry.refresh()
 
     assert registry.get("m").version == version
+
+
+def test_a_new_signature_replaces_the_one_of_the_copy(keys: Path, bundle: Path, tmp_path: Path) -> None:
+    """A bundle is signed after it was copied, or again with another key."""
+    version, state_file = version_of(bundle.read_bytes()), StateFile(tmp_path / "data" / "registry.json")
+    state = deploy_at_start(state_file, None, bundle.parent, [("m", bundle)])
+    copied = signature_path(copy_path(state_file.bundle_copies, version))
+    sign_bundle(bundle, keys / "other.pem", version)
+    assert copy_deployed(state_file, bundle.parent, state) == {}
+    assert copied.read_bytes() == signature_path(bundle).read_bytes()
+
+    sign_bundle(bundle, keys / "own.pem", version)
+    deploy_at_start(state_file, None, bundle.parent, [("m", bundle)], SignatureKey(keys / "own.pub"))
+
+    assert copied.read_bytes() == signature_path(bundle).read_bytes()
+
+
+def test_a_copy_does_not_get_the_signature_of_another_version(keys: Path, bundle: Path, tmp_path: Path) -> None:
+    """The file that it was copied from has been replaced."""
+    version, state_file = version_of(bundle.read_bytes()), StateFile(tmp_path / "data" / "registry.json")
+    state = deploy_at_start(state_file, None, bundle.parent, [("m", bundle)])
+    bundle.write_bytes(encode_bundle(make_bundle(rows=400)))
+    sign_bundle(bundle, keys / "own.pem", version_of(bundle.read_bytes()))
+
+    copy_deployed(state_file, bundle.parent, state)
+
+    assert not signature_path(copy_path(state_file.bundle_copies, version)).exists()
 
 
 def test_what_the_key_has_not_signed_is_refused(keys: Path, bundle: Path, tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ _OF_A_CLUSTER = {"HOST", "DATABASE_URL_FILE", "TOKENS_FILE", "TLS_CERT", "TLS_KE
 
 
 def _read() -> tuple[int, dict[str, str]]:
-    spec: dict[str, Any] = next(each["spec"] for each in _MANIFESTS if each["kind"] == "StatefulSet")
+    by_kind: dict[str, dict[str, Any]] = {each["kind"]: each["spec"] for each in _MANIFESTS if "spec" in each}
+    spec = by_kind["StatefulSet"]
     (container,) = spec["template"]["spec"]["containers"]
     settings = {each["name"]: str(each["value"]) for each in container["env"]}
-    return spec["replicas"], {
+    return by_kind["HorizontalPodAutoscaler"]["minReplicas"], {
         name: value for name, value in settings.items() if name.removeprefix("DARKSIGHT_") not in _OF_A_CLUSTER
     }
 

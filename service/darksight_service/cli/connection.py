@@ -43,13 +43,22 @@ class Credentials:
         Access token for the service. Other users of this machine can see it; prefer --token-file.
     token_file
         File with an access token for the service.
+    tls
+        Use TLS, with the certificate authorities of this machine.
     tls_ca
-        PEM file with the certificate authority of the service.
+        PEM file with the certificate authority of the service, for TLS.
+    tls_cert
+        PEM file with a client certificate, for a service that asks for one.
+    tls_key
+        PEM file with the private key of --tls-cert.
     """
 
     token: str | None = None
     token_file: Path | None = None
+    tls: Annotated[bool, Parameter(negative="")] = False
     tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
 
 @contextmanager
@@ -62,7 +71,9 @@ def connect(server: str, credentials: Credentials, timeout_seconds: float) -> It
             server,
             token=credentials.token,
             token_file=credentials.token_file,
-            tls_ca=credentials.tls_ca,
+            tls_ca=credentials.tls_ca or credentials.tls,
+            tls_cert=credentials.tls_cert,
+            tls_key=credentials.tls_key,
             timeout_seconds=timeout_seconds,
         ) as client:
             yield client

@@ -118,7 +118,7 @@ def _check_compiled_code() -> Finding:
     if not os.access(_existing(folder), os.W_OK):
         remedy = "set NUMBA_CACHE_DIR to a directory that can be written, or every process compiles for itself"
         return Finding("compiled code", "warning", f"missing, and {folder} cannot be written", remedy)
-    remedy = f"the first start compiles it, in about 20 s; to do so now, run: {_COMPILE}"
+    remedy = f"the first start compiles it, in about 12 s; to do so now, run: {_COMPILE}"
     return Finding("compiled code", "warning", f"none in {folder} for this version and CPU", remedy)
 
 

@@ -89,13 +89,27 @@ def serve(
     models = {**settings.models, **given}
     # Before the data directory is created.
     check_files(settings)
-    for path in models.values():
-        find_bundle(settings.bundles, path)
+    missing = _missing_bundles(settings, models)
     set_up_logs("supervisor", settings.log_level)
+    for name in missing:
+        _tell("bundle_missing", f"{models.pop(name)}: file does not exist; model {name} is served as it was before")
     if ignored := service_links():
         _log.debug("service_links_ignored", extra={"variables": ignored})
     with lock_data_dir(settings.data_dir):
         return _run(settings, models)
+
+
+def _missing_bundles(settings: Settings, models: Mapping[str, Path]) -> list[str]:
+    """Known models whose bundles are gone: they are served from copies. ConfigError for those of a new model."""
+    known, missing = StateFile(settings.data_dir / "registry.json").read().models, []
+    for name, path in models.items():
+        try:
+            find_bundle(settings.bundles, path)
+        except ConfigError:
+            if name not in known:
+                raise
+            missing.append(name)
+    return missing
 
 
 def _run(settings: Settings, models: Mapping[str, Path]) -> int:

@@ -6,13 +6,14 @@ deployed version, named after the sha256 of the bundle, and loads the copy.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, DarkSightError
@@ -43,7 +44,7 @@ class BundleLoader:
     """Loads bundles for operators, one at a time, in a thread that no call waits for longer than a limit.
 
     A thread cannot be ended from outside, so a load that takes too long keeps its thread; until it ends, no other load
-    is started.
+    is started. What it returns is kept for a retry.
 
     Parameters
     ----------
@@ -54,9 +55,18 @@ class BundleLoader:
     def __init__(self, seconds: float = LOAD_SECONDS) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
+        # The last load that took too long, with its key.
+        self._late: tuple[Hashable, Future[Any]] | None = None
 
-    def run(self, load: Callable[[], T]) -> T:
-        """What `load` returns; RefusedError if it takes too long, or if another load still runs."""
+    def run(self, load: Callable[[], T], key: Hashable = None) -> T:
+        """What `load` returns; RefusedError if it takes too long, or if another load still runs.
+
+        A load that took too long is not started again with the same `key`, which must change with what is loaded.
+        """
+        late = self._late
+        if late is not None and key is not None and late[0] == key:
+            found: T = self._wait(late[1], key)
+            return found
         if not self._lock.acquire(timeout=self._seconds):
             raise RefusedError("another bundle is still being loaded; retry later")
         result: Future[T] = Future()
@@ -70,9 +80,14 @@ class BundleLoader:
                 self._lock.release()
 
         threading.Thread(target=work, name="bundle_loader", daemon=True).start()
+        return self._wait(result, key)
+
+    def _wait(self, result: Future[T], key: Hashable) -> T:
+        self._late = None
         try:
             return result.result(self._seconds)
         except TimeoutError:
+            self._late = key, result
             raise RefusedError(f"the bundle was not loaded within {self._seconds:g} s") from None
 
 
@@ -112,14 +127,14 @@ def copy_path(copies: Path, version: str) -> Path:
 def copy_bundle(copies: Path, bundle: Path, version: str) -> None:
     """Keep a copy of a version and of its signature, if it has one; RefusedError if it cannot be written."""
     target = copy_path(copies, version)
-    _copy(bundle, target)
-    if signature_path(bundle).is_file():
-        _copy(signature_path(bundle), signature_path(target))
+    if not target.exists():
+        _copy(bundle, target)
+    signature, copied = signature_path(bundle), signature_path(target)
+    if signature.is_file() and not (copied.is_file() and filecmp.cmp(signature, copied, shallow=False)):
+        _copy(signature, copied)
 
 
 def _copy(source: Path, target: Path) -> None:
-    if target.exists():
-        return
     # Several processes may copy at once.
     draft = target.with_suffix(f".{os.getpid()}.new")
     try:

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.bundle import Bundle
+from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import DarkSightError
 from darksight_service.control.bundle_files import (
+    bundle_path,
     copy_bundle,
     copy_path,
     find_bundle,
@@ -29,7 +30,7 @@ from darksight_service.control.bundle_files import (
 )
 from darksight_service.control.regions import Regions
 from darksight_service.control.registry import ActiveModel, Facts, Registry, Version, effective_gate, find_version
-from darksight_service.control.signatures import SignatureKey
+from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
@@ -112,7 +113,9 @@ class Control:
         check_name(model)
         self._sync()
         # Read and verified before it is recorded.
-        bundle = self._registry.loader.run(partial(self._load, path, activate))
+        bundle = self._registry.loader.run(
+            partial(self._load, path, activate), (path, activate, self._registry.stamp(path))
+        )
         known = self._registry.models().get(model)
         if known is not None and known.bundle.class_names != bundle.class_names:
             raise RefusedError(
@@ -267,14 +270,18 @@ def _follow(state: State, store: Store) -> State:
         return apply_changes(state, changes)
     rebuilt = apply_changes(State(rebuilds=state.rebuilds + 1), _changes_since(store, 0))
     # A model that the trail does not contain stays, and `record_deployments` appends it again.
-    return replace(rebuilt, models={**state.models, **rebuilt.models})
+    kept = {
+        name: replace(model, versions={key: replace(each, is_pending=True) for key, each in model.versions.items()})
+        for name, model in state.models.items()
+    }
+    return replace(rebuilt, models={**kept, **rebuilt.models})
 
 
 def restore_state(state_file: StateFile, store: Store) -> None:
     """Replace models of the state file that are not as the audit trail leaves them.
 
-    Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert. A model with a version
-    that is not in the trail is left alone until `record_deployments` could append it.
+    Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert. Versions that are not in
+    the trail are removed, except those that `record_deployments` is yet to append.
     """
     while True:
         before = state_file.read()
@@ -282,18 +289,26 @@ def restore_state(state_file: StateFile, store: Store) -> None:
         if (trail.last_change, trail.last_hash) != (before.last_change, before.last_hash):
             # A change is about to be applied; `sync` handles a trail that was replaced.
             return
-        altered = {
-            name: model
-            for name, model in trail.models.items()
-            if (now := before.models.get(name, ModelState())).versions.keys() <= model.versions.keys()
-            and _decisive(now) != _decisive(model)
-        }
-        if not altered:
+        models = {}
+        for name in (*before.models, *(trail.models.keys() - before.models.keys())):
+            now = before.models.get(name, ModelState())
+            expected = _with_pending(trail.models.get(name, ModelState()), now)
+            if expected.versions:
+                models[name] = now if _decisive(now) == _decisive(expected) else expected
+        if models == before.models:
             return
-        after = replace(before, models={**before.models, **altered}, rebuilds=before.rebuilds + 1)
+        after = replace(before, models=models, rebuilds=before.rebuilds + 1)
         if state_file.update(partial(_replace, before=before, after=after)) == after:
             _log_rebuild(before, after)
             return
+
+
+def _with_pending(trail: ModelState, now: ModelState) -> ModelState:
+    """A model as the trail leaves it, with its versions that are yet to be appended."""
+    known = trail.versions
+    pending = {name: each for name, each in now.versions.items() if each.is_pending and name not in known}
+    model = replace(trail, versions={**known, **pending})
+    return model.activated(now.active) if now.active in pending else model
 
 
 def _decisive(model: ModelState) -> tuple[Any, ...]:
@@ -309,9 +324,9 @@ def _replace(now: State, before: State, after: State) -> State:
 def _log_rebuild(before: State, after: State) -> None:
     """Log what the rebuilt state changed, for operators to repeat."""
     replaced = {
-        name: {"active_before": model.active, "active": after.models[name].active}
+        name: {"active_before": model.active, "active": after.models.get(name, ModelState()).active}
         for name, model in before.models.items()
-        if model != after.models[name]
+        if model != after.models.get(name)
     }
     numbers = {"change_before": before.last_change, "change": after.last_change}
     _log.error("state_rebuilt", extra={**numbers, "models": replaced})
@@ -326,7 +341,7 @@ def _changes_since(store: Store, number: int) -> list[Change]:
 
 
 def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> None:
-    """Append versions that the audit trail does not contain: deployed without the store, or lost by a restore.
+    """Append the pending versions to the audit trail: deployed without the store, or lost by a restore.
 
     Other replicas learn of them from there: a policy for a version that the trail does not contain would be ignored.
     """
@@ -334,7 +349,7 @@ def record_deployments(state_file: StateFile, store: Store, bundles: Path) -> No
     for name, model in state_file.read().models.items():
         known = trail.models.get(name, ModelState()).versions
         for version, deployment in model.versions.items():
-            if version in known:
+            if version in known or not deployment.is_pending:
                 continue
             try:
                 bundle = read_version(bundles, state_file.bundle_copies, deployment.path, version, verify=False)
@@ -354,12 +369,19 @@ def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> dict[st
     copies, failures = state_file.bundle_copies, {}
     for model in state.models.values():
         for version, deployment in model.versions.items():
-            if copy_path(copies, version).exists():
-                continue
             try:
-                found = read_version(bundles, copies, deployment.path, version, verify=False)
-                assert found.path is not None
-                copy_bundle(copies, found.path, version)
+                copy, original = copy_path(copies, version), bundle_path(bundles, deployment.path)
+                if not copy.exists():
+                    found = read_version(bundles, copies, deployment.path, version, verify=False)
+                    assert found.path is not None
+                    copy_bundle(copies, found.path, version)
+                elif (
+                    signature_path(original).is_file()
+                    and not signature_path(copy).exists()
+                    # Not if the file was replaced by another version.
+                    and read_bundle(original, verify=False).version == version
+                ):
+                    copy_bundle(copies, original, version)
             except DarkSightError as error:
                 failures[version] = error.message
     return failures
@@ -375,7 +397,8 @@ def deploy_at_start(
     """Deploy and activate the bundles of the command line that are new.
 
     A known version stays as operators left it: a restart must not undo a roll-back. Without a store the deployment is
-    in the state file alone until the store is available (`record_deployments`).
+    in the state file alone until the store is available (`record_deployments`). With a store, a state file that was
+    edited while the service was stopped is restored first.
 
     Parameters
     ----------
@@ -390,7 +413,10 @@ def deploy_at_start(
     key
         With which bundles must be signed; None for no signature.
     """
-    state = state_file.read() if store is None else sync(state_file, store)
+    if store is not None:
+        sync(state_file, store)
+        restore_state(state_file, store)
+    state = state_file.read()
     for name, path in models:
         check_name(name)
         bundle = read_signed(find_bundle(bundles, path), str(path), key)

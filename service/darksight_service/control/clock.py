@@ -7,20 +7,33 @@ from where it was, by a counter that nobody can set. A jump back counts at once:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["SteadyClock"]
+__all__ = ["SteadyClock", "known_time"]
 
 # Smaller corrections count at once.
 _TOLERANCE = 60.0
 _CONFIRMED_SECONDS = 3600.0
+# Only Linux has the first one.
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _boot_seconds() -> float:
-    """Seconds since the machine started, those in which it slept included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Seconds since the machine started, on Linux those in which it slept included."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+def known_time(data_dir: Path) -> float | None:
+    """The time that the storage worker believed last; None if there was none, or the file is damaged."""
+    try:
+        found = float((data_dir / "time").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 class SteadyClock:

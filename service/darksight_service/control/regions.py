@@ -167,7 +167,7 @@ class Regions:
     sync
         Applies changes of other processes.
     clock
-        Unix time in seconds.
+        Unix time in seconds; regions expire by it. Stored points have the time of the machine.
     """
 
     def __init__(
@@ -287,14 +287,14 @@ class Regions:
             raise RequestError(f"examples: must be from 0 to {_EXAMPLES}, not {examples}", field="examples")
         found = self._find(model, version, name) if name else None
         region = self._region(model, version, "preview", polygon) if found is None else found.saved.region
-        saved_ms = self._now_ms() if found is None else found.saved.saved_ms
+        saved_ms = LATEST_MS if found is None else found.saved.saved_ms
         store = self._store()
         found_points = store.newest_inside(
             model,
             version,
             region,
             since_ms=since_ms,
-            until_ms=until_ms or self._now_ms() + 1,
+            until_ms=until_ms or LATEST_MS,
             limit=MAX_EXAMINED,
             seconds=_PREVIEW_SECONDS,
         )
@@ -371,9 +371,8 @@ class Regions:
     def _place(self, model: str, region: Region, old: Version, new: Version) -> CarryOver:
         """The region on another map, from stored rows and from the old map at its reference points."""
         store = self._store()
-        until_ms = self._now_ms() + 1
         inside = store.newest_inside(
-            model, old.version, region, since_ms=0, until_ms=until_ms, limit=MAX_EXAMINED, seconds=_PREVIEW_SECONDS
+            model, old.version, region, since_ms=0, until_ms=LATEST_MS, limit=MAX_EXAMINED, seconds=_PREVIEW_SECONDS
         ).inside
         stored = store.points_by_id(model, old.version, inside.take(slice(_CARRIED)).id_bytes())
         newest = store.newest_points(PointFilter(model, old.version), limit=_CARRIED)

@@ -24,8 +24,8 @@ from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.control.bundle_files import BundleLoader, bundle_path, read_signed, read_version
-from darksight_service.control.clock import SteadyClock
-from darksight_service.control.signatures import SignatureKey
+from darksight_service.control.clock import SteadyClock, known_time
+from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
@@ -127,7 +127,7 @@ class Registry:
     counts
         Counters of the process.
     clock
-        Unix time in seconds; regions expire by it. Default: a `SteadyClock`.
+        Unix time in seconds; regions expire by it. Default: a `SteadyClock` that goes on from the last run.
     key
         With which bundles must be signed; None for no signature.
 
@@ -148,7 +148,7 @@ class Registry:
         self._file = state_file
         self._bundles = bundles
         self._counts = counts
-        self.clock = clock or SteadyClock()
+        self.clock = clock or SteadyClock(known_time(state_file.path.parent))
         self._key = key
         self.loader = BundleLoader()
         # When the state was applied, and when it is applied again though its file did not change: a region expires, or
@@ -220,6 +220,18 @@ class Registry:
     def load(self, path: str) -> Version:
         """Read and verify a file of the bundle directory."""
         return Version.of(read_signed(bundle_path(self._bundles, path), path, self._key))
+
+    def stamp(self, path: str) -> tuple[int, ...]:
+        """A value that changes with a file of the bundle directory or its signature; 0 if there is none."""
+        found = []
+        file = bundle_path(self._bundles, path)
+        for each in (file, signature_path(file)):
+            try:
+                status = each.stat()
+                found += [status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size]
+            except OSError:
+                found.append(0)
+        return tuple(found)
 
     def version(self, model: str, version: str) -> Version:
         """A deployed version, which is loaded if it is not in memory."""

@@ -103,6 +103,10 @@ class Deployment:
         Regions of this version's map, by name; another version has another map.
     evidence_ms
         When its drift evidence was last reset, in Unix milliseconds; 0 for never.
+    is_pending
+        Whether it is yet to be appended to the audit trail: deployed without the store, or lost by a restore.
+    gate_ms
+        When an override of its thresholds or its enforced regions last changed, in Unix milliseconds; 0 for never.
     """
 
     path: str
@@ -110,15 +114,19 @@ class Deployment:
     policy: PolicyOverride = PolicyOverride()
     regions: Mapping[str, SavedRegion] = field(default_factory=dict)
     evidence_ms: int = 0
+    is_pending: bool = False
+    gate_ms: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
             "path": self.path,
             "evidence_ms": self.evidence_ms,
+            "gate_ms": self.gate_ms,
             "deployed_ms": self.deployed_ms,
             "policy": self.policy.as_dict(),
             "regions": [saved.as_dict() for saved in self.regions.values()],
+            "is_pending": self.is_pending,
         }
 
     @classmethod
@@ -132,6 +140,8 @@ class Deployment:
             policy,
             {saved.region.name: saved for saved in regions},
             data.get("evidence_ms", 0),
+            data.get("is_pending", False),
+            data.get("gate_ms", 0),
         )
 
 
@@ -237,6 +247,8 @@ def _changed(model: ModelState, change: Change) -> ModelState:
     if change.kind == "deploy":
         version = payload["version"]
         deployment = model.versions.get(version, Deployment(payload["path"], change.changed_ms))
+        # Only an entry of the audit trail has a number.
+        deployment = replace(deployment, is_pending=change.id == 0)
         model = replace(model, versions={**model.versions, version: deployment})
         return model.activated(version) if payload.get("activate") or not model.active else model
     if change.kind == "activate":
@@ -253,8 +265,16 @@ def _changed(model: ModelState, change: Change) -> ModelState:
             after = replace(before, evidence_ms=change.changed_ms)
         else:
             after = replace(before, regions=_changed_regions(before.regions, change))
+        if _accepting(after) != _accepting(before):
+            after = replace(after, gate_ms=change.changed_ms)
         return replace(model, versions={**model.versions, payload["version"]: after})
     return model
+
+
+def _accepting(deployed: Deployment) -> tuple[Any, ...]:
+    """What operators changed about which scored rows are accepted."""
+    policy, regions = deployed.policy, deployed.regions.values()
+    return policy.alpha, policy.threshold, {saved.id for saved in regions if saved.is_enforced}
 
 
 def _changed_regions(regions: Mapping[str, SavedRegion], change: Change) -> Mapping[str, SavedRegion]:

@@ -94,8 +94,10 @@ class TokenFile:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._stamp = self._status()
-        tokens, self.errors = _parse(path)
+        # None while the file cannot be read, so that it is tried again.
+        self._stamp: tuple[int, ...] | None = None
+        self.errors: tuple[str, ...] = ()
+        tokens = self._read()
         # All tokens, and a cache by header. Both are replaced together.
         self._known: tuple[tuple[Token, ...], dict[str, Token]] = tokens, {}
         self._checked = clock()
@@ -146,20 +148,33 @@ class TokenFile:
         if abs(now - self._checked) > _RELOAD_SECONDS:
             with self._lock:
                 self._checked = now
-                stamp = self._status()
-                if stamp != self._stamp:
-                    tokens, self.errors = _parse(self._path)
-                    self._known, self._stamp = (tokens, {}), stamp
-                    facts = {"tokens": len(tokens), "errors": list(self.errors)}
-                    _log.log(logging.ERROR if self.errors else logging.INFO, "tokens_reloaded", extra=facts)
+                if self._stamp is None or self._status() != self._stamp:
+                    before = self.errors
+                    tokens = self._read()
+                    self._known = tokens, {}
+                    # A file that cannot be read is reported once.
+                    if self._stamp is not None or self.errors != before:
+                        facts = {"tokens": len(tokens), "errors": list(self.errors)}
+                        _log.log(logging.ERROR if self.errors else logging.INFO, "tokens_reloaded", extra=facts)
         return now
 
-    def _status(self) -> tuple[int, int, int]:
+    def _read(self) -> tuple[Token, ...]:
+        stamp = self._status()
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            self._stamp, self.errors = None, (f"{self._path}: cannot be read: {error}",)
+            return ()
+        self._stamp = stamp
+        tokens, self.errors = _parse(lines, self._path)
+        return tokens
+
+    def _status(self) -> tuple[int, ...]:
         try:
             status = self._path.stat()
         except OSError:
-            return 0, 0, 0
-        return status.st_ino, status.st_mtime_ns, status.st_size
+            return ()
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _permitted(token: Token, scope: str, now: float, what: str) -> str:
@@ -183,12 +198,8 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
 
 
-def _parse(path: Path) -> tuple[tuple[Token, ...], tuple[str, ...]]:
+def _parse(lines: list[str], path: Path) -> tuple[tuple[Token, ...], tuple[str, ...]]:
     """The tokens of the valid lines, and why other lines are refused."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        return (), (f"{path}: cannot be read: {error}",)
     tokens: dict[str, Token] = {}
     errors = []
     for number, line in enumerate(lines, start=1):

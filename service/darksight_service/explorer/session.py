@@ -12,19 +12,18 @@ name of a request must then be an address, `localhost`, or a name without a dot,
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from darksight_service.control.tokens import SCOPES, TokenFile
 from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError
+from darksight_service.validation import is_local_host
 
 __all__ = ["CSRF_HEADER", "Guard", "Session"]
 
@@ -136,7 +135,7 @@ class Guard:
 
     def check_host(self, host: str) -> None:
         """Without tokens, refuse a host name that somebody else could point to this machine."""
-        if self._tokens is None and not _is_local(host):
+        if self._tokens is None and not is_local_host(host):
             raise ForbiddenError(
                 "without tokens the explorer can be opened by address, as localhost or by a name without a dot only; "
                 "use one of these, or set tokens_file",
@@ -156,15 +155,3 @@ def _check_origin(request: Request) -> None:
     _, _, origin = request.headers.get("origin", "").partition("://")
     if not origin or origin != request.headers.get("host", ""):
         raise ForbiddenError("the request comes from another origin", kind="origin")
-
-
-def _is_local(host: str) -> bool:
-    try:
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return bool(name) and "." not in name
-    return True

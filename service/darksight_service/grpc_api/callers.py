@@ -78,7 +78,14 @@ class Callers:
     def _permit_certificate(self, context: grpc.ServicerContext, scope: str) -> str:
         names = context.auth_context().get("x509_common_name", ())
         name = bytes(names[0]).decode("utf-8", "replace") if len(names) == 1 else ""
-        return self._counted(lambda tokens: tokens.permit_certificate(name, scope))
+
+        def permit(tokens: TokenFile) -> str:
+            if not name:
+                message = "the certificate has no single common name; send a token"
+                raise UnauthenticatedError(message, kind="missing")
+            return tokens.permit_certificate(name, scope)
+
+        return self._counted(permit)
 
     def _counted(self, permit: Callable[[TokenFile], str]) -> str:
         assert self.tokens is not None

@@ -1,11 +1,13 @@
 """The standard health service: the state of the server and of each model, now (Check) and from now on (Watch).
 
 Nobody needs a token for it, so nothing that a caller sends is kept: a request is small, and a name that the server does
-not know is answered once. A watch has a thread of its own, and a caller who does not read blocks no other.
+not know is answered once. A watch has a thread of its own, and a caller who does not read blocks no other. One watch
+too many ends the oldest, so that nobody keeps others from watching.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -14,6 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from darksight_service.errors import NotFoundError, RequestError
+from darksight_service.grpc_api.silence import SilenceLimit
 from darksight_service.grpc_api.status import abort
 
 __all__ = ["Health"]
@@ -25,9 +28,16 @@ _MAX_BYTES = 1024
 
 
 class Health:
-    """Handlers of grpc.health.v1.Health; requests and responses are bytes."""
+    """Handlers of grpc.health.v1.Health; requests and responses are bytes.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    watches
+        Most watches that are open.
+    """
+
+    def __init__(self, watches: int) -> None:
+        self._watches = SilenceLimit(math.inf, watches, "there are too many watches, and this was the oldest")
         self._changed = threading.Condition()
         self._statuses: Mapping[str, int] = {"": _Response.NOT_SERVING}
         self._is_stopping = False
@@ -57,12 +67,17 @@ class Health:
         name = _service(data, context)
         sent = None
         context.add_callback(self._wake)
-        while context.is_active() and sent != _Response.SERVICE_UNKNOWN:
-            sent = self._statuses.get(name, _Response.SERVICE_UNKNOWN)
-            yield _response(sent)
-            with self._changed:
-                while self._statuses.get(name) == sent and context.is_active():
-                    self._changed.wait()
+        call = context._rpc_event.call  # type: ignore[attr-defined]  # the public `cancel` takes no status
+        self._watches.begin(call)
+        try:
+            while context.is_active() and sent != _Response.SERVICE_UNKNOWN:
+                sent = self._statuses.get(name, _Response.SERVICE_UNKNOWN)
+                yield _response(sent)
+                with self._changed:
+                    while self._statuses.get(name) == sent and context.is_active():
+                        self._changed.wait()
+        finally:
+            self._watches.end(call)
 
     def _set(self, is_serving: Mapping[str, bool]) -> None:
         self._statuses = {

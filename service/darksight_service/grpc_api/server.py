@@ -31,6 +31,7 @@ from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.silence import start_ending
 from darksight_service.grpc_api.status import abort, abort_code
+from darksight_service.handshakes import MAX_HANDSHAKES
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
 
@@ -47,6 +48,8 @@ _RETRY_SECONDS = 0.05
 _NEVER_MS = 2**31 - 1
 # Descriptors of a worker that are not for connections.
 _OTHER_DESCRIPTORS = 128
+# Connections and handshakes of the HTTP API in the same process.
+_API_DESCRIPTORS = 512 + MAX_HANDSHAKES
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -88,11 +91,12 @@ class RpcServer:
     ) -> None:
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
-        self._health = Health()
+        self._health = Health(_WATCHES)
         streams = StreamPool(settings.max_streams, "stream", silent_seconds=settings.stream_idle_seconds or math.inf)
         store_calls = StreamPool(_STORE_CALLS, "store")
         open_calls = StreamPool(_OPEN_CALLS, "open", threads=_OPEN_THREADS, silent_seconds=_OPEN_SECONDS)
-        watches = StreamPool(_WATCHES, "watch", silent_seconds=_OPEN_SECONDS)
+        # Those that are ended for newer ones still have a thread for a moment.
+        watches = StreamPool(2 * _WATCHES, "watch", silent_seconds=_OPEN_SECONDS)
         self._limits = [pool.silence for pool in (self._calls, streams, store_calls, open_calls, watches)]
         methods = MethodTable(
             self._calls,
@@ -224,7 +228,8 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
 def _max_connections(settings: Settings) -> int:
     """Connections of a worker; files of the spool, the store and bundles must still find a descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = math.inf if soft == resource.RLIM_INFINITY else max(soft - _OTHER_DESCRIPTORS, 1)
+    others = _OTHER_DESCRIPTORS + (0 if settings.api_port is None else _API_DESCRIPTORS)
+    free = math.inf if soft == resource.RLIM_INFINITY else max(soft - others, 1)
     return int(min(settings.max_connections, free))
 
 

@@ -30,11 +30,14 @@ class SilenceLimit:
     limit
         Most calls that wait. One more ends the oldest with RESOURCE_EXHAUSTED, so that silent callers never keep
         others out.
+    text
+        Why the oldest is ended.
     """
 
-    def __init__(self, seconds: float, limit: int) -> None:
+    def __init__(self, seconds: float, limit: int, text: str = "too many calls wait for their message") -> None:
         self._seconds = seconds
         self._limit = limit
+        self._text = text
         # The order of a dictionary is that of insertion. Each access is one step for the interpreter, so no lock.
         self._due: dict[Any, float] = {}
 
@@ -42,7 +45,7 @@ class SilenceLimit:
         """A call, a `cygrpc.Call`, waits for a message."""
         if len(self._due) >= self._limit:
             oldest = next(iter(list(self._due)), None)
-            self._cancel(oldest, cygrpc.StatusCode.resource_exhausted, "too many calls wait for their message")
+            self._cancel(oldest, cygrpc.StatusCode.resource_exhausted, self._text)
         self._due[call] = time.monotonic() + self._seconds
 
     def end(self, call: Any) -> None:

@@ -8,13 +8,11 @@ and gRPC share their limits, and neither keeps the other waiting.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,11 +32,14 @@ from darksight_service.http_api.pages import page_routes
 from darksight_service.http_api.problems import Problem, ProblemError, problem_of
 from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.validation import is_local_host
 
 __all__ = ["Limits", "make_app"]
 
+# Of the body. A value takes at least 2 bytes of it, so no short call has a tensor for the bulk thread.
+_SHORT_BYTES = 1 << 12
 # Of the body: a batch of half a millisecond, as in `grpc_api.pools`.
-_SHORT_BYTES = 1 << 13
+_BULK_BYTES = 1 << 13
 _RETRY_SECONDS = 0.05
 _HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _READ = (b"authorization", b"content-length", b"content-encoding", b"host", b"origin", SIZE_HEADER.encode())
@@ -150,7 +151,7 @@ class _Endpoint:
         """Check the caller and whether there is room for a call, before the body is read."""
         limits = self._limits
         if limits.permit is None:
-            _check_origin(headers)
+            _check_page(headers)
         elif self._method.scope != OPEN:
             limits.permit(headers.get(b"authorization"), self._method.scope)
         if self._method.pool.is_full:
@@ -162,15 +163,19 @@ class _Endpoint:
 
     def _is_short(self, request: Request) -> bool:
         """Whether a call waits for nothing and takes less than a millisecond: few values, and no version to load."""
-        is_small = len(request.body) < _SHORT_BYTES and "version" not in request.parameters
-        return self._scores and is_small and not self._limits.waits_for_disk and b'"version"' not in request.body
+        body = request.body
+        if not self._scores or self._limits.waits_for_disk or len(body) >= _SHORT_BYTES:
+            return False
+        # JSON in UTF-16 or with escapes can have the field without these bytes.
+        is_plain = b"\\" not in body and b"\0" not in body[:4]
+        return is_plain and b'"version"' not in body and "version" not in request.parameters
 
     def _submit(self, run: Callable[[], Reply], body: bytes) -> asyncio.Future[Reply]:
         pool = self._method.pool
         if isinstance(pool, ThreadPoolExecutor):
             return asyncio.wrap_future(pool.submit(run))
         done: Future[Reply] = Future()
-        submit = self._limits.run_bulk if self._scores and len(body) >= _SHORT_BYTES else pool.submit
+        submit = self._limits.run_bulk if self._scores and len(body) >= _BULK_BYTES else pool.submit
         submit(lambda: done.set_result(run()))
         return asyncio.wrap_future(done)
 
@@ -190,19 +195,18 @@ class _Endpoint:
         return Reply(*problem.response(path))
 
 
-def _check_origin(headers: Headers) -> None:
+def _check_page(headers: Headers) -> None:
     """Without tokens, refuse calls of web pages of other hosts, whoever visits them."""
-    origin = headers.get(b"origin")
-    if origin is None:
-        return
-    try:
-        parts = urlsplit(origin)
-        name = parts.hostname or ""
-        is_own = parts.netloc == headers.get(b"host") and (name == "localhost" or bool(ipaddress.ip_address(name)))
-    except ValueError:
-        is_own = False
-    if not is_own:
-        raise ForbiddenError("calls of web pages need tokens, unless the page is of this server, by its IP address")
+    host = headers.get(b"host", "")
+    # A page whose own name was pointed to this machine reads without an `Origin` header.
+    if not is_local_host(host):
+        raise ForbiddenError(
+            "without tokens the host of a call must be an address, localhost or a name without a dot; "
+            "use one of these, or set tokens_file",
+            kind="host",
+        )
+    if b"origin" in headers and headers[b"origin"].partition("://")[2] != host:
+        raise ForbiddenError("calls of web pages need tokens, unless the page is of this server", kind="origin")
 
 
 async def _read(receive: Receive, headers: Headers, limit: int) -> bytes:
@@ -212,16 +216,17 @@ async def _read(receive: Receive, headers: Headers, limit: int) -> bytes:
         error = RequestError(f"content-encoding: {encoding[:20]!r} is not supported", field="content-encoding")
         raise ProblemError(problem_of(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE))
     parts: list[bytes] = []
-    size = int(length) if (length := headers.get(b"content-length", "0")).isdecimal() else 0
-    more = True
-    while more and size <= limit:
+    declared = int(length) if (length := headers.get(b"content-length", "0")).isdecimal() else 0
+    received, more = 0, True
+    while more and max(declared, received) <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise AbandonedError("the caller has closed the connection")
-        parts.append(message.get("body", b""))
+        part = message.get("body", b"")
+        parts.append(part)
+        received += len(part)
         more = message.get("more_body", False)
-        size = max(size, sum(map(len, parts))) if more else sum(map(len, parts))
-    if size > limit:
+    if max(declared, received) > limit:
         error = RequestError(f"body: has more than {limit:,} bytes, which is the limit", field="body")
         closing = ((b"connection", b"close"),)
         raise ProblemError(problem_of(error, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers=closing))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import uvicorn
 
+from darksight_service.handshakes import limit_handshakes
 from darksight_service.http_api.app import Limits, make_app
 from darksight_service.http_api.calls import Method
 from darksight_service.http_api.protocol import ApiProtocol
@@ -78,6 +79,7 @@ class ApiServer:
             ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
         )
         self._config.load()
+        self._tls = limit_handshakes(self._config)
         self._server = uvicorn.Server(self._config)
         self._socket = _listen(settings)
         # Not in the main thread, where uvicorn would install signal handlers.
@@ -102,13 +104,13 @@ class ApiServer:
         """Use a renewed certificate for new connections."""
         now = self._certificate_times()
         cert, key = self._settings.tls_cert, self._settings.tls_key
-        if now == self._read_at or self._config.ssl is None or cert is None:
+        if now == self._read_at or self._tls is None or cert is None:
             return
         self._read_at = now
         try:
             # First into a context that is not used: a certificate may be written before its key.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-            self._config.ssl.load_cert_chain(cert, key)
+            self._tls.load_cert_chain(cert, key)
             _log.info("certificate_reloaded")
         except (OSError, ssl.SSLError) as error:
             _log.error("certificate_reload_failed", extra={"error": str(error)})

@@ -166,7 +166,7 @@ METRICS = (
         "gauge",
         (*_VERSION, "bound"),
         "Accuracy of accepted rows from labels of the random audit: value, low, high; absent without enough labels.",
-        "The interval is right with probability 95 %, however often it is read.",
+        "95 % interval, time-uniform while rows are added; drawn rows without a label count as wrong, then as right.",
     ),
     Metric(
         "darksight_audit_labels",

@@ -28,6 +28,7 @@ from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.explorer.protocol import LimitedProtocol
 from darksight_service.explorer.sockets import BACKLOG
+from darksight_service.handshakes import limit_handshakes
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import keep_reporting, stop_event
@@ -89,6 +90,7 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
             ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
         )
         config.load()
+        tls = limit_handshakes(config)
         server = uvicorn.Server(config)
         # Not in the main thread, where uvicorn would install signal handlers.
         thread = threading.Thread(target=server.run, args=([bound],), name="uvicorn")
@@ -101,7 +103,7 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
             while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
                 if (now := _certificate_times(settings)) != read_at:
                     read_at = now
-                    _reload_certificate(config, settings)
+                    _reload_certificate(tls, settings)
         finally:
             server.should_exit = True
             thread.join()
@@ -133,15 +135,15 @@ def _certificate_times(settings: Settings) -> tuple[float, ...]:
     return tuple(path.stat().st_mtime if path is not None and path.exists() else 0.0 for path in paths)
 
 
-def _reload_certificate(config: uvicorn.Config, settings: Settings) -> None:
+def _reload_certificate(tls: ssl.SSLContext | None, settings: Settings) -> None:
     """Use a renewed certificate for new connections."""
-    if config.ssl is None or settings.tls_cert is None:
+    if tls is None or settings.tls_cert is None:
         return
     try:
         # First into a context that is not used: a certificate that is written before its key would otherwise replace
         # the old one, and no connection could be made until the key follows.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
-        config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
         _log.info("certificate_reloaded")
     except (OSError, ssl.SSLError) as error:
         _log.error("certificate_reload_failed", extra={"error": str(error)})

@@ -18,6 +18,7 @@ from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.bundle_files import read_version
 from darksight_service.control.state import Deployment
 from darksight_service.control.state_file import StateFile
+from darksight_service.errors import StoreUnavailableError
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.scoring.live_drift import LiveDrift, certified_accuracy, live_audit, live_drift
 from darksight_service.settings import Settings
@@ -93,13 +94,21 @@ class LiveFigures:
         active = {(name, model.active): model.versions[model.active] for name, model in models.items()}
         self._counts.drop_accuracy(active)
         used = {version for _, version in active}
-        self._bundles = {version: bundle for version, bundle in self._bundles.items() if version in used}
-        found = {}
+        self._bundles = {version: bundle for version, bundle in dict(self._bundles).items() if version in used}
+        found, failed = {}, set()
         for (name, version), deployed in active.items():
-            bundle = self._bundle(name, version)
-            self._publish_labels(name, version, bundle)
-            if bundle is not None:
-                found[name] = self._publish_figures(name, version, bundle, deployed)
+            try:
+                bundle = self._bundle(name, version)
+                self._publish_labels(name, version, bundle)
+                if bundle is not None:
+                    found[name] = self._publish_figures(name, version, bundle, deployed)
+            except StoreUnavailableError:
+                raise
+            except Exception:
+                # The figures of the other models do not depend on this one, and its old figures are no longer true.
+                _log.exception("figures_failed", extra={"model": name, "version": version})
+                failed.add((name, version))
+        self._counts.drop_accuracy(active.keys() - failed)
         self._accuracy_file.write(found)
 
     def _publish_labels(self, model: str, version: str, bundle: Bundle | None) -> None:

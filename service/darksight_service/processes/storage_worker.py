@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import os
 import sys
 import threading
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from darksight_core.errors import DarkSightError
 from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
-from darksight_service.control.clock import SteadyClock
+from darksight_service.control.clock import SteadyClock, known_time
 from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, StoreUnavailableError
@@ -105,7 +104,7 @@ class StorageWorker:
         self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
         self._anchor_due = 0.0
         self._time_file = settings.data_dir / "time"
-        self._clock = clock or SteadyClock(_known_time(self._time_file))
+        self._clock = clock or SteadyClock(known_time(settings.data_dir))
         self._broken_trail = ""
         self._recorded_rebuilds = -1
         # Number of rebuilds and last change of the state whose bundles are copied, and why bundles are not.
@@ -249,15 +248,6 @@ class StorageWorker:
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
-
-
-def _known_time(path: Path) -> float | None:
-    """The time that the storage worker believed last; None if there was none, or the file is damaged."""
-    try:
-        found = float(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def _replica(folder: Path) -> str:

@@ -23,6 +23,8 @@ from darksight_service.store.store import Store
 __all__ = ["LiveDrift", "certified_accuracy", "live_audit", "live_drift"]
 
 _LEAST_ROWS, _MOST_ROWS = 200, 2_000
+# All replicas have applied a change after this time, also with clocks that differ.
+_APPLIED_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,13 +84,13 @@ def live_drift(
 
 
 def live_audit(store: Store, bundle: Bundle, deployed: Deployment, model: str, version: str) -> AuditReport:
-    """What the labels of the audit say about the rows since the version was deployed or its evidence reset."""
-    start_ms = max(deployed.deployed_ms, deployed.evidence_ms)
+    """What the labels of the audit say about the rows since the gate last changed or the evidence was reset."""
+    gate_ms = deployed.gate_ms + _APPLIED_MS if deployed.gate_ms else 0
+    start_ms = max(deployed.deployed_ms, deployed.evidence_ms, gate_ms)
     policy = deployed.policy
     # The certificate is about the thresholds of the bundle.
     promised = certified_accuracy(bundle) if policy.alpha is None and policy.threshold is None else None
-    regions = [saved.region for saved in deployed.regions.values()]
-    return report_audit(store.audited_rows(model, version, regions, start_ms=start_ms), promised)
+    return report_audit(*store.audited_rows(model, version, start_ms=start_ms), promised)
 
 
 def certified_accuracy(bundle: Bundle) -> float | None:

@@ -220,10 +220,14 @@ class Store:
         """Drift evidence of a bundle, of each replica that has stored rows of it."""
         return read_states(self._engine, model, version, test)
 
-    def audited_rows(self, model: str, version: str, regions: Sequence[Region], *, start_ms: int) -> AuditedRows:
-        """Accepted rows of a bundle by day, and those with a label, of the last 30 days since a time."""
+    def audited_rows(
+        self, model: str, version: str, *, start_ms: int, max_labels: int = audited_rows.MAX_LABELS
+    ) -> tuple[AuditedRows, AuditedRows]:
+        """Labelled rows of a bundle of the last 30 days since a time, and the wrong ones; see `audited_rows`."""
         bundles = self._names.known(model, version)
-        return audited_rows.audited_rows(self._engine, bundles, regions, start_ms=start_ms, now_ms=self._clock())
+        return audited_rows.audited_rows(
+            self._engine, bundles, start_ms=start_ms, now_ms=self._clock(), max_labels=max_labels
+        )
 
     def forget_drift(self, model: str, version: str) -> None:
         """Read the drift evidence of a bundle from the database again."""

@@ -88,9 +88,9 @@ class Bodies:
                 case 0:
                     del place[key]
                 case 1 if isinstance(place, dict):
-                    place[rng.choice(["x", "", "rows", "model", "parameters"])] = rng.choice(_VALUES)
+                    place[rng.choice(["x", "", "rows", "model", "parameters"])] = copy.deepcopy(rng.choice(_VALUES))
                 case _:
-                    place[key] = rng.choice(_VALUES)
+                    place[key] = copy.deepcopy(rng.choice(_VALUES))
             return
 
     def _flip(self, text: bytes) -> bytes:

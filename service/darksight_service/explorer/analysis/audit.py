@@ -13,7 +13,6 @@ interval counts them as wrong and the upper end as right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from darksight_core.drift.accuracy import Accuracy, accuracy_sequence, prediction_powered
 from darksight_core.drift.audit import audit_gains
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.map.regions import Region, inside_any
+from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
 from darksight_service.store.points import PointTable
 
@@ -98,10 +97,10 @@ def draw_audit(table: PointTable, rate: float) -> Audit:
     return Audit(rate, order, int(far[-1]) + 1 if len(far) else 0)
 
 
-def draw_for_certificate(table: PointTable, rate: float, regions: Sequence[Region]) -> tuple[Ints, Floats]:
+def draw_for_certificate(table: PointTable, rate: float) -> tuple[Ints, Floats]:
     """Accepted rows of a table that the audit of their certificate draws, in its order, and their odds."""
-    rows = np.flatnonzero(table.accepted & (table.predicted >= 0))
-    gains = audit_gains(table.p_value[rows], inside_any(regions, table.points[rows]))
+    rows = np.flatnonzero(table.accepted & (table.predicted >= 0) & (table.reason != Reason.UNSCORED))
+    gains = audit_gains(table.p_value[rows])
     keys = audit_numbers(table.ids[rows]) / gains
     order = np.argsort(keys, kind="stable")[: int((keys < rate).sum())]
     return rows[order], np.minimum(rate * gains[order], 1.0)

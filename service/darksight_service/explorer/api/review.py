@@ -82,8 +82,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         audit = draw_audit(table, given.rate)
         score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
         deployed = sources.registry.state.models[active.model].versions[active.version]
-        regions = [saved.region for saved in deployed.regions.values()]
-        certificate, odds = draw_for_certificate(table, given.rate, regions)
+        certificate, odds = draw_for_certificate(table, given.rate)
         odds_of = dict(zip(certificate.tolist(), odds.tolist(), strict=True))
         found = review_queue(table, audit, certificate, score or _NO_SCORE, given.stream, limit=given.limit)
         ids = table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()

@@ -75,7 +75,7 @@ function showAll() {
   at("streams").replaceChildren(...Object.entries(STREAMS).map(([name, [title, hint]]) =>
     element("button", { id: `stream-${name}`, title: hint, "aria-pressed": String(name === state.stream), onclick: () => choose({ stream: name }) }, `${title} (${count(found.counts[name])})`)));
   at("used").textContent = found.points
-    ? `${STREAMS[state.stream][1]}; from the newest ${count(found.points)} points, since ${when(found.oldest_ms)}${found.points === found.max_points ? " (the maximum)" : ""}.`
+    ? `${STREAMS[state.stream][1]}; from the newest ${count(found.points)} points, since ${when(found.oldest_ms)}${found.points === found.max_points ? " (the maximum; older drawn points are not offered, so review before as many new ones arrive)" : ""}.`
     : "";
   at("class-list").replaceChildren(...found.class_names.map((name) => element("option", { value: name })));
   showItem();

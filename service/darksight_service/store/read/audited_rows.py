@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select
 
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.map.regions import Region, inside_any
+from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import DAY_MS, MINUTE_MS
+from darksight_service.store.points import PointTable
 from darksight_service.store.read.point_table import read_table, sql_columns
 from darksight_service.store.read.search import labelled_points, labelled_within
 from darksight_service.store.rollups import within
-from darksight_service.store.tables import outcome_point, rollup
+from darksight_service.store.tables import bundle, outcome, outcome_point, rollup
 
-__all__ = ["audited_rows"]
+__all__ = ["MAX_LABELS", "audited_rows"]
+
+MAX_LABELS = 100_000
+"""Newest right labels, and newest wrong ones, that are read."""
 
 _DAYS = 30
-_MOST_LABELS = 100_000
-_COLUMNS = ("id", "bundle_id", "predicted", "p_value", "x", "y", "label")
+_COLUMNS = ("id", "bundle_id", "predicted", "p_value", "label")
 
 
 def audited_rows(
-    engine: Engine, bundles: dict[int, str], regions: Sequence[Region], *, start_ms: int, now_ms: int
-) -> AuditedRows:
-    """The rows of the last 30 days.
+    engine: Engine, bundles: dict[int, str], *, start_ms: int, now_ms: int, max_labels: int = MAX_LABELS
+) -> tuple[AuditedRows, AuditedRows]:
+    """The rows of the last 30 days that have a label, and the wrong ones alone.
+
+    Where there are more labels than are read, the first begin at the minute from which all labels were read, and the
+    second on the day of the oldest wrong label that was read: a wrong row that is not read counts as right.
 
     Parameters
     ----------
@@ -35,37 +39,84 @@ def audited_rows(
         Of the database.
     bundles
         Versions by their numbers in the database.
-    regions
-        Parts of the map whose rows are drawn more often.
     start_ms, now_ms
         When the evidence started, and the present time, in Unix milliseconds.
+    max_labels
+        Right labels and wrong ones that are read.
     """
     first = max(start_ms // DAY_MS, now_ms // DAY_MS - _DAYS + 1)
     since_ms, until_ms = max(start_ms, first * DAY_MS), now_ms + 1
-    day = (rollup.c.minute - rollup.c.minute % (DAY_MS // MINUTE_MS)).label("day")
-    counted = (
-        select(day, func.sum(rollup.c.points))
-        .where(within(rollup, bundles, False, since_ms, until_ms), rollup.c.is_accepted, rollup.c.predicted >= 0)
-        .group_by(day)
-    )
+    with reading(engine) as connection:
+        right, wrong = (
+            _labelled(connection, engine, bundles, since_ms, until_ms, is_wrong, max_labels)
+            for is_wrong in (False, True)
+        )
+        # The minute of the oldest label may have more of them.
+        read_ms = [
+            -(-int(table.received_ms.min() + 1) // MINUTE_MS) * MINUTE_MS if len(table) >= max_labels else since_ms
+            for table in (right, wrong)
+        ]
+        measured = _accepted(connection, bundles, max(read_ms), until_ms)
+        accepted = _accepted(connection, bundles, since_ms, until_ms)
+    table = PointTable.join([right, wrong])
+    table = table.take(table.received_ms >= max(read_ms))
+    oldest = int(wrong.received_ms.min()) // DAY_MS if len(wrong) >= max_labels else first
+    last, start = max(now_ms // DAY_MS, first), start_ms // DAY_MS
+    return _rows(table, measured, first, last, start), _rows(wrong, accepted, oldest, last, start)
+
+
+def _labelled(
+    connection: Connection,
+    engine: Engine,
+    bundles: dict[int, str],
+    since_ms: int,
+    until_ms: int,
+    is_wrong: bool,
+    limit: int,
+) -> PointTable:
     source, points = labelled_points(engine)
-    labelled = (
+    # Labels of other models are not looked up among the points.
+    models = select(bundle.c.model_id).where(bundle.c.id.in_(list(bundles)))
+    query = (
         select(*sql_columns(engine, _COLUMNS, points))
         .select_from(source)
-        .where(labelled_within(points, bundles, since_ms, until_ms), points.c.is_accepted, points.c.predicted >= 0)
+        .where(
+            outcome.c.model_id.in_(models),
+            labelled_within(points, bundles, since_ms, until_ms),
+            points.c.is_accepted,
+            points.c.predicted >= 0,
+            points.c.reason != int(Reason.UNSCORED),
+            outcome.c.label != points.c.predicted if is_wrong else outcome.c.label == points.c.predicted,
+        )
         .order_by(outcome_point.c.point_id.desc())
-        .limit(_MOST_LABELS)
+        .limit(limit)
     )
-    accepted = np.zeros(max(now_ms // DAY_MS - first + 1, 1), dtype=np.int64)
-    with reading(engine) as connection:
-        for minute, rows in connection.execute(counted):
-            accepted[int(minute) * MINUTE_MS // DAY_MS - first] = int(rows)
-        table = read_table(connection.execute(labelled).all(), _COLUMNS, "", bundles)
+    return read_table(connection.execute(query).all(), _COLUMNS, "", bundles)
+
+
+def _accepted(connection: Connection, bundles: dict[int, str], since_ms: int, until_ms: int) -> dict[int, int]:
+    """Accepted rows that were scored, by day."""
+    day = (rollup.c.minute - rollup.c.minute % (DAY_MS // MINUTE_MS)).label("day")
+    query = (
+        select(day, func.sum(rollup.c.points))
+        .where(
+            within(rollup, bundles, False, since_ms, until_ms),
+            rollup.c.is_accepted,
+            rollup.c.predicted >= 0,
+            rollup.c.reason != int(Reason.UNSCORED),
+        )
+        .group_by(day)
+    )
+    return {int(minute) * MINUTE_MS // DAY_MS: int(rows) for minute, rows in connection.execute(query)}
+
+
+def _rows(table: PointTable, accepted: dict[int, int], first: int, last: int, start: int) -> AuditedRows:
+    """Rows from the day `first` on, whose evidence started on the day `start`."""
     return AuditedRows(
-        first_day=first - start_ms // DAY_MS,
-        accepted=accepted,
+        first_day=first - start,
+        accepted=np.array([accepted.get(day, 0) for day in range(first, last + 1)], dtype=np.int64),
         day=table.received_ms // DAY_MS - first,
         numbers=audit_numbers(table.ids),
-        gains=audit_gains(table.p_value, inside_any(regions, table.points)),
+        gains=audit_gains(table.p_value),
         is_wrong=table.errors,
     )

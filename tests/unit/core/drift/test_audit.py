@@ -13,6 +13,7 @@ from darksight_core.drift.audit import (
     audited_accuracy,
     certificate_evidence,
     labels_to_settle,
+    report_audit,
 )
 from darksight_core.errors import ConfigError
 
@@ -37,7 +38,7 @@ def audited(
     p_values = rng.random(len(day))
     rate = np.array(errors)[day]
     odds = np.where(p_values <= 0.25, concentration * rate / 0.25, (1.0 - concentration) * rate / 0.75)
-    gains = audit_gains(p_values, np.zeros(len(day), dtype=bool))
+    gains = audit_gains(p_values)
     is_wrong, numbers = rng.random(len(day)) < odds, rng.random(len(day))
     known = is_wrong if labels_errors_alone else numbers / gains < depth
     accepted = np.full(len(errors), rows)
@@ -138,6 +139,34 @@ def test_labels_of_complaints_alone_give_no_accuracy():
     rows = audited(np.random.default_rng(8), [0.05], labels_errors_alone=True)
 
     assert audited_accuracy(rows) is None
+
+
+def test_labels_that_callers_selected_do_not_hide_the_errors():
+    """Of 40 accepted rows the 24 right ones are labelled; of 1,000 with 100 errors, all but 60 of the errors."""
+    few = _labelled(40, np.arange(40) < 16, np.arange(40) >= 16)
+    many = _labelled(1_000, np.arange(1_000) < 100, np.arange(1_000) >= 60)
+
+    assert audited_accuracy(few) is None
+    found = audited_accuracy(many)
+    assert found is not None
+    assert found.interval is not None
+    assert found.interval[0] < 0.9 < found.interval[1]
+
+
+def _labelled(rows: int, is_wrong: np.ndarray, known: np.ndarray) -> AuditedRows:
+    numbers = np.random.default_rng(11).random(rows)[known]
+    return AuditedRows(
+        0, np.array([rows]), np.zeros(len(numbers), int), numbers, np.ones(len(numbers)), is_wrong[known]
+    )
+
+
+def test_more_labels_are_asked_for_while_drawn_rows_lack_them():
+    """1,500 right labels settle a promise of 0.97, but not if 100 of the accepted rows have none."""
+    rows = _labelled(1_600, np.zeros(1_600, dtype=bool), np.arange(1_600) >= 100)
+
+    report = report_audit(rows, rows, 0.97)
+
+    assert (report.verdict, report.labels_needed) == ("open", 100)
 
 
 def test_the_labels_that_settle_a_promise_are_fewer_the_farther_it_is():

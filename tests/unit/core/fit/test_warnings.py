@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
+from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.warnings import RowFacts, fit_warnings
@@ -82,3 +83,17 @@ def test_a_bundle_keeps_the_warnings_of_its_fit(tmp_path: Path) -> None:
     ]
     assert read_bundle(out).warnings == report.warnings
     assert report.as_dict()["warnings"] == list(report.warnings)
+
+
+def test_more_calibration_rows_than_a_bundle_can_hold_are_refused_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at its end, where the whole fit would be lost."""
+    monkeypatch.setattr("darksight_core.fit.pipeline.MAX_CALIBRATION", 100)
+    steps: list[object] = []
+    monkeypatch.setattr("darksight_core.fit.pipeline._Fit.map", steps.append)
+
+    with pytest.raises(ConfigError, match="120 calibration rows are more than the 100"):
+        fit_bundle(from_arrays(np.eye(4)[np.arange(400) % 4]), tmp_path / "m.safetensors")
+
+    assert not steps

@@ -99,6 +99,29 @@ def test_a_version_keeps_the_time_at_which_its_evidence_was_reset():
     assert (versions[A].evidence_ms, versions[B].evidence_ms) == (7, 0)
 
 
+def policy(ms: int, **override: object) -> Change:
+    """An override of version A."""
+    return Change("policy", "m", {"version": A, **PolicyOverride(**override).as_dict()}, changed_ms=ms)  # type: ignore[arg-type]  # by name
+
+
+@pytest.mark.parametrize(
+    ("changes", "ms"),
+    [
+        ([policy(5, threshold=-math.inf), policy(9)], 9),
+        ([policy(5, alpha=0.2), policy(9, alpha=0.2, fail_open=True)], 5),
+        ([region("save", ms=5), region("enforce", ms=7)], 7),
+        ([region("save", ms=5), region("enforce", ms=7), region("remove", ms=9)], 9),
+        ([region("save", ms=5), region("remove", ms=9)], 0),
+    ],
+    ids=["override_removed", "fail_open_alone", "enforced", "removed", "shadow_region"],
+)
+def test_a_version_keeps_the_time_at_which_its_gate_last_changed(changes, ms):
+    """Rows accepted before it are not those that the certificate is about."""
+    state = fold(deploy(A), *changes)
+
+    assert State.from_dict(state.as_dict()).models["m"].versions[A].gate_ms == ms
+
+
 def test_a_region_is_saved_as_a_shadow_then_enforced_and_belongs_to_its_version():
     """It keeps who saved it and when; another version has another map."""
     made = [deploy(A), deploy(B, activate=True), region("save", ms=7)]

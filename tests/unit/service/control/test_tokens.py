@@ -83,6 +83,45 @@ def test_a_deleted_line_is_a_revoked_token(tmp_path: Path):
         tokens.permit(f"Bearer {old}", "score")
 
 
+def test_a_file_that_could_not_be_read_is_read_again_though_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An error of the disk, or of permissions, refuses callers as long as it lasts."""
+    clock, path = Clock(), tmp_path / "tokens"
+    secret, token = make_token("gateway", ["score"])
+    write(path, token.line())
+    tokens = TokenFile(path, clock)
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError("input/output error")
+
+    clock.now += 2.0
+    with monkeypatch.context() as broken:
+        write(path, token.line(), "\n")
+        broken.setattr(Path, "read_text", fail)
+        with pytest.raises(UnauthenticatedError):
+            tokens.permit(f"Bearer {secret}", "score")
+    clock.now += 2.0
+
+    assert tokens.permit(f"Bearer {secret}", "score") == "gateway"
+    assert not tokens.errors
+
+
+def test_a_change_that_keeps_time_and_size_is_noticed(tmp_path: Path):
+    """As of a file that is copied with its time."""
+    clock, path = Clock(), tmp_path / "tokens"
+    (old, first), (_, second) = make_token("one", ["score"]), make_token("two", ["score"])
+    path.write_text(first.line())
+    tokens, status = TokenFile(path, clock), path.stat()
+
+    clock.now += 2.0
+    path.write_text(second.line())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    with pytest.raises(UnauthenticatedError):
+        tokens.permit(f"Bearer {old}", "score")
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -13,18 +13,20 @@ from darksight_service.http_api.app import Limits, make_app
 from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.metrics.processes import ProcessCounts
 
-LIMIT = 1000
+LIMIT = 10_000
 
 
 class Pool:
-    """A pool that runs what it gets at once."""
+    """A pool that runs what it gets at once, and counts it."""
 
     def __init__(self) -> None:
         self.is_full = False
         self.limit = 4
+        self.runs = 0
 
     def submit(self, run: Any) -> None:
         """Run it."""
+        self.runs += 1
         run()
 
 
@@ -34,6 +36,7 @@ def call(pool: Pool, folder: Path, **options: Any) -> httpx.Response:
     def handle(request: bytes, context: Any) -> bytes:
         raise RuntimeError("a secret")
 
+    handle.scores = True  # type: ignore[attr-defined]
     method = SimpleNamespace(
         scope="read", pool=pool, handler=SimpleNamespace(request_deserializer=None, unary_unary=handle)
     )
@@ -68,6 +71,56 @@ def test_a_name_that_points_here_is_not_enough(tmp_path: Path) -> None:
     headers = {"origin": "http://evil.example:8083", "host": "evil.example:8083"}
 
     assert call(Pool(), tmp_path, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8083", 500), ("[::1]:8083", 500), ("darksight:8083", 500), ("evil.example:8083", 403), ("", 403)],
+)
+def test_without_tokens_a_call_needs_a_local_host(tmp_path: Path, host: str, status: int) -> None:
+    """A page whose host name was pointed at this address may not read either, which browsers do without an origin."""
+    assert call(Pool(), tmp_path, headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("body", "runs"),
+    [
+        (b'{"is_logits": true}', 0),
+        (b'{"version": "abababababab"}', 1),
+        (b'{"\\u0076ersion": "abababababab"}', 1),
+        ('{"version": "abababababab"}'.encode("utf-16"), 1),
+        ('{"version": "abababababab"}'.encode("utf-32-be"), 1),
+        (b'{"rows": [[' + b"0," * 2040 + b"1]]}", 0),
+        (b'{"rows": [[' + b"0," * 2047 + b"1]]}", 1),
+    ],
+    ids=["short", "version", "escaped", "utf-16", "utf-32", "values", "bulk"],
+)
+def test_what_may_wait_does_not_run_in_the_event_loop(tmp_path: Path, body: bytes, runs: int) -> None:
+    """A call that may load a version, however it names it, or whose 2,048 values are for the bulk thread."""
+    pool = Pool()
+
+    call(pool, tmp_path, method="POST", url="/v1/models/digits/score", content=body)
+
+    assert pool.runs == runs
+
+
+def test_a_body_in_many_parts_takes_linear_time(tmp_path: Path) -> None:
+    """Each part is measured once."""
+    measured = 0
+
+    class Part(bytes):
+        def __len__(self) -> int:
+            nonlocal measured
+            measured += 1
+            return super().__len__()
+
+    async def parts() -> Any:
+        for _ in range(200):
+            yield Part(b" ")
+
+    call(Pool(), tmp_path, method="POST", url="/v1/models/digits/score", content=parts())
+
+    assert measured < 1000
 
 
 def test_a_full_pool_refuses_with_a_time_to_retry(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Figures of several models, one of which fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from darksight_service.control.state import Deployment, ModelState, State
+from darksight_service.processes.live_figures import LiveFigures
+
+
+def test_a_model_that_fails_loses_its_figures_and_the_others_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old numbers of the model that failed are dropped, and those after it are published."""
+    state = State({name: ModelState(name, versions={name: Deployment("a")}) for name in ("bad", "good")})
+    kept: list[Any] = []
+    counts = SimpleNamespace(drop_accuracy=kept.append)
+    figures = LiveFigures(
+        SimpleNamespace(data_dir=tmp_path),  # type: ignore[arg-type]  # a stub
+        SimpleNamespace(read=lambda: state),  # type: ignore[arg-type]  # a stub
+        SimpleNamespace(),  # type: ignore[arg-type]  # a stub
+        counts,  # type: ignore[arg-type]  # a stub
+    )
+
+    def publish(model: str, *_: object) -> dict[str, Any]:
+        if model == "bad":
+            raise ValueError("a bundle that does not fit its rows")
+        return {"version": model}
+
+    monkeypatch.setattr(figures, "_bundle", lambda *_: object())
+    monkeypatch.setattr(figures, "_publish_labels", lambda *_: None)
+    monkeypatch.setattr(figures, "_publish_figures", publish)
+
+    figures.publish_accuracy()
+
+    assert set(kept[-1]) == {("good", "good")}
+    assert "good" in json.dumps(json.loads((tmp_path / "accuracy.json").read_text()))
