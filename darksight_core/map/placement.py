@@ -97,7 +97,7 @@ class Embedder:
     anchors: Floats
     bound: float
     n_inputs: int
-    refine_steps: int = 3
+    refine_steps: int = 5
     temperature: float = 1.0
     columns: tuple[int, ...] | None = None
     network_above: float = 0.0

@@ -32,7 +32,7 @@ def test_rows_of_an_earlier_gate_are_not_charged_to_the_certificate(times, start
         return NOTHING, NOTHING
 
     deployed_ms, evidence_ms, gate_ms = times
-    deployed = Deployment("a", deployed_ms, PolicyOverride(), {}, evidence_ms, gate_ms)
+    deployed = Deployment("a", deployed_ms, PolicyOverride(), {}, evidence_ms, gate_ms=gate_ms)
     report = live_audit(SimpleNamespace(audited_rows=audited_rows), BUNDLE, deployed, "m", "v")  # type: ignore[arg-type]  # a stub
 
     assert (asked, report.promised) == ([start_ms], 0.9)

@@ -99,7 +99,7 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
     reason = np.where(np.arange(600) % 10 == 0, 2, 1)
     table = make_table(600, labelled=0.3, reason=reason)
     drawn = draw_audit(table, 0.2)
-    certificate = draw_for_certificate(table, 0.2, [])[0]
+    certificate = draw_for_certificate(table, 0.2)[0]
 
     found = review_queue(table, drawn, certificate, LearnedScore(0, 0, 40), stream, limit=10_000)
 
