@@ -265,36 +265,6 @@ def test_values_change_what_they_name() -> None:
     assert f"darksight@sha256:{'0' * 64}" in json.dumps(pinned)
 
 
-def test_pods_find_registry_and_nodes_and_the_operator_finds_its_objects() -> None:
-    """Pull secrets, node selector and tolerations are those of every pod, labels those for the operator."""
-    toleration = {"key": "dedicated", "operator": "Exists"}
-    placed = {"nodeSelector": {"pool": "scoring"}, "tolerations": [toleration], "image": {"pullSecrets": ["a", "b"]}}
-    rendered = render_chart({**placed, "monitoring": {"labels": {"release": "prometheus"}}, "fit": {"enabled": True}})
-
-    pods = [each["spec"]["template"]["spec"] for each in rendered if each["kind"] in ("StatefulSet", "Job")]
-    assert len(pods) == 2
-    for pod in pods:
-        assert pod["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
-        assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "scoring"}, [toleration])
-    labelled = [each["metadata"]["labels"]["release"] for each in rendered if each["kind"] in CUSTOM]
-    assert labelled == ["prometheus"] * len(CUSTOM)
-
-
-def test_settings_that_change_ports_change_the_manifests() -> None:
-    """With http_tls probes and monitor use HTTPS; the HTTP API gets a port of pod and service, open to clients."""
-    rendered = render_chart({"settings": {"http_tls": True, "api_port": 8083}})
-    by_name = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in rendered}
-
-    (container,) = by_name["StatefulSet", "darksight"]["template"]["spec"]["containers"]
-    assert {container[probe]["httpGet"]["scheme"] for probe in ("readinessProbe", "livenessProbe")} == {"HTTPS"}
-    (endpoint,) = by_name["ServiceMonitor", "darksight"]["endpoints"]
-    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"serverName": "darksight.darksight.svc"})
-    assert {"name": "api", "containerPort": 8083} in container["ports"]
-    assert {"name": "api", "port": 8083, "targetPort": "api"} in by_name["Service", "darksight-http"]["ports"]
-    clients = by_name["NetworkPolicy", "darksight"]["ingress"][0]
-    assert [each["port"] for each in clients["ports"]] == [8081, 8083]
-
-
 def test_settings_of_the_chart_are_settings() -> None:
     """What values.yaml sets and what its schema reserves for the chart are settings of the service."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]["settings"]

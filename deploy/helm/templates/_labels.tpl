@@ -14,11 +14,3 @@
 {{- define "darksight.bundles" -}}
 {{ .Values.bundles.existingClaim | default (printf "%s-bundles" .Release.Name) }}
 {{- end -}}
-{{- define "darksight.scheme" -}}
-{{ if eq (toString (.Values.settings | default dict).http_tls) "true" }}HTTPS{{ else }}HTTP{{ end }}
-{{- end -}}
-{{- define "darksight.placement" -}}
-imagePullSecrets: [{{ range $i, $name := .Values.image.pullSecrets }}{{ if $i }}, {{ end }}{name: {{ $name }}}{{ end }}]
-      nodeSelector: {{ .Values.nodeSelector | toJson }}
-      tolerations: {{ .Values.tolerations | toJson }}
-{{- end -}}
