@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from darksight_service.explorer.protocol import LimitedProtocol
-from darksight_service.handshakes import MAX_HANDSHAKES, limit_handshakes
+from darksight_service.web.connections import LimitedProtocol
+from darksight_service.web.handshakes import limit_handshakes
+from darksight_service.web.limits import EXPLORER, MAX_HANDSHAKES
 
 from tests.support.certificates import Certificates
 from tests.support.servers import wait_until
@@ -38,8 +40,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def address(certificates: Certificates) -> Iterator[tuple[str, int]]:
     """A server with TLS."""
     cert, key = certificates.make("localhost")
+    protocol: Any = partial(LimitedProtocol, EXPLORER)
     config = uvicorn.Config(
-        app, http=LimitedProtocol, ws="none", lifespan="off", log_config=None, ssl_certfile=cert, ssl_keyfile=key
+        app, http=protocol, ws="none", lifespan="off", log_config=None, ssl_certfile=cert, ssl_keyfile=key
     )
     config.load()
     limit_handshakes(config)

@@ -6,11 +6,9 @@ import socket
 
 from darksight_service.errors import SettingsError
 from darksight_service.settings import Settings
+from darksight_service.web.limits import BACKLOG
 
-__all__ = ["BACKLOG", "listen", "socket_url"]
-
-BACKLOG = 128
-"""Connections that wait to be accepted."""
+__all__ = ["listen", "socket_url"]
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -31,9 +31,9 @@ from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.silence import start_ending
 from darksight_service.grpc_api.status import abort, abort_code
-from darksight_service.handshakes import MAX_HANDSHAKES
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
+from darksight_service.web.limits import API, MAX_HANDSHAKES
 
 __all__ = ["RpcServer"]
 
@@ -49,7 +49,7 @@ _NEVER_MS = 2**31 - 1
 # Descriptors of a worker that are not for connections.
 _OTHER_DESCRIPTORS = 128
 # Connections and handshakes of the HTTP API in the same process.
-_API_DESCRIPTORS = 512 + MAX_HANDSHAKES
+_API_DESCRIPTORS = API.connections + MAX_HANDSHAKES
 
 _log = logging.getLogger("darksight.rpc")
 

@@ -7,10 +7,8 @@ socket, so that the port is known and reserved before anything else happens.
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import socket
-import ssl
 import sys
 import tempfile
 import threading
@@ -18,17 +16,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-import uvicorn
-
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.explorer.app import make_app
 from darksight_service.explorer.endpoint import Sources
-from darksight_service.explorer.protocol import LimitedProtocol
-from darksight_service.explorer.sockets import BACKLOG
-from darksight_service.handshakes import limit_handshakes
 from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import keep_reporting, stop_event
@@ -36,13 +29,13 @@ from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
+from darksight_service.web.limits import EXPLORER
+from darksight_service.web.server import WebServer
 
 __all__ = ["main", "serve"]
 
 _NICE = 10
 _WATCH_SECONDS = 1.0
-
-_log = logging.getLogger("darksight.explorer")
 
 
 def main() -> int:
@@ -69,44 +62,20 @@ def serve(settings: Settings, bound: socket.socket, stop: threading.Event, when_
     when_ready
         Called when requests are answered.
     """
-    # Before the certificate is read, so that a change meanwhile is noticed.
-    read_at = _certificate_times(settings)
     raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="darksight-explorer-") as folder:
-        config = uvicorn.Config(
-            make_app(_sources(settings, Path(folder))),
-            http=LimitedProtocol,
-            ws="none",
-            # asyncio tries, and logs, as many times in a row when there are no descriptors left.
-            backlog=BACKLOG,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=2,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-            ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
-            ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
-        )
-        config.load()
-        tls = limit_handshakes(config)
-        server = uvicorn.Server(config)
-        # Not in the main thread, where uvicorn would install signal handlers.
-        thread = threading.Thread(target=server.run, args=([bound],), name="uvicorn")
-        thread.start()
+        app = make_app(_sources(settings, Path(folder)))
+        server = WebServer(app, settings, bound, EXPLORER, timeout_graceful_shutdown=2)
+        server.start()
         # Compressed now and not at the first request: it takes a third of a second.
         threading.Thread(target=packed_plotly, name="plotly", daemon=True).start()
         try:
-            # This fails if the supervisor has exited meanwhile; the thread must not keep the process alive then.
+            # This fails if the supervisor has exited meanwhile.
             when_ready()
-            while not stop.wait(_WATCH_SECONDS) and thread.is_alive():
-                if (now := _certificate_times(settings)) != read_at:
-                    read_at = now
-                    _reload_certificate(tls, settings)
+            while not stop.wait(_WATCH_SECONDS) and server.is_running:
+                server.reload_certificate()
         finally:
-            server.should_exit = True
-            thread.join()
+            server.stop()
         return 0 if stop.is_set() else 1
 
 
@@ -128,25 +97,6 @@ def _sources(settings: Settings, folder: Path) -> Sources:
         return opened
 
     return Sources(settings, registry, Control(registry, state_file, store), store)
-
-
-def _certificate_times(settings: Settings) -> tuple[float, ...]:
-    paths = (settings.tls_cert, settings.tls_key)
-    return tuple(path.stat().st_mtime if path is not None and path.exists() else 0.0 for path in paths)
-
-
-def _reload_certificate(tls: ssl.SSLContext | None, settings: Settings) -> None:
-    """Use a renewed certificate for new connections."""
-    if tls is None or settings.tls_cert is None:
-        return
-    try:
-        # First into a context that is not used: a certificate that is written before its key would otherwise replace
-        # the old one, and no connection could be made until the key follows.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
-        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
-        _log.info("certificate_reloaded")
-    except (OSError, ssl.SSLError) as error:
-        _log.error("certificate_reload_failed", extra={"error": str(error)})
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from darksight_service.http_api.server import ApiServer
     from darksight_service.store.store import Store
+    from darksight_service.web.server import WebServer
 
 __all__ = ["main"]
 
@@ -135,14 +135,14 @@ def main() -> int:
 
 def _make_api(
     settings: Settings, server: RpcServer, callers: Callers, counts: Counts, bulk: BulkPool
-) -> ApiServer | None:
+) -> WebServer | None:
     """The HTTP API, if there is to be one; it is imported then only, as it takes 4 MB."""
     if settings.api_port is None:
         return None
-    from darksight_service.http_api.server import ApiServer
+    from darksight_service.http_api.server import make_server
 
     permit = None if callers.tokens is None else callers.permit
-    return ApiServer(settings, server.methods, permit, counts.process, bulk.queue.put)
+    return make_server(settings, server.methods, permit, counts.process, bulk.queue.put)
 
 
 class _DropLog:

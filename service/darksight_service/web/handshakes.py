@@ -13,10 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["MAX_HANDSHAKES", "limit_handshakes"]
+from darksight_service.web.limits import MAX_HANDSHAKES
 
-MAX_HANDSHAKES = 64
-"""Handshakes at a time. One more ends the oldest."""
+__all__ = ["limit_handshakes"]
 
 _HANDSHAKE_SECONDS = 5.0
 
