@@ -29,7 +29,7 @@ def _share(counter: str, label: str, selector: str = _M) -> str:
     )
 
 
-_TODO = """
+_ADVICE = """
 | verdict | what to do |
 | --- | --- |
 | class_mix | Expected? Calibrate on recent rows. Otherwise ask who sends the class that grew. |
@@ -147,7 +147,7 @@ PANELS = (
         unit="percentunit",
     ),
     Row("What to do?"),
-    text("By verdict", _TODO),
+    text("By verdict", _ADVICE),
     number(
         "Labels of the audit",
         {

@@ -15,11 +15,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from darksight_core.bundle import encode_bundle
 from darksight_core.gate.gate import Gate
@@ -30,6 +31,8 @@ from tests.bench.serve import Bench, Served, connect, demand_ok, generators, tel
 from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, infer_seeds, score_seeds
 from tests.support.fuzz.files import hostile_bundles, hostile_predictions, use_bundle, use_predictions
+
+T = TypeVar("T")
 
 _MODEL, _CLASSES = "k10", 10
 _SCORES, _INFERS, _ADMINS, _MANIFESTS, _FILES = 100_000, 20_000, 20_000, 10_000, 2_000
@@ -125,38 +128,35 @@ def _memory(name: str, rest: int, peak: int) -> tuple[object, ...]:
     return _row(f"memory of {name}, times its rest", round(peak / rest, 2), _MOST_MEMORY, note)
 
 
-def manifests(data: bytes, count: int) -> tuple[int, float, list[str], int, int]:
-    """Bundles that loaded, the longest load, defects, and memory at rest and at most; runs in a process of its own."""
-    use_bundle(data)
-    peaks, loaded, longest, defects = _Peaks({"": os.getpid()}), 0, 0.0, []
-    for hostile in hostile_bundles(data, count, seed=19):
+def _use_all(items: Iterable[T], use: Callable[[T], bool]) -> tuple[int, float, list[str], int, int]:
+    """How many could be used, the longest time of one, defects, and memory of this process at rest and at most."""
+    peaks, used, longest, defects = _Peaks({"": os.getpid()}), 0, 0.0, []
+    for item in items:
         started = time.perf_counter()
         try:
-            loaded += use_bundle(hostile)
+            used += use(item)
         except Exception as error:
-            defects.append(f"{type(error).__name__}: {error}"[:200])
+            what = item.suffix if isinstance(item, Path) else ""
+            defects.append(f"{what} {type(error).__name__}: {error}".strip()[:200])
         longest = max(longest, time.perf_counter() - started)
         peaks.look()
-    return loaded, longest, defects, peaks.rest[""], peaks.peak[""]
+    return used, longest, defects, peaks.rest[""], peaks.peak[""]
+
+
+def manifests(data: bytes, count: int) -> tuple[int, float, list[str], int, int]:
+    """Bundles with hostile manifests; runs in a process of its own."""
+    use_bundle(data)
+    return _use_all(hostile_bundles(data, count, seed=19), use_bundle)
 
 
 def files(count: int) -> tuple[int, float, list[str], int, int]:
-    """The same for predictions files."""
+    """Hostile predictions files; runs in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Every format is read once, so that its libraries are loaded.
         for path in hostile_predictions(folder, 40, seed=18):
             use_predictions(path)
-        peaks, read, longest, defects = _Peaks({"": os.getpid()}), 0, 0.0, []
-        for path in hostile_predictions(folder, count, seed=19):
-            started = time.perf_counter()
-            try:
-                read += use_predictions(path)
-            except Exception as error:
-                defects.append(f"{path.suffix} {type(error).__name__}: {error}"[:200])
-            longest = max(longest, time.perf_counter() - started)
-            peaks.look()
-    return read, longest, defects, peaks.rest[""], peaks.peak[""]
+        return _use_all(hostile_predictions(folder, count, seed=19), use_predictions)
 
 
 def _gated_bundle() -> bytes:

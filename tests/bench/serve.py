@@ -738,7 +738,7 @@ def _atheris(runs: int) -> tuple[object, str]:
     python, problem = ensure_venv("fuzz", _ATHERIS, base=True)
     if python is None:
         return "not run", problem
-    target = _ROOT / "tests" / "fuzz" / "score_request.py"
+    target = _ROOT / "tests" / "support" / "fuzz" / "score_request.py"
     path = os.pathsep.join([str(_ROOT), str(_ROOT / "service")])
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
