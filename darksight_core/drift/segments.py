@@ -137,8 +137,7 @@ class SegmentTest:
 
     def log_evidence(self, state: SegmentState) -> float:
         """ln E, at most `threshold`."""
-        both = [self._stopped(each) for each in (state.calibrated, state.own)]
-        return float(np.logaddexp(*both)) - math.log(2.0)
+        return float(np.logaddexp(self._stopped(state.calibrated), self._stopped(state.own))) - math.log(2.0)
 
     def is_changed(self, state: SegmentState) -> bool:
         """Whether the rows of a discovery differ from its own earlier ones, not only from the calibration rows."""

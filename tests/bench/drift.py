@@ -320,8 +320,7 @@ class SegmentStream:
 
 
 def measure_segments(quiet: int, streams: int) -> tuple[list[bool], dict[str, list[tuple[float, bool]]]] | None:
-    """Whether quiet runs have a discovery, and for each kind of change rows of its camera to the discovery, and
-    whether that camera alone is named."""
+    """Whether quiet runs have a discovery; of each change rows to the discovery, and whether the camera is named."""
     data = read(0)
     if data is None:
         return None
