@@ -79,7 +79,7 @@ class DeployBundleRequest(_message.Message):
     path: str
     activate: bool
     author: str
-    def __init__(self, model: _Optional[str] = ..., path: _Optional[str] = ..., activate: bool = ..., author: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., path: _Optional[str] = ..., activate: _Optional[bool] = ..., author: _Optional[str] = ...) -> None: ...
 
 class DeployBundleResponse(_message.Message):
     __slots__ = ("model", "version")
@@ -143,7 +143,7 @@ class Policy(_message.Message):
     alpha: float
     threshold: float
     fail_open: bool
-    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: bool = ...) -> None: ...
+    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: _Optional[bool] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -163,7 +163,7 @@ class GetPolicyResponse(_message.Message):
     reject_score: str
     is_certified: bool
     history: _containers.RepeatedCompositeFieldContainer[PolicyChange]
-    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: bool = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: _Optional[bool] = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
     __slots__ = ("changed_at", "author", "policy", "comment")
@@ -195,7 +195,7 @@ class SetPolicyResponse(_message.Message):
     IS_CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     effective: Policy
     is_certified: bool
-    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: bool = ...) -> None: ...
+    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: _Optional[bool] = ...) -> None: ...
 
 class DryRunPolicyRequest(_message.Message):
     __slots__ = ("model", "policy", "since", "until")
@@ -287,7 +287,7 @@ class Region(_message.Message):
     saved_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
     is_from_bundle: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_from_bundle: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_from_bundle: _Optional[bool] = ...) -> None: ...
 
 class RegionChange(_message.Message):
     __slots__ = ("changed_at", "version", "name", "action", "author", "comment")
@@ -325,7 +325,7 @@ class ListRegionsRequest(_message.Message):
     model: str
     version: str
     include_history: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., include_history: bool = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., include_history: _Optional[bool] = ...) -> None: ...
 
 class ListRegionsResponse(_message.Message):
     __slots__ = ("regions", "history")
@@ -401,7 +401,7 @@ class RegionExample(_message.Message):
     is_accepted: bool
     probabilities: _containers.RepeatedScalarFieldContainer[float]
     received_at: _timestamp_pb2.Timestamp
-    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: bool = ..., probabilities: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: _Optional[bool] = ..., probabilities: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SaveRegionRequest(_message.Message):
     __slots__ = ("model", "version", "name", "polygon", "expires_at", "author", "comment")
@@ -485,7 +485,7 @@ class CarryOverRegionRequest(_message.Message):
     save: bool
     author: str
     comment: str
-    def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: bool = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: _Optional[bool] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class CarryOverRegionResponse(_message.Message):
     __slots__ = ("region", "is_same_map", "stored_rows", "reference_rows", "rows_inside", "other_rows", "other_rows_inside", "is_saved")
@@ -505,4 +505,4 @@ class CarryOverRegionResponse(_message.Message):
     other_rows: int
     other_rows_inside: int
     is_saved: bool
-    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: bool = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., rows_inside: _Optional[int] = ..., other_rows: _Optional[int] = ..., other_rows_inside: _Optional[int] = ..., is_saved: bool = ...) -> None: ...
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: _Optional[bool] = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., rows_inside: _Optional[int] = ..., other_rows: _Optional[int] = ..., other_rows_inside: _Optional[int] = ..., is_saved: _Optional[bool] = ...) -> None: ...

@@ -89,7 +89,7 @@ class ScoreRequest(_message.Message):
     event_time: _timestamp_pb2.Timestamp
     partial_ok: bool
     batch_id: bytes
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded")
@@ -113,7 +113,7 @@ class ScoreResponse(_message.Message):
     log_kde: _containers.RepeatedScalarFieldContainer[float]
     points: _containers.RepeatedScalarFieldContainer[float]
     recorded: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: bool = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ...) -> None: ...
 
 class ScoreStreamRequest(_message.Message):
     __slots__ = ("request",)
@@ -221,7 +221,7 @@ class ListPointsRequest(_message.Message):
     is_shadow: bool
     page_size: int
     page_token: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListPointsResponse(_message.Message):
     __slots__ = ("points", "next_page_token")
