@@ -14,7 +14,7 @@ import pytest
 from darksight_client import Client
 from darksight_client.columns import COLUMNS
 from darksight_service.control.tokens import OPEN, SCOPES, make_token
-from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
 
 from darksight_core.bundle import write_bundle
 from tests.integration.test_security import NEEDED
@@ -211,7 +211,7 @@ def test_messages_as_json(http: httpx.Client, server: Server, rows: np.ndarray, 
 def test_every_path_is_closed_to_all_but_its_scope(server: Server, secrets: tuple[Path, dict[str, str]]) -> None:
     """The whole matrix of paths and tokens; what answers anything else got past the guard."""
     with httpx.Client(base_url=server.api_url, timeout=60.0) as client:
-        for path in (*INFERENCE_PATHS, *MESSAGE_PATHS):
+        for path in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS):
             address = path.path.format(model="unknown", version="0" * 64, name="unknown")
 
             def status(token: str | None, verb: str = path.verb, address: str = address) -> int:
