@@ -215,6 +215,7 @@ def events(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[result
     data_dir, port = folder / "data", free_port()
     rows = pool()
     rows = rows[~np.isnan(rows).any(axis=1)]
+    (folder / "logs").mkdir()
     service = Service(data_dir, bundle, "", {"DARKSIGHT_API_PORT": str(port)})
     logger = Logger(f"http://127.0.0.1:{port}/v1/events", rows, MODEL)
     with started(service):
