@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -31,7 +40,7 @@ from darksight_core.errors import did_you_mean
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
-__all__ = ["Settings", "read_settings", "service_links"]
+__all__ = ["PassiveModel", "Settings", "read_settings", "service_links"]
 
 _PREFIX = "DARKSIGHT_"
 _CONFIG = f"{_PREFIX}CONFIG"
@@ -53,14 +62,14 @@ def _read_models(value: object) -> object:
     return {name.strip(): path.strip() for name, path in pairs}
 
 
-def _read_groups(value: object) -> object:
-    """The permissions of groups in a text of JSON, since the name of a group may have any character."""
+def _read_object(value: object) -> object:
+    """The object of a text in JSON; other values as they are."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
     except ValueError:
-        raise ValueError(f"must be a JSON object of groups and permissions, not {value[:40]!r}") from None
+        raise ValueError(f"must be a JSON object, not {value[:40]!r}") from None
 
 
 def _check_codec(text: str) -> str:
@@ -72,6 +81,21 @@ def _check_codec(text: str) -> str:
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class PassiveModel(BaseModel):
+    """How the events of an inference logger become predictions of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    service: str = Field(
+        default="",
+        description="`inferenceservicename` or `modelid` of its events, or NAMESPACE/NAME; default: the model's name",
+    )
+    output: str = Field(
+        default="", description="name of the output with the probabilities; default: the only one that fits"
+    )
+    logits: bool = Field(default=False, description="whether these are logits")
 
 
 class Settings(BaseSettings):
@@ -100,6 +124,9 @@ class Settings(BaseSettings):
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
     models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
         {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
+    )
+    passive: Annotated[dict[str, PassiveModel], NoDecode, BeforeValidator(_read_object)] = Field(
+        {}, description="how events of inference loggers are read, by name of the model: a table, or JSON; see below"
     )
     bundle_dir: _Path | None = Field(
         None, description="directory that bundles are deployed from; default: `bundles` in the data directory"
@@ -168,7 +195,7 @@ class Settings(BaseSettings):
     oidc_scopes: str = Field("openid profile email", description="scopes that the explorer asks the provider for")
     oidc_name_claim: str = Field("email", description="claim that names a user in the audit trail; `sub` without it")
     oidc_groups_claim: str = Field("groups", description="claim with the groups of a user")
-    oidc_groups: Annotated[dict[str, str], NoDecode, BeforeValidator(_read_groups)] = Field(
+    oidc_groups: Annotated[dict[str, str], NoDecode, BeforeValidator(_read_object)] = Field(
         {},
         description='permissions by group: a table, or as JSON `{"GROUP": "SCOPES [models=A,B]"}`',
     )
@@ -206,6 +233,19 @@ class Settings(BaseSettings):
         """An empty text means that the setting is not set; spaces around a text are not part of it."""
         stripped = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
         return {name: value for name, value in stripped.items() if value != ""}
+
+    @model_validator(mode="after")
+    def _check_passive(self) -> Settings:
+        seen: dict[str, str] = {}
+        for model, passive in self.passive.items():
+            service = passive.service or model
+            if service in seen:
+                raise SettingsError(
+                    f"passive: the models {seen[service]!r} and {model!r} have the same service {service!r}",
+                    name="passive",
+                )
+            seen[service] = model
+        return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Settings:
