@@ -70,7 +70,7 @@ def test_records_have_the_stored_columns() -> None:
 
 def test_score_files_have_their_columns() -> None:
     """Decision and reason are added as texts where there is a gate."""
-    assert ScoredBatch.unscored(1)).keys(.file_columns() == parts("file")
+    assert ScoredBatch.unscored(1).file_columns().keys() == parts("file")
 
 
 def test_the_map_has_its_columns() -> None:
