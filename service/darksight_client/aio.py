@@ -22,7 +22,6 @@ from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, Poli
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
 from darksight_client.reported import Reported, joined_reports
 from darksight_client.requests import (
-    Table,
     Time,
     as_one_row,
     as_table,
@@ -37,6 +36,7 @@ from darksight_client.rpcs import Rpc, score_steps
 from darksight_client.streams import SCORE_STREAM, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from darksight_client.transport import Transport
+from darksight_core.frames import Table
 
 __all__ = ["AsyncClient"]
 
