@@ -8,14 +8,25 @@ every pod, for services whose name starts with `darksight`; these are ignored.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,7 +40,7 @@ from darksight_core.errors import did_you_mean
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
-__all__ = ["Settings", "read_settings", "service_links"]
+__all__ = ["PassiveModel", "Settings", "read_settings", "service_links"]
 
 _PREFIX = "DARKSIGHT_"
 _CONFIG = f"{_PREFIX}CONFIG"
@@ -51,6 +62,16 @@ def _read_models(value: object) -> object:
     return {name.strip(): path.strip() for name, path in pairs}
 
 
+def _read_object(value: object) -> object:
+    """The object of a text in JSON; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"must be a JSON object, not {value[:40]!r}") from None
+
+
 def _check_codec(text: str) -> str:
     # `store.probabilities` reads the same forms; this module imports nothing of the store.
     if not re.fullmatch(r"float16|none|topK:[1-9][0-9]{0,3}", text):
@@ -60,6 +81,21 @@ def _check_codec(text: str) -> str:
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class PassiveModel(BaseModel):
+    """How the events of an inference logger become predictions of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    service: str = Field(
+        default="",
+        description="`inferenceservicename` or `modelid` of its events, or NAMESPACE/NAME; default: the model's name",
+    )
+    output: str = Field(
+        default="", description="name of the output with the probabilities; default: the only one that fits"
+    )
+    logits: bool = Field(default=False, description="whether these are logits")
 
 
 class Settings(BaseSettings):
@@ -88,6 +124,9 @@ class Settings(BaseSettings):
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
     models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
         {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
+    )
+    passive: Annotated[dict[str, PassiveModel], NoDecode, BeforeValidator(_read_object)] = Field(
+        {}, description="how events of inference loggers are read, by name of the model: a table, or JSON; see below"
     )
     bundle_dir: _Path | None = Field(
         None, description="directory that bundles are deployed from; default: `bundles` in the data directory"
@@ -126,7 +165,9 @@ class Settings(BaseSettings):
         4 << 20, ge=1024, le=16 << 20, description="largest request after decompression; at most 16 MiB"
     )
     max_concurrent_calls: int = Field(
-        64, ge=1, description="calls that a worker runs or queues; further calls are refused"
+        256,
+        ge=1,
+        description="calls that a worker runs or queues, a quarter of them large; further calls are refused",
     )
     max_streams: int = Field(16, ge=1, description="open ScoreStream calls per worker; further calls are refused")
     stream_idle_seconds: float = Field(
@@ -145,6 +186,21 @@ class Settings(BaseSettings):
     reflection: bool = Field(False, description="whether clients may list services and messages (gRPC reflection)")
     tokens_file: _Path | None = Field(
         None, description="file of hashed bearer tokens and certificate names; see `darksight token`"
+    )
+    explorer_url: str = Field(
+        "", description="public URL of the explorer, such as https://darksight.example.com; `oidc_issuer` needs it"
+    )
+    oidc_issuer: str = Field(
+        "", description="issuer of an OpenID provider, through which browsers may log in; needs `tokens_file`"
+    )
+    oidc_client_id: str = Field("", description="client id of the explorer at the OpenID provider")
+    oidc_client_secret: str = Field("", description="client secret; without one the explorer is a public client")
+    oidc_scopes: str = Field("openid profile email", description="scopes that the explorer asks the provider for")
+    oidc_name_claim: str = Field("email", description="claim that names a user in the audit trail; `sub` without it")
+    oidc_groups_claim: str = Field("groups", description="claim with the groups of a user")
+    oidc_groups: Annotated[dict[str, str], NoDecode, BeforeValidator(_read_object)] = Field(
+        {},
+        description='permissions by group: a table, or as JSON `{"GROUP": "SCOPES [models=A,B]"}`',
     )
     tls_cert: _Path | None = Field(None, description="certificate chain of the server, PEM")
     tls_key: _Path | None = Field(None, description="private key of the server, PEM")
@@ -182,6 +238,19 @@ class Settings(BaseSettings):
         return {name: value for name, value in stripped.items() if value != ""}
 
     @model_validator(mode="after")
+    def _check_passive(self) -> Settings:
+        seen: dict[str, str] = {}
+        for model, passive in self.passive.items():
+            service = passive.service or model
+            if service in seen:
+                raise SettingsError(
+                    f"passive: the models {seen[service]!r} and {model!r} have the same service {service!r}",
+                    name="passive",
+                )
+            seen[service] = model
+        return self
+
+    @model_validator(mode="after")
     def _check_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("tls_cert and tls_key must be set together", name="tls_cert")
@@ -213,6 +282,25 @@ class Settings(BaseSettings):
                 f"set {_PREFIX}INSECURE=true to serve without them in a trusted network",
                 host=self.host,
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_oidc(self) -> Settings:
+        if not self.oidc_issuer:
+            return self
+        for name, why in (
+            ("tokens_file", "without it everybody may call the service"),
+            ("oidc_client_id", "the provider knows the explorer by it"),
+            ("oidc_groups", "without it no group permits anything"),
+            ("explorer_url", "the provider sends browsers back to it"),
+        ):
+            if not getattr(self, name):
+                raise SettingsError(f"oidc_issuer needs {name}: {why}", name=name)
+        for name in ("oidc_issuer", "explorer_url"):
+            if not _is_secure_url(getattr(self, name)):
+                raise SettingsError(f"{name} must be a URL with https, or with http of this machine", name=name)
+        if "openid" not in self.oidc_scopes.split():
+            raise SettingsError("oidc_scopes must have the scope openid", name="oidc_scopes")
         return self
 
     @property
@@ -363,7 +451,19 @@ def _variable(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secure_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (
+            parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or ""))
+        )
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -207,8 +207,8 @@ class Registry:
         if active is None:
             if model in self._state.models:
                 raise NotLoadedError(f"model {model!r} is not loaded; the log of the server has the reason")
-            names = ", ".join(sorted(self._active)) or "none"
-            raise NotFoundError(f"model {model[:100]!r} does not exist; models: {names}", field="model")
+            # The names of others stay here: the caller may lack the scope, or the models, to list them.
+            raise NotFoundError(f"model {model[:100]!r} does not exist", field="model")
         if not version or version == active.version:
             return active
         return self._pin(model, active, version)
@@ -412,7 +412,8 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
     if override.alpha is not None:
         gate = _with_alpha(gate, bundle.calibration_rows, override.alpha)
     if override.threshold is not None:
-        gate = replace(gate, threshold=override.threshold)
+        # One threshold for all rows: those of segments were certified beside another one.
+        gate = replace(gate, threshold=override.threshold, segments=None)
     is_as_certified = override.alpha is None and override.threshold is None
     return gate, bundle.certificate is not None and is_as_certified
 

@@ -6,20 +6,22 @@ still waits, so an object of this module stands in for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from darksight_service.control.tokens import Caller
 from darksight_service.http_api.problems import ProblemError
 from darksight_service.traceparent import HEADER
 
-__all__ = ["READ_HEADERS", "Call", "Method", "Reply", "Request"]
+__all__ = ["READ_HEADERS", "Call", "Callers", "Method", "Reply", "Request"]
 
 READ_HEADERS = (b"authorization", HEADER.encode())
 """Headers that handlers read as metadata of a call."""
 
 
 class Method(Protocol):
-    """A method of the gRPC server: the scope it needs, its handler, and the pool that the handler runs in."""
+    """A method of the gRPC server: the scope it needs, its handler, the pool of the handler, the model of a request."""
 
     @property
     def scope(self) -> str: ...  # noqa: D102
@@ -27,15 +29,27 @@ class Method(Protocol):
     def handler(self) -> Any: ...  # noqa: D102
     @property
     def pool(self) -> Any: ...  # noqa: D102
+    @property
+    def read_model(self) -> Callable[[Any], str | None]: ...  # noqa: D102
+
+
+class Callers(Protocol):
+    """Permits calls by their `authorization` header and the scope that they need, and then by their model."""
+
+    def permit(self, header: str | None, scope: str) -> Caller: ...  # noqa: D102
+    def check_model(  # noqa: D102
+        self, caller: Caller, read_model: Callable[[Any], str | None], request: Any
+    ) -> None: ...
 
 
 class Request(NamedTuple):
-    """Path parameters, query, body, and the size of the JSON at its start, if tensors follow it."""
+    """Path parameters, query, body, the size of the JSON at its start, if tensors follow it, and headers."""
 
     parameters: Mapping[str, str]
     query: bytes
     body: bytes
     json_size: str | None = None
+    headers: Mapping[bytes, str] = MappingProxyType({})
 
 
 class Reply(NamedTuple):
@@ -58,6 +72,8 @@ class Call:
     ----------
     headers
         Those that handlers read: `authorization`, which names the caller of a change, and `traceparent`.
+    check
+        Checks a request, if its caller may use some models only.
 
     Attributes
     ----------
@@ -65,15 +81,19 @@ class Call:
         Set when the caller has closed the connection.
     """
 
-    def __init__(self, headers: Mapping[bytes, str]) -> None:
+    def __init__(self, headers: Mapping[bytes, str], check: Callable[[Method, Any], None] | None = None) -> None:
         self.is_abandoned = False
+        self._check = check
         self._metadata = tuple((name.decode(), headers[name]) for name in READ_HEADERS if name in headers)
         self._trailers: Iterable[tuple[str, str | bytes]] = ()
 
     def run(self, method: Method, message: bytes) -> bytes:
         """The response of a unary method; ProblemError if it fails."""
         read = method.handler.request_deserializer
-        response: bytes = method.handler.unary_unary(message if read is None else read(message), self)
+        request = message if read is None else read(message)
+        if self._check is not None:
+            self._check(method, request)
+        response: bytes = method.handler.unary_unary(request, self)
         return response
 
     def is_active(self) -> bool:

@@ -1,6 +1,7 @@
 """The tables, as they are after all migrations.
 
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
+           │          ├─ audit_point    points that are drawn for an audit
            │          ├─ rollup         counts per minute of decisions and reasons
            │          ├─ rollup_bin     counts per minute of p-values, in 20 bins
            │          └─ rollup_tag     counts per minute by tag
@@ -56,6 +57,7 @@ __all__ = [
     "OTHER_CLASSES",
     "Moment",
     "PointId",
+    "audit_point",
     "bundle",
     "drift_state",
     "insert_into",
@@ -189,6 +191,16 @@ point = Table(
     Column("reference", Text, nullable=True),
     Column("trace_id", PointId, nullable=True),
     postgresql_partition_by="RANGE (id)",
+    sqlite_with_rowid=False,
+)
+
+audit_point = Table(
+    "audit_point",
+    metadata,
+    Column("point_id", PointId, primary_key=True),
+    Column("key", Float(53), nullable=False),
+    Column("bundle_id", Integer, nullable=False),
+    Index(None, "bundle_id", "key", "point_id"),
     sqlite_with_rowid=False,
 )
 
