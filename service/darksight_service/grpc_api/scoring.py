@@ -184,6 +184,8 @@ class Scoring:
         # An empty field is not converted, which would take longer than to look.
         if ids:
             _check_count(ids, values.shape[0], "prediction_ids")
+        if request.class_names:
+            _check_count(request.class_names, values.shape[1], "class_names")
         score = partial(
             self._monitor.score,
             request.model,
@@ -197,6 +199,7 @@ class Scoring:
             tags=_tags(request, values.shape[0]) if request.tags or request.row_tags else (),
             trace=trace_of(context.invocation_metadata()),
             is_wanted=context.is_active,
+            class_names=tuple(request.class_names) if request.class_names else (),
         )
         return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
 

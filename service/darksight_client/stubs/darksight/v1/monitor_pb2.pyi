@@ -70,7 +70,7 @@ class Rows(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags")
+    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class ScoreRequest(_message.Message):
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ROW_TAGS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     tensor: Tensor
@@ -100,7 +101,8 @@ class ScoreRequest(_message.Message):
     batch_id: bytes
     tags: _containers.ScalarMap[str, str]
     row_tags: _containers.RepeatedCompositeFieldContainer[Tags]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ...) -> None: ...
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tags",)
