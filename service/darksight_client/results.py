@@ -6,8 +6,8 @@ Columns are read-only numpy arrays in the order of the batch.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -240,6 +240,8 @@ class Point:
     top_probability: float
     label: int | None
     probabilities: tuple[float, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    trace_id: str = ""
 
 
 def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Scored:
@@ -298,4 +300,6 @@ def read_point(message: Any) -> Point:
         top_probability=message.top_probability,
         label=read_optional(message, "label"),
         probabilities=tuple(message.probabilities),
+        tags=dict(message.tags),
+        trace_id=message.trace_id,
     )
