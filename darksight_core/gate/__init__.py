@@ -2,6 +2,7 @@
 
 gate                 the rules in order, and the policy that applies them
 certify              thresholds with a guarantee, chosen on labelled rows
+certify_sets         prediction sets for rejected rows
 attainable           what could be promised instead of an infeasible target
 scored_predictions   the rows that a gate is certified on
 """
