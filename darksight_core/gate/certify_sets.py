@@ -21,12 +21,11 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.prediction_sets import (
     calibrate_sets,
     choose_penalty,
-    class_ranks,
     coverage_range,
     rows_for_sets,
 )
 
-__all__ = ["CHOICE_SHARE", "SET_SHARE", "add_sets", "set_figures", "sets_for_gate", "split_for_sets"]
+__all__ = ["CHOICE_SHARE", "SET_SHARE", "add_sets", "rejected_rows", "sets_for_gate", "split_for_sets"]
 
 SET_SHARE = 1.0 / 3.0
 """Share of the rows that calibrate prediction sets, if the other rows certify the threshold."""
@@ -70,7 +69,7 @@ def add_sets(
         Least share of rejected rows whose true class is in the set.
     """
     needed = rows_for_sets(coverage)
-    calibrating, other = _rejected(gate, rows), _rejected(gate, choosing)
+    calibrating, other = rejected_rows(gate, rows), rejected_rows(gate, choosing)
     n, share = len(calibrating), len(calibrating) / max(len(rows), 1)
     part: dict[str, Any] = {
         "promise": f"the true class of at least {coverage:.6g} of the rows rejected as OUTLIER or LOW_CONFIDENCE is in "
@@ -97,38 +96,7 @@ def add_sets(
     return replace(gate, sets=sets), part
 
 
-def set_figures(gate: Gate, rows: ScoredPredictions) -> dict[str, Any] | None:
-    """Coverage and size of the sets on labelled rows, beside the plain top-k with the same coverage; None without sets.
-
-    Parameters
-    ----------
-    gate
-        The gate.
-    rows
-        Labelled rows that it was not calibrated on.
-    """
-    if gate.sets is None or rows.labels is None:
-        return None
-    rejected = _rejected(gate, rows)
-    figures: dict[str, Any] = {"promised": gate.sets.coverage, "rows": len(rejected)}
-    if not len(rejected) or rejected.labels is None:
-        return {**figures, **dict.fromkeys(("coverage", "standard_error", "mean_size", "accuracy", "top_k"))}
-    sizes, ranks = gate.sets.sizes(rejected.log_pi), class_ranks(rejected.log_pi, rejected.labels)
-    coverage = float((ranks < sizes).mean())
-    # The k at which the k most probable classes of every row cover as much.
-    covered = max(int((ranks < sizes).sum()), 1)
-    top = int(np.partition(ranks, covered - 1)[covered - 1])
-    return {
-        **figures,
-        "coverage": coverage,
-        "standard_error": math.sqrt(coverage * (1.0 - coverage) / len(ranks)),
-        "mean_size": float(sizes.mean()),
-        "accuracy": float((ranks == 0).mean()),
-        "top_k": top + 1,
-    }
-
-
-def _rejected(gate: Gate, rows: ScoredPredictions) -> ScoredPredictions:
+def rejected_rows(gate: Gate, rows: ScoredPredictions) -> ScoredPredictions:
     """The rows that a gate rejects for one of `SET_REASONS`; regions come after these reasons and change nothing."""
     if not len(rows):
         return rows

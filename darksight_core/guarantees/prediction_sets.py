@@ -47,6 +47,7 @@ __all__ = [
     "class_ranks",
     "coverage_range",
     "rows_for_sets",
+    "set_classes",
     "set_rank",
     "top_classes",
 ]
@@ -202,6 +203,25 @@ def choose_penalty(log_pi: Floats, labels: NDArray[np.integer], coverage: float)
     found = [calibrate_sets(log_pi, labels, coverage, penalty) for penalty in PENALTIES]
     sizes = [float(sets.sizes(log_pi).mean()) for sets in found]
     return PENALTIES[int(np.argmin(sizes))]
+
+
+def set_classes(probs: NDArray[np.floating], sizes: NDArray[np.integer]) -> NDArray[np.int32]:
+    """The classes of all sets, one set after the other, each with its most probable class first.
+
+    Parameters
+    ----------
+    probs
+        Probabilities, (n, K).
+    sizes
+        Sizes of the sets, (n,); 0 for a row without one.
+
+    >>> set_classes(np.array([[0.1, 0.6, 0.3], [1.0, 0.0, 0.0], [0.3, 0.3, 0.4]]), np.array([2, 0, 1]))
+    array([1, 2, 2], dtype=int32)
+    """
+    rows = np.flatnonzero(sizes)
+    order = np.argsort(-probs[rows], axis=1, kind="stable")
+    found: NDArray[np.int32] = order[np.arange(order.shape[1]) < sizes[rows][:, None]].astype(np.int32)
+    return found
 
 
 def top_classes(probs: NDArray[np.floating], size: int) -> NDArray[np.int64]:
