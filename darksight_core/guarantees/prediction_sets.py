@@ -61,6 +61,7 @@ PENALTIES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 # Scores this close are equal, so that rounding does not decide on rows that equal a calibration row.
 _TIE = 1e-9
 _AT_ONCE = 1 << 18
+_WORTH = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,9 @@ def calibrate_sets(
 
 
 def choose_penalty(log_pi: Floats, labels: NDArray[np.integer], coverage: float) -> float:
-    """The λ of `PENALTIES` with the smallest sets on these rows, which must not be those that calibrate; 0 if too few.
+    """The λ of `PENALTIES` for which sets are smallest on these rows, which must not be those that calibrate.
+
+    A larger λ is taken only if it makes sets smaller by more than 2%, as less is noise; it is 0 with too few rows.
 
     Parameters
     ----------
@@ -202,7 +205,7 @@ def choose_penalty(log_pi: Floats, labels: NDArray[np.integer], coverage: float)
         return 0.0
     found = [calibrate_sets(log_pi, labels, coverage, penalty) for penalty in PENALTIES]
     sizes = [float(sets.sizes(log_pi).mean()) for sets in found]
-    return PENALTIES[int(np.argmin(sizes))]
+    return next(penalty for penalty, size in zip(PENALTIES, sizes, strict=True) if size <= (1.0 + _WORTH) * min(sizes))
 
 
 def set_classes(probs: NDArray[np.floating], sizes: NDArray[np.integer]) -> NDArray[np.int32]:
