@@ -4,6 +4,7 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
 
     Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
                                              urn, betting   its null hypothesis and its bets
+    Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries
     What kind of change is it?               verdict        class mix, new content, less sure, surer
                                              class_mix      true class shares without labels
     How far is this window from normal?      psi            p-values

@@ -7,7 +7,7 @@ id, uniform in [0, 1) and independent of everything else, and has them labelled 
 
 g_i is 4 for the quarter of rows with the lowest p-values, where most errors are, else 1. It depends on nothing that can
 change after the row was received. How many rows will get labels is not known in advance, so every rate 1, 1/2, ...,
-1/4096 is tested.
+1/4096 is tested. Rows that are drawn at `DRAWN_RATE` are listed when they are stored.
 
 With Z_i = 1 for a wrong row and ε the error that the certificate allows, the bets with a stake λ have the capital
 
@@ -30,13 +30,16 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.accuracy import Accuracy, accuracy_sequence
 from darksight_core.drift.checks import checked_share
+from darksight_core.drift.urn import audit_numbers
 from darksight_core.simplex import Floats
 
 __all__ = [
+    "DRAWN_RATE",
     "AuditReport",
     "AuditedRows",
     "CertificateVerdict",
     "audit_gains",
+    "audit_keys",
     "audited_accuracy",
     "certificate_evidence",
     "labels_to_settle",
@@ -50,6 +53,9 @@ LEVEL = 0.01
 
 RATES = 2.0 ** -np.arange(13)
 """Rates of the audit that are tested."""
+
+DRAWN_RATE = 2.0**-6
+"""Rate at which stored rows are drawn to be listed: 2.7% of rows, if p-values are uniform."""
 
 _UNUSUAL, _GAIN = 0.25, 4.0
 # Bets win most if rows are wrong 1.5, 2.5 and 6 times as often as the certificate allows.
@@ -151,6 +157,12 @@ def report_audit(rows: AuditedRows, wrong: AuditedRows, promised: float | None) 
 def audit_gains(p_values: Floats) -> Floats:
     """g of rows: 4 up to a p-value (n,) of 1/4, else 1."""
     return np.where(p_values <= _UNUSUAL, _GAIN, 1.0)
+
+
+def audit_keys(ids: NDArray[np.uint64], p_values: Floats) -> Floats:
+    """u / g of rows with these ids (n, 2) and p-values (n,): a row is drawn at rate r iff this is below r."""
+    keys: Floats = audit_numbers(ids) / audit_gains(p_values)
+    return keys
 
 
 def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:

@@ -99,6 +99,25 @@ class BetState:
         total = float(self.capital[1].sum())
         return max(round(float(self.capital[2].sum()) / total), 1) if total else 1
 
+    def numbers(self) -> Floats:
+        """The state as one array, for `like`."""
+        alarm_row = -1 if self.alarm_row is None else self.alarm_row
+        head = [self.rows, float(self.is_learning), self.highest, alarm_row]
+        return np.concatenate([head, self.learned, self.capital.ravel()])
+
+    def like(self, numbers: Floats) -> BetState:
+        """Inverse of `numbers`, for a state of the same bets as this one."""
+        rows, is_learning, highest, alarm_row = numbers[:4].tolist()
+        cells = len(self.learned)
+        return BetState(
+            rows=int(rows),
+            learned=numbers[4 : 4 + cells],
+            capital=numbers[4 + cells :].reshape(self.capital.shape),
+            is_learning=bool(is_learning),
+            highest=highest,
+            alarm_row=None if alarm_row < 0 else int(alarm_row),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bets:
@@ -114,12 +133,16 @@ class Bets:
         Start share of each bet, (bets,), with sum one.
     threshold
         Log evidence of an alarm.
+    includes_row
+        Whether p ranks a row among the earlier rows and itself, so that an urn without gaps has a null too: rows are
+        exchangeable with each other, whatever their distribution.
     """
 
     gaps: Ints
     factors: Factors
     shares: Floats
     threshold: float
+    includes_row: bool = False
 
     def start(self) -> BetState:
         """The state before the first row."""
@@ -180,7 +203,8 @@ class Bets:
         np.cumsum(seen, axis=0, out=seen)
         below = np.cumsum(self.gaps + state.learned + seen[:-1], axis=1)
         width = self.gaps[cells] + state.learned[cells] + seen[own]
-        p = (below[own] - (1.0 - uniforms) * width) / below[:, -1]
+        itself = float(self.includes_row)
+        p = (below[own] + itself - (1.0 - uniforms) * (width + itself)) / (below[:, -1] + itself)
         return state.learned + seen[-1], np.clip(p, 1e-12, 1.0)
 
     def _between_chunks(self, state: BetState) -> BetState:
@@ -190,15 +214,15 @@ class Bets:
         return replace(state, capital=state.capital / scale, is_learning=is_learning)
 
 
-def score_bets(gaps: Ints, threshold: float) -> Bets:
-    """Bets on a score, whose cells have these gaps."""
+def score_bets(gaps: Ints, threshold: float, *, includes_row: bool = False) -> Bets:
+    """Bets on a score, whose cells have these gaps; `includes_row` as in `Bets`."""
     shares = np.array([0.12] * len(_SLOPES) + [0.14] * len(_POWERS))
 
     def factors(p: Floats) -> Floats:
         column = p[:, None]
         return np.hstack([1.0 + _SLOPES * (column - 0.5), _POWERS * column ** (_POWERS - 1.0)])
 
-    return Bets(gaps, factors, shares, threshold)
+    return Bets(gaps, factors, shares, threshold, includes_row)
 
 
 def class_bets(counts: Ints, threshold: float, delta: float) -> Bets:

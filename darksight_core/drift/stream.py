@@ -54,7 +54,7 @@ class DriftState:
 
     def encode(self) -> bytes:
         """The state as bytes, for `DriftTest.decode`."""
-        return np.concatenate([[_FORMAT], *map(_numbers, self.kinds.values())]).tobytes()
+        return np.concatenate([[_FORMAT], *(each.numbers() for each in self.kinds.values())]).tobytes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,9 +145,9 @@ class DriftTest:
         numbers = np.frombuffer(data, dtype=np.float64)
         if numbers[0] != _FORMAT:
             raise ConfigError(f"the drift state has format {numbers[0]:g}, not {_FORMAT:g}")
-        ends = 1 + np.cumsum([len(_numbers(each)) for each in blank.kinds.values()])
+        ends = 1 + np.cumsum([len(each.numbers()) for each in blank.kinds.values()])
         parts = np.split(numbers[1:], ends[:-1] - 1)
-        return DriftState(*(_state(part, each) for part, each in zip(parts, blank.kinds.values(), strict=True)))
+        return DriftState(*(each.like(part) for part, each in zip(parts, blank.kinds.values(), strict=True)))
 
 
 def mean_log_evidence(states: Sequence[DriftState]) -> dict[str, float]:
@@ -162,22 +162,3 @@ def _log_odds(top: ArrayLike) -> Floats:
     """Log-odds of largest probabilities (n,), which are float32 where they are stored."""
     values = np.minimum(np.asarray(top, dtype=np.float32).astype(np.float64), 1.0 - 2.0**-25)
     return np.log(np.maximum(values, 1e-30)) - np.log1p(-values)
-
-
-def _numbers(state: BetState) -> Floats:
-    alarm_row = -1 if state.alarm_row is None else state.alarm_row
-    head = [state.rows, float(state.is_learning), state.highest, alarm_row]
-    return np.concatenate([head, state.learned, state.capital.ravel()])
-
-
-def _state(numbers: Floats, blank: BetState) -> BetState:
-    rows, is_learning, highest, alarm_row = numbers[:4].tolist()
-    cells = len(blank.learned)
-    return BetState(
-        rows=int(rows),
-        learned=numbers[4 : 4 + cells],
-        capital=numbers[4 + cells :].reshape(blank.capital.shape),
-        is_learning=bool(is_learning),
-        highest=highest,
-        alarm_row=None if alarm_row < 0 else int(alarm_row),
-    )

@@ -123,7 +123,9 @@ class Settings(BaseSettings):
         4 << 20, ge=1024, le=16 << 20, description="largest request after decompression; at most 16 MiB"
     )
     max_concurrent_calls: int = Field(
-        64, ge=1, description="calls that a worker runs or queues; further calls are refused"
+        256,
+        ge=1,
+        description="calls that a worker runs or queues, a quarter of them large; further calls are refused",
     )
     max_streams: int = Field(16, ge=1, description="open ScoreStream calls per worker; further calls are refused")
     stream_idle_seconds: float = Field(

@@ -29,6 +29,7 @@ from darksight_core.drift import (
 from darksight_core.drift.betting import BetState
 from darksight_core.drift.estimate import fit_accuracy_model
 from darksight_core.drift.label_free import fit_atc, fit_cbpe
+from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import read_predictions
@@ -40,6 +41,7 @@ Ints = NDArray[np.int64]
 
 FOLDER = results.DATA / "mnist_lenet"
 ALPHA, LEVEL, BINS = 0.01, 0.01, 20
+SEGMENTS, SHARE, FALSE_DISCOVERIES = 40, 0.03, 0.05
 KNOWN, CALIBRATION = 6_000, 2_999
 SHORT, LONG, DRIFTED = 300, 20_000, 3_000
 RESTART = 1e5
@@ -292,6 +294,95 @@ def measure_restarting(streams: int, rows: int) -> list[float] | None:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentStream:
+    """Rows of `SEGMENTS` cameras, of which the first has a share `SHARE`, and the evidence of each camera."""
+
+    test: SegmentTest
+    rng: np.random.Generator
+
+    def follow(self, states: list[SegmentState], rows: Rows, cameras: Ints) -> list[SegmentState]:
+        """The states after rows of these cameras."""
+        uniforms, after = self.rng.random((len(cameras), 3)), list(states)
+        for camera in np.unique(cameras).tolist():
+            own = cameras == camera
+            after[camera] = self.test.update(states[camera], rows.scores[own], uniforms[own])
+        return after
+
+    def cameras(self, rows: int) -> Ints:
+        """The camera of each row."""
+        others = self.rng.integers(1, SEGMENTS, rows)
+        return np.where(self.rng.random(rows) < SHARE, 0, others)
+
+    def found(self, states: list[SegmentState]) -> tuple[int, ...]:
+        """Cameras that are discovered."""
+        return discoveries({k: self.test.log_evidence(each) for k, each in enumerate(states)}, FALSE_DISCOVERIES)
+
+
+def measure_segments(quiet: int, streams: int) -> tuple[list[bool], dict[str, list[tuple[float, bool]]]] | None:
+    """Whether quiet runs have a discovery; of each change rows to the discovery, and whether the camera is named."""
+    data = read(0)
+    if data is None:
+        return None
+    rng, false, delays = np.random.default_rng(79), [], {}
+    for number in range(quiet):
+        calibration, _, rows = make_test(data, rng, SHORT * SEGMENTS)
+        stream = SegmentStream(SegmentTest(calibration, FALSE_DISCOVERIES), rng)
+        states, cameras = [stream.test.start()] * SEGMENTS, stream.cameras(len(rows.scores))
+        is_false = False
+        for part in np.array_split(np.arange(len(cameras)), 10):
+            states = stream.follow(states, rows.take(part), cameras[part])
+            is_false |= bool(stream.found(states))
+        false.append(is_false)
+        if number >= streams:
+            continue
+        for kind, changed in data.changed.items():
+            delays.setdefault(kind, []).append(_delay(stream, states, rows, changed))
+    return false, delays
+
+
+def _delay(stream: SegmentStream, states: list[SegmentState], clean: Rows, changed: Rows) -> tuple[float, bool]:
+    """Rows of the first camera from its change to its discovery, and whether it alone is named then."""
+    rng, seen, named = stream.rng, 0, False
+    values: list[Floats] = []
+    at: list[Ints] = []
+    while seen < DRIFTED // 10:
+        cameras = stream.cameras(100)
+        rows, bad = clean.take(rng.integers(0, len(clean.scores), 100)), cameras == 0
+        drawn = changed.take(rng.integers(0, len(changed.scores), int(bad.sum())))
+        rows.scores[bad] = drawn.scores
+        states = stream.follow(states, rows, cameras)
+        values.append(stream.test.p_values(rows.scores, rng.random((100, 3))))
+        at.append(cameras)
+        seen += int(bad.sum())
+        found = stream.found(states)
+        if 0 in found:
+            segments = [("camera", str(each)) for each in found]
+            tags = {"camera": np.concatenate(at).astype(str)}
+            named = explain(segments, np.concatenate(values), tags, CALIBRATION)[0] == (("camera", "0"),)
+            return float(seen), named
+    return np.inf, False
+
+
+def save_segments(found: tuple[list[bool], dict[str, list[tuple[float, bool]]]]) -> None:
+    """Save the table of segments."""
+    false, delays = found
+    rows = [
+        (kind, delay_text([delay for delay, _ in each]), f"{np.mean([named for _, named in each]):.0%}")
+        for kind, each in delays.items()
+    ]
+    results.save(
+        "drift: segments",
+        (
+            f"{SEGMENTS} segments; one with {SHARE:.0%} of the traffic changes after {SHORT * SEGMENTS:,} quiet rows. "
+            f"Rows of that segment to its discovery: median [5 %, 95 %]; a dash: not within {DRIFTED // 10:,}. Quiet "
+            f"runs with a false discovery, read ten times each: {share_text(sum(false), len(false))}; the bound is "
+            f"{FALSE_DISCOVERIES:.0%}.",
+            results.Table(("change", "rows of the segment to its discovery", "named first"), rows),
+        ),
+    )
+
+
 def accuracy_table() -> results.Table | None:
     """Estimates of the accuracy of every corrupted file, beside its true accuracy."""
     if not (FOLDER / "val.npz").exists():
@@ -398,6 +489,9 @@ def main(argv: list[str]) -> int:
     assert delays is not None
     assert waits is not None
     save_detection(quiet, delays, waits, args.seeds * args.streams)
+    segments = measure_segments(min(args.quiet_streams, 200), min(args.streams, 20))
+    assert segments is not None
+    save_segments(segments)
     return 0
 
 

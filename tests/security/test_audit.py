@@ -62,7 +62,11 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def token_lines() -> str:
     """Lines of the token file, without the token that is revoked."""
-    certificates = (certificate_token("scorer", ["score"]), certificate_token("deployer", ["admin", "read"]))
+    certificates = (
+        certificate_token("scorer", ["score"], models=["digits"]),
+        certificate_token("narrow", ["score", "read"], models=["letters"]),
+        certificate_token("deployer", ["admin", "read"]),
+    )
     return OPERATOR_TOKEN.line() + "".join(each.line() for each in certificates)
 
 
@@ -109,6 +113,12 @@ def test_a_certificate_has_the_scopes_of_its_name(server: Server, authority: Cer
             scorer.models()
     with connect(server, authority, "stranger") as stranger, pytest.raises(Unauthenticated, match="no line"):
         stranger.score("digits", make_probs(1, K))
+    with connect(server, authority, "narrow") as narrow:
+        assert narrow.models() == ()
+        with pytest.raises(PermissionDenied, match="'narrow' may not use the model 'digits'"):
+            narrow.score("digits", make_probs(1, K))
+        with pytest.raises(PermissionDenied, match="'narrow' may not use the model 'digits'"):
+            list(narrow.stream("digits", [make_probs(1, K)]))
 
 
 def test_client_certificates_need_a_token_file(tmp_path: Path) -> None:

@@ -72,10 +72,12 @@ def start_server(
     environment: Mapping[str, str] | None = None,
     seconds: float = 300.0,
     run_by: Sequence[str] = (),
+    python: str | Path = sys.executable,
 ) -> Server:
     """Start a service and wait until it is ready; without its explorer, unless an option names a port for it.
 
-    `run_by` is a command that runs the command of the service, such as one that limits its resources.
+    `run_by` is a command that runs the command of the service, such as one that limits its resources; `python` is that
+    of another environment.
     """
     arguments = [f"--model={name}={path}" for name, path in models.items()]
     if not any(option.startswith("--explorer-port") for option in options):
@@ -84,7 +86,7 @@ def start_server(
     process = subprocess.Popen(
         [
             *run_by,
-            *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+            *(str(python), "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
             *("--grpc-port", "0", "--http-port", "0", *arguments, *options),
         ],
         stderr=subprocess.PIPE,
@@ -127,9 +129,10 @@ def running_server(
     *options: str,
     environment: Mapping[str, str] | None = None,
     run_by: Sequence[str] = (),
+    python: str | Path = sys.executable,
 ) -> Iterator[Server]:
     """A service that runs for the time of a block, on ports of its own choice."""
-    server = start_server(data_dir, models, *options, environment=environment, run_by=run_by)
+    server = start_server(data_dir, models, *options, environment=environment, run_by=run_by, python=python)
     try:
         yield server
     finally:

@@ -14,6 +14,8 @@ _PACKAGES = {
     "chromium": "chromium",
     "curl": "curl",
     "mount": "mount",
+    "node": "npm",
+    "npm": "npm",
     "openssl": "openssl",
     "prometheus": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",

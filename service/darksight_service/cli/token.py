@@ -19,6 +19,7 @@ def token(
     /,
     *,
     scopes: str = "score,report",
+    models: str | None = None,
     expires: date | None = None,
     certificate: bool = False,
 ) -> None:
@@ -35,15 +36,18 @@ def token(
         Name of the user or program. It appears in error messages and is the author of changes in the audit trail.
     scopes
         Permissions, separated by commas: score, report, read, admin, metrics.
+    models
+        The only models that the token may see, score and change, separated by commas. Default: all models.
     expires
         Last day on which the token is valid, in UTC, such as 2027-01-31. Default: it does not expire.
     certificate
         Make no token: give the scopes to callers whose client certificate has this name as its common name.
     """
+    permitted = None if models is None else models.split(",")
     if certificate:
-        secret, entry = "", certificate_token(name, scopes.split(","), expires)
+        secret, entry = "", certificate_token(name, scopes.split(","), expires, permitted)
     else:
-        secret, entry = make_token(name, scopes.split(","), expires)
+        secret, entry = make_token(name, scopes.split(","), expires, permitted)
     if file.exists():
         TokenFile(file).check()
         if any(line.split()[:1] == [name] for line in file.read_text(encoding="utf-8").splitlines()):
@@ -54,8 +58,9 @@ def token(
         raise SettingsError(f"{file}: cannot be written: {error.strerror}") from error
     with os.fdopen(descriptor, "a", encoding="utf-8") as opened:
         opened.write(entry.line())
+    given = scopes if models is None else f"{scopes} for {models}"
     if certificate:
-        say(f"added the certificate name {name} with {scopes} to {file}")
+        say(f"added the certificate name {name} with {given} to {file}")
     else:
-        say(f"added {name} with {scopes} to {file}; this is the token, it is not shown again:")
+        say(f"added {name} with {given} to {file}; this is the token, it is not shown again:")
         print(secret)

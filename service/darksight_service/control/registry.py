@@ -207,8 +207,8 @@ class Registry:
         if active is None:
             if model in self._state.models:
                 raise NotLoadedError(f"model {model!r} is not loaded; the log of the server has the reason")
-            names = ", ".join(sorted(self._active)) or "none"
-            raise NotFoundError(f"model {model[:100]!r} does not exist; models: {names}", field="model")
+            # The names of others stay here: the caller may lack the scope, or the models, to list them.
+            raise NotFoundError(f"model {model[:100]!r} does not exist", field="model")
         if not version or version == active.version:
             return active
         return self._pin(model, active, version)

@@ -1,8 +1,8 @@
 """Bearer tokens with scopes.
 
-The token file has one token per line, `NAME SCOPES SHA256 [EXPIRES]`, such as
+The token file has one token per line, `NAME SCOPES SHA256 [EXPIRES] [models=A,B]`, such as
 
-    gateway score,report 3f79bb7b435b05321651daefd374cd... 2027-01-01
+    gateway score,report 3f79bb7b435b05321651daefd374cd... 2027-01-01 models=digits
 
 It contains hashes only. A token has 256 random bits, so a plain hash is safe. With the word `certificate` in place of a
 hash, a line gives the scopes to callers without a token whose client certificate has this common name.
@@ -20,13 +20,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError
 
-__all__ = ["OPEN", "SCOPES", "Token", "TokenFile", "certificate_token", "make_token"]
+__all__ = ["ANYBODY", "OPEN", "SCOPES", "Caller", "Grant", "Token", "TokenFile", "certificate_token", "make_token"]
 
 SCOPES = ("score", "report", "read", "admin", "metrics")
 """What a token can permit. No scope includes another."""
@@ -35,6 +35,7 @@ OPEN = "open"
 """The scope of methods that need no token, such as health checks."""
 
 _CERTIFICATE = "certificate"
+_MODELS = "models="
 _RELOAD_SECONDS = 1.0
 # Maximum number of cached headers. Callers can vary the spaces around a token, so the cache must be bounded.
 _MAX_CACHED = 1000
@@ -43,35 +44,98 @@ _log = logging.getLogger("darksight.auth")
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller who has the scope that a call needs.
+
+    Parameters
+    ----------
+    name
+        Of the token, certificate or user; empty if everybody may call.
+    models
+        The models that the caller may use; None for all.
+    """
+
+    name: str
+    models: frozenset[str] | None = None
+
+    def may_use(self, model: str) -> bool:
+        """Whether the caller may use a model."""
+        return self.models is None or model in self.models
+
+    def check_model(self, model: str) -> None:
+        """ForbiddenError if the caller may not use a model; the same whether the model exists or not."""
+        if not self.may_use(model):
+            raise ForbiddenError(f"{self.name!r} may not use the model {model[:100]!r}", kind="forbidden")
+
+    def check_all_models(self, what: str) -> None:
+        """ForbiddenError if the caller may use some models only, and `what` is about all."""
+        if self.models is not None:
+            raise ForbiddenError(f"{self.name!r} may use some models only, and {what} all", kind="forbidden")
+
+
+ANYBODY = Caller("")
+"""The caller of a service without tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Scopes, and the models that they apply to; None for all."""
+
+    scopes: frozenset[str]
+    models: frozenset[str] | None = None
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Grant:
+        """A grant from a text `SCOPES [models=A,B]`; SettingsError names `where` the text is."""
+        scopes, *rest = text.split() or [""]
+        if len(rest) > 1 or not all(word.startswith(_MODELS) for word in rest):
+            raise SettingsError(f"{where}: expected SCOPES [models=A,B], not {text[:100]!r}")
+        return cls(_scopes(scopes.split(","), where), _models(rest, where))
+
+    def __str__(self) -> str:
+        scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
+        return scopes if self.models is None else f"{scopes} {_MODELS}{','.join(sorted(self.models))}"
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A line of the token file; `digest` is empty for a client certificate."""
 
     name: str
-    scopes: frozenset[str]
+    grant: Grant
     digest: bytes
     expires: float
+    caller: Caller = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "caller", Caller(self.name, self.grant.models))
 
     def line(self) -> str:
         """The token as a line of the file."""
         until = "" if self.expires == float("inf") else f" {datetime.fromtimestamp(self.expires, UTC).date()}"
-        scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
-        return f"{self.name} {scopes} {self.digest.hex() or _CERTIFICATE}{until}\n"
+        scopes, _, models = str(self.grant).partition(" ")
+        return f"{self.name} {scopes} {self.digest.hex() or _CERTIFICATE}{until} {models}".rstrip() + "\n"
 
 
-def make_token(name: str, scopes: list[str], expires: date | None = None) -> tuple[str, Token]:
+def make_token(
+    name: str, scopes: list[str], expires: date | None = None, models: list[str] | None = None
+) -> tuple[str, Token]:
     """A new secret, and its token for the file."""
     secret = f"ds_{secrets.token_urlsafe(32)}"
-    return secret, replace(certificate_token(name, scopes, expires), digest=_digest(secret))
+    return secret, replace(certificate_token(name, scopes, expires, models), digest=_digest(secret))
 
 
-def certificate_token(name: str, scopes: list[str], expires: date | None = None) -> Token:
+def certificate_token(
+    name: str, scopes: list[str], expires: date | None = None, models: list[str] | None = None
+) -> Token:
     """The line for client certificates with this common name."""
     if not name or any(character.isspace() for character in name) or name.startswith("#"):
         raise SettingsError(f"{name!r} is not a valid token name; use letters, digits and dashes")
     until = (
         float("inf") if expires is None else datetime(expires.year, expires.month, expires.day, tzinfo=UTC).timestamp()
     )
-    return Token(name, _scopes(scopes, "scopes"), b"", until)
+    permitted = None if models is None else _models([f"{_MODELS}{','.join(models)}"], "models")
+    return Token(name, Grant(_scopes(scopes, "scopes"), permitted), b"", until)
 
 
 class TokenFile:
@@ -107,8 +171,8 @@ class TokenFile:
         if self.errors:
             raise SettingsError(self.errors[0], file=str(self._path))
 
-    def permit(self, header: str | None, scope: str) -> str:
-        """Name of the token in an `authorization` header.
+    def permit(self, header: str | None, scope: str) -> Caller:
+        """The caller with the token in an `authorization` header.
 
         Raises
         ------
@@ -130,8 +194,8 @@ class TokenFile:
             cached[header] = found
         return _permitted(found, scope, now, f"token {found.name!r}")
 
-    def permit_certificate(self, name: str, scope: str) -> str:
-        """The common name of a client certificate, if a line gives it the scope; raises the errors of `permit`."""
+    def permit_certificate(self, name: str, scope: str) -> Caller:
+        """The caller with a client certificate, if a line gives its name the scope; raises the errors of `permit`."""
         now = self.reload()
         found = next((each for each in self._known[0] if not each.digest and each.name == name), None)
         if found is None:
@@ -177,12 +241,12 @@ class TokenFile:
         return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def _permitted(token: Token, scope: str, now: float, what: str) -> str:
+def _permitted(token: Token, scope: str, now: float, what: str) -> Caller:
     if token.expires <= now:
         raise UnauthenticatedError(f"the {what} has expired", kind="expired")
-    if scope not in token.scopes:
+    if scope not in token.grant.scopes:
         raise ForbiddenError(f"the {what} lacks the scope {scope!r}", kind="forbidden")
-    return token.name
+    return token.caller
 
 
 def _find(tokens: tuple[Token, ...], secret: str) -> Token | None:
@@ -218,16 +282,17 @@ def _parse(lines: list[str], path: Path) -> tuple[tuple[Token, ...], tuple[str, 
 def _parse_line(line: str, where: str) -> Token:
     parts = line.split()
     try:
-        name, scopes, digest = parts[:3]
-        expires = datetime.fromisoformat(parts[3]).replace(tzinfo=UTC).timestamp() if len(parts) > 3 else float("inf")
+        name, scopes, digest, *rest = parts
+        models = [rest.pop()] if rest and rest[-1].startswith(_MODELS) else []
+        expires = datetime.fromisoformat(rest[0]).replace(tzinfo=UTC).timestamp() if rest else float("inf")
         raw = b"" if digest == _CERTIFICATE else bytes.fromhex(digest)
-        if len(raw) not in (0, 32) or len(parts) > 4:
+        if len(raw) not in (0, 32) or len(rest) > 1:
             raise ValueError(line)
     except ValueError:
         raise SettingsError(
-            f"{where}: expected NAME SCOPES SHA256 [YYYY-MM-DD], as written by darksight token"
+            f"{where}: expected NAME SCOPES SHA256 [YYYY-MM-DD] [models=A,B], as written by darksight token"
         ) from None
-    return Token(name, _scopes(scopes.split(","), where), raw, expires)
+    return Token(name, Grant(_scopes(scopes.split(","), where), _models(models, where)), raw, expires)
 
 
 def _scopes(scopes: list[str], where: str) -> frozenset[str]:
@@ -235,3 +300,13 @@ def _scopes(scopes: list[str], where: str) -> frozenset[str]:
     if unknown or not scopes:
         raise SettingsError(f"{where}: unknown scope {', '.join(unknown) or repr('')}; scopes are {', '.join(SCOPES)}")
     return frozenset(scopes)
+
+
+def _models(words: list[str], where: str) -> frozenset[str] | None:
+    """The models of `models=A,B`, if there is such a word."""
+    if not words:
+        return None
+    names = words[0].removeprefix(_MODELS).split(",")
+    if not all(names) or any(character.isspace() for name in names for character in name):
+        raise SettingsError(f"{where}: models must be names separated by commas, not {','.join(names)[:100]!r}")
+    return frozenset(names)

@@ -102,10 +102,11 @@ def _page(page: Page, guard: Guard) -> Route:
 
 def _route(endpoint: Endpoint[Any], sources: Sources, guard: Guard) -> Route:
     def answer(request: Request, body: bytes) -> Response:
-        author = guard.permit(request, endpoint.scope)
+        caller = guard.permit(request, endpoint.scope)
         given = endpoint.read(request.query_params, body)
+        endpoint.check_model(caller, given)
         sources.registry.refresh()
-        return _respond(endpoint.answer(Call(given, author)))
+        return _respond(endpoint.answer(Call(given, caller)))
 
     async def handle(request: Request) -> Response:
         return await run_in_threadpool(answer, request, await _read(request))

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import ActiveModel, Registry
+from darksight_service.control.tokens import ANYBODY, Caller
 from darksight_service.errors import RequestError
 from darksight_service.explorer.answers import Answer
-from darksight_service.explorer.inputs import Input, VersionInput
+from darksight_service.explorer.inputs import Input, ModelInput, VersionInput
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
 from darksight_service.validation import first_problem
@@ -57,12 +58,12 @@ class Call(Generic[T]):
     ----------
     input
         The validated input.
-    author
-        Name of the caller's token; empty without tokens.
+    caller
+        Who calls, and the models that this caller may use.
     """
 
     input: T
-    author: str = ""
+    caller: Caller = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,9 @@ class Endpoint(Generic[T]):
         Model of the query (GET) or of the JSON body (POST).
     answer
         The function; it runs in a thread.
+    lists_models
+        Whether it shows the models that the caller may use, and those alone. Without it, a caller who may use some
+        models only may call no path whose input names no model.
     """
 
     method: Literal["GET", "POST"]
@@ -88,10 +92,18 @@ class Endpoint(Generic[T]):
     scope: str
     input: type[T]
     answer: Callable[[Call[T]], Answer]
+    lists_models: bool = False
 
     def read(self, query: Mapping[str, str], body: bytes) -> T:
         """The validated input of a request; RequestError names the first field that is wrong."""
         return read_query(self.input, query) if self.method == "GET" else read_body(self.input, body)
+
+    def check_model(self, caller: Caller, given: T) -> None:
+        """ForbiddenError if a caller may not use the model of an input."""
+        if isinstance(given, ModelInput):
+            caller.check_model(given.model)
+        elif not self.lists_models:
+            caller.check_all_models("this page shows")
 
 
 def read_query(kind: type[T], query: Mapping[str, str]) -> T:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from darksight_service.control.tokens import SCOPES, TokenFile
+from darksight_service.control.tokens import ANYBODY, SCOPES, Caller, TokenFile
 from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError
 from darksight_service.validation import is_local_host
 
@@ -82,8 +82,8 @@ class Guard:
             raise UnauthenticatedError("log in with a token first", kind="missing")
         return found
 
-    def permit(self, request: Request, scope: str) -> str:
-        """Name of the caller; an error if the caller lacks the scope."""
+    def permit(self, request: Request, scope: str) -> Caller:
+        """The caller; an error if it lacks the scope."""
         session = self.session(request)
         if request.method != "GET":
             _check_origin(request)
@@ -91,7 +91,7 @@ class Guard:
                 raise ForbiddenError(
                     "the CSRF token is missing or belongs to another session; reload the page", kind="csrf"
                 )
-        return "" if self._tokens is None else self._tokens.permit(session.header, scope)
+        return ANYBODY if self._tokens is None else self._tokens.permit(session.header, scope)
 
     def describe(self, request: Request) -> dict[str, object]:
         """The session as a page needs it."""
@@ -99,7 +99,7 @@ class Guard:
         scopes, name = list(SCOPES), ""
         if self._tokens is not None:
             scopes = [scope for scope in SCOPES if self._permits(session, scope)]
-            name = self._tokens.permit(session.header, scopes[0]) if scopes else ""
+            name = session.name
         return {"name": name, "scopes": scopes, "csrf": session.csrf, "needs_login": self.needs_login}
 
     def log_in(self, request: Request, secret: str, response: Response) -> None:
@@ -108,7 +108,7 @@ class Guard:
         if self._tokens is None:
             raise RequestError("token: this service needs none", field="token")
         header, now = f"Bearer {secret}", self._clock()
-        name = self._tokens.permit(header, "read")
+        name = self._tokens.permit(header, "read").name
         cookie = secrets.token_urlsafe(32)
         with self._lock:
             kept = {key: each for key, each in self._sessions.items() if each.expires > now}

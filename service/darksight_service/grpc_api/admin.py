@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
 from darksight_service.control.changes import Control
 from darksight_service.control.state import ModelState, PolicyOverride
+from darksight_service.errors import ForbiddenError
 from darksight_service.grpc_api.callers import Callers
 from darksight_service.grpc_api.regions import RegionCalls
 from darksight_service.grpc_api.scoring import parse
@@ -52,7 +54,9 @@ class Admin:
     def list_models(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ListModels."""
         parse(admin_pb2.ListModelsRequest, data)
-        models = [self._model(name, state) for name, state in sorted(self._control.models().items())]
+        caller = self._callers.caller(context, "read")
+        found = sorted(self._control.models().items())
+        models = [self._model(name, state) for name, state in found if caller.may_use(name)]
         return admin_pb2.ListModelsResponse(models=models).SerializeToString()
 
     def get_model(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -63,6 +67,8 @@ class Admin:
     def deploy_bundle(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """DeployBundle."""
         request = parse(admin_pb2.DeployBundleRequest, data)
+        if self._callers.caller(context, "admin").models is not None:
+            _check_folder(request)
         version = self._as_caller(context).deploy(
             request.model, request.path, activate=request.activate, author=request.author
         )
@@ -133,7 +139,7 @@ class Admin:
         return response.SerializeToString()
 
     def _as_caller(self, context: grpc.ServicerContext) -> Control:
-        return self._control.on_behalf_of(self._callers.name(context, "admin"))
+        return self._control.on_behalf_of(self._callers.caller(context, "admin").name)
 
     def _named(self, name: str) -> admin_pb2.Model:
         return self._model(name, self._control.model(name))
@@ -161,6 +167,17 @@ class Admin:
             found.class_names.extend(bundle.class_names)
             found.calibration_rows = bundle.calibration_rows
             yield found
+
+
+def _check_folder(request: admin_pb2.DeployBundleRequest) -> None:
+    """A caller who may use some models only deploys files of theirs, and does not learn which others there are."""
+    parts = PurePosixPath(request.path).parts
+    if len(parts) < 2 or parts[0] != request.model or ".." in parts:
+        raise ForbiddenError(
+            f"path: this caller may deploy files of the folder {request.model[:100]!r} of the bundle directory only",
+            kind="forbidden",
+            field="path",
+        )
 
 
 def _override(policy: admin_pb2.Policy) -> PolicyOverride:

@@ -26,6 +26,7 @@ from darksight_core.scored import SCHEMA
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
+from darksight_service.grpc_api.callers import Callers
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
@@ -74,11 +75,14 @@ class InferenceServicer:
         Scores and records.
     bulk
         Where large batches are scored.
+    callers
+        Know the models that a caller may use.
     """
 
-    def __init__(self, monitor: ScoringService, bulk: BulkPool) -> None:
+    def __init__(self, monitor: ScoringService, bulk: BulkPool, callers: Callers) -> None:
         self._monitor = monitor
         self._bulk = bulk
+        self._callers = callers
 
     def methods(self) -> Mapping[str, tuple[str, Handler]]:
         """Scope and handler of each method."""
@@ -156,9 +160,12 @@ class InferenceServicer:
     def repository_index(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """RepositoryIndex: the active version of each model."""
         parse(pb2.RepositoryIndexRequest, data)
+        caller = self._callers.caller(context, "read")
         index = pb2.RepositoryIndexResponse.ModelIndex
         models = [
-            index(name=name, version=active.version, state="READY") for name, active in self._monitor.models().items()
+            index(name=name, version=active.version, state="READY")
+            for name, active in self._monitor.models().items()
+            if caller.may_use(name)
         ]
         return pb2.RepositoryIndexResponse(models=models).SerializeToString()
 

@@ -9,21 +9,24 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeAlias
 
 import grpc
+from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from darksight_service.control.tokens import OPEN
-from darksight_service.errors import OverloadedError
+from darksight_service.errors import ForbiddenError, OverloadedError, RequestError
 from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.callers import ModelReader
 from darksight_service.grpc_api.health import Health
 from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import CallPool, StreamPool
-from darksight_service.grpc_api.scoring import ScoreCall, Scoring
+from darksight_service.grpc_api.scoring import ScoreCall, Scoring, parse
 from darksight_service.grpc_api.status import abort, abort_code
 from darksight_service.metrics.processes import ProcessCounts
 
@@ -34,18 +37,39 @@ HEALTH = "grpc.health.v1.Health"
 # The messages of both are encoded alike. Older clients know v1alpha only, newer ones ask for v1 first.
 REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
+# Methods whose requests name no model: they say nothing about any, or list those that the caller may use.
+_WITHOUT_MODEL = ("ListModels", "RepositoryIndex", "ServerMetadata")
+_MODEL_FIELDS = ("model", "model_name", "name")
+
 _log = logging.getLogger("darksight.rpc")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
+def _no_model(_: Any) -> str | None:
+    raise ForbiddenError("this method needs a caller who may use all models", kind="forbidden")
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: the scope it needs, its handler, and the pool that the handler runs in."""
+    """A method.
+
+    Parameters
+    ----------
+    scope
+        The scope that it needs.
+    handler
+        Its handler.
+    pool
+        The pool that the handler runs in.
+    read_model
+        Reads the model of a request, for callers who may use some models only; by default they may not call.
+    """
 
     scope: str
     handler: Handler
     pool: CallPool | StreamPool
+    read_model: ModelReader = _no_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +126,7 @@ class MethodTable:
                 if scope == OPEN
                 else unary(scope, behaviour, scores=name == "ModelInfer")
             )
-        return table
+        return {name: replace(method, read_model=_model_reader(name)) for name, method in table.items()}
 
     def health(self, health: Health) -> dict[str, Method]:
         """The standard health service."""
@@ -122,6 +146,7 @@ class MethodTable:
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
+        method = replace(method, read_model=lambda _: None)
         return {f"/{name}/ServerReflectionInfo": method for name in REFLECTIONS}
 
     def _unary(
@@ -202,7 +227,7 @@ class MethodTable:
                 with self.streams.share_of(_caller(context)):
                     context.send_initial_metadata((self.worker_header,))
                     yield from behaviour(self.streams.silence.guard(requests, context), context)
-            except OverloadedError as error:
+            except (OverloadedError, ForbiddenError, RequestError) as error:
                 code = abort_code(error)
                 abort(context, error)
             finally:
@@ -221,6 +246,20 @@ def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> 
 
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
     return call
+
+
+def _model_reader(method: str) -> ModelReader:
+    """Reads the model of a request of a method, by its full name."""
+    service, _, name = method[1:].partition("/")
+    if name in _WITHOUT_MODEL:
+        return lambda _: None
+    if name == "Score":
+        return lambda call: str(call.request().model)
+    kind = GetMessageClass(descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type)
+    if name == "ScoreStream":
+        return lambda data: str(parse(monitor_pb2.ScoreStreamRequest, data).request.model)
+    field = next((each for each in _MODEL_FIELDS if each in kind.DESCRIPTOR.fields_by_name), None)
+    return _no_model if field is None else lambda data: str(getattr(parse(kind, data), field))
 
 
 def _caller(context: grpc.ServicerContext) -> str:

@@ -42,6 +42,8 @@ Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
 # A call of at least this size is large: 200 rows of ten classes, about half a millisecond.
 _BULK_BYTES = 1 << 13
+# Large calls may take a quarter of the queue: they hold megabytes, and small calls pass a stall of 50 ms.
+_LARGE_SHARE = 4
 # The bulk thread gets about a tenth of the core while other threads are busy (0.8^10).
 _NICE = 10
 # The message of a call must arrive within this time: 16 MiB at 1 MB/s.
@@ -146,6 +148,7 @@ class CallPool(futures.Executor):
         self.silence = SilenceLimit(_MESSAGE_SECONDS, max(2 * limit, _FEWEST_SILENT))
         self._bulk = bulk
         self._max_waiting = max(limit - threads, 1)
+        self._max_large = max(self._max_waiting // _LARGE_SHARE, 1)
         self.reads_early = supports_early_read()
         if not self.reads_early:
             _log.warning("grpc_internals_changed", extra={"grpc": grpc.__version__})
@@ -162,7 +165,8 @@ class CallPool(futures.Executor):
     @property
     def is_full(self) -> bool:
         """Whether the next call must be rejected."""
-        return self._queue.qsize() + self._bulk.queue.qsize() >= self._max_waiting
+        waiting, large = self._queue.qsize(), self._bulk.queue.qsize()
+        return waiting + large >= self._max_waiting or large >= self._max_large
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # gRPC ignores the future, which takes 10 us
         """Run a unary call when its message has arrived, and anything else as soon as a thread is free."""

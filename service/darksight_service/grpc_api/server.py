@@ -152,7 +152,7 @@ class _Lookup(grpc.GenericRpcHandler):
         self._table = table
         self._callers = callers
         self._certified = {
-            name: callers.certified(method.handler, method.scope)
+            name: callers.certified(method.handler, method.scope, method.read_model)
             for name, method in table.items()
             if callers.has_certificates and method.scope != OPEN
         }
@@ -171,9 +171,11 @@ class _Lookup(grpc.GenericRpcHandler):
                 handler = self._certified[details.method]
             else:
                 try:
-                    self._callers.permit(header, method.scope)
+                    caller = self._callers.permit(header, method.scope)
                 except (UnauthenticatedError, ForbiddenError) as error:
                     return self._refuse(error)
+                if caller.models is not None:
+                    handler = self._callers.restricted(handler, caller, method.read_model)
         if method.pool.is_full:
             self._counts.refuse_overload()
             return self._refuse(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from darksight_service.control.tokens import OPEN
+from darksight_service.control.tokens import ANYBODY, OPEN, Caller
 from darksight_service.errors import (
     AbandonedError,
     ForbiddenError,
@@ -25,7 +25,7 @@ from darksight_service.errors import (
     OverloadedError,
     RequestError,
 )
-from darksight_service.http_api.calls import Call, Method, Reply, Request
+from darksight_service.http_api.calls import Call, Callers, Method, Reply, Request
 from darksight_service.http_api.inference import SIZE_HEADER, Answer, answer_infer, answer_state
 from darksight_service.http_api.messages import MessageAnswer
 from darksight_service.http_api.pages import page_routes
@@ -52,8 +52,8 @@ class Limits(NamedTuple):
 
     Parameters
     ----------
-    permit
-        Permits a call, by its `authorization` header and the scope that it needs; None if everybody may call.
+    callers
+        Permits calls; None if everybody may call.
     max_bytes
         Largest body.
     waits_for_disk
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
         Runs a function in the bulk thread.
     """
 
-    permit: Callable[[str | None, str], str] | None
+    callers: Callers | None
     max_bytes: int
     waits_for_disk: bool
     counts: ProcessCounts
@@ -134,7 +134,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
         try:
-            self._admit(headers)
+            caller = self._admit(headers)
             body = await _read(receive, headers, self._limits.max_bytes)
         except ProblemError as error:
             reply = self._refuse(error.problem, scope["path"])
@@ -142,24 +142,30 @@ class _Endpoint:
             reply = self._refuse(problem_of(error), scope["path"])
         else:
             request = Request(scope["path_params"], scope["query_string"], body, headers.get(_READ[-1]))
-            call = Call(headers.get(b"authorization"))
+            check = None if caller.models is None else partial(self._check_model, caller)
+            call = Call(headers.get(b"authorization"), check)
             run = partial(self._run, request, call, scope["path"])
             reply = run() if self._is_short(request) else await _while_wanted(self._submit(run, body), receive, call)
         await _send(send, reply)
 
-    def _admit(self, headers: Headers) -> None:
-        """Check the caller and whether there is room for a call, before the body is read."""
-        limits = self._limits
-        if limits.permit is None:
+    def _admit(self, headers: Headers) -> Caller:
+        """The caller; checks the token and whether there is room for a call, before the body is read."""
+        limits, caller = self._limits, ANYBODY
+        if limits.callers is None:
             _check_page(headers)
         elif self._method.scope != OPEN:
-            limits.permit(headers.get(b"authorization"), self._method.scope)
+            caller = limits.callers.permit(headers.get(b"authorization"), self._method.scope)
         if self._method.pool.is_full:
             limits.counts.refuse_overload()
             raise OverloadedError(
                 f"the server already has {self._method.pool.limit} calls; retry in {_RETRY_SECONDS:g} s",
                 retry_seconds=_RETRY_SECONDS,
             )
+        return caller
+
+    def _check_model(self, caller: Caller, method: Method, request: Any) -> None:
+        assert self._limits.callers is not None
+        self._limits.callers.check_model(caller, method.read_model, request)
 
     def _is_short(self, request: Request) -> bool:
         """Whether a call waits for nothing and takes less than a millisecond: few values, and no version to load."""

@@ -6,16 +6,17 @@ still waits, so an object of this module stands in for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from darksight_service.control.tokens import Caller
 from darksight_service.http_api.problems import ProblemError
 
-__all__ = ["Call", "Method", "Reply", "Request"]
+__all__ = ["Call", "Callers", "Method", "Reply", "Request"]
 
 
 class Method(Protocol):
-    """A method of the gRPC server: the scope it needs, its handler, and the pool that the handler runs in."""
+    """A method of the gRPC server: the scope it needs, its handler, the pool of the handler, the model of a request."""
 
     @property
     def scope(self) -> str: ...  # noqa: D102
@@ -23,6 +24,17 @@ class Method(Protocol):
     def handler(self) -> Any: ...  # noqa: D102
     @property
     def pool(self) -> Any: ...  # noqa: D102
+    @property
+    def read_model(self) -> Callable[[Any], str | None]: ...  # noqa: D102
+
+
+class Callers(Protocol):
+    """Permits calls by their `authorization` header and the scope that they need, and then by their model."""
+
+    def permit(self, header: str | None, scope: str) -> Caller: ...  # noqa: D102
+    def check_model(  # noqa: D102
+        self, caller: Caller, read_model: Callable[[Any], str | None], request: Any
+    ) -> None: ...
 
 
 class Request(NamedTuple):
@@ -54,6 +66,8 @@ class Call:
     ----------
     authorization
         The header of that name, which names the caller of a change.
+    check
+        Checks a request, if its caller may use some models only.
 
     Attributes
     ----------
@@ -61,15 +75,19 @@ class Call:
         Set when the caller has closed the connection.
     """
 
-    def __init__(self, authorization: str | None) -> None:
+    def __init__(self, authorization: str | None, check: Callable[[Method, Any], None] | None = None) -> None:
         self.is_abandoned = False
+        self._check = check
         self._metadata = () if authorization is None else (("authorization", authorization),)
         self._trailers: Iterable[tuple[str, str | bytes]] = ()
 
     def run(self, method: Method, message: bytes) -> bytes:
         """The response of a unary method; ProblemError if it fails."""
         read = method.handler.request_deserializer
-        response: bytes = method.handler.unary_unary(message if read is None else read(message), self)
+        request = message if read is None else read(message)
+        if self._check is not None:
+            self._check(method, request)
+        response: bytes = method.handler.unary_unary(request, self)
         return response
 
     def is_active(self) -> bool:

@@ -133,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, path = self.server.status, self.path.split("?")[0]
         if path == "/metrics" and self.server.tokens is not None:
             try:
-                self.server.tokens.permit(self.headers.get("Authorization"), "metrics")
+                caller = self.server.tokens.permit(self.headers.get("Authorization"), "metrics")
+                caller.check_all_models("the metrics are of")
             except (UnauthenticatedError, ForbiddenError) as error:
                 self._answer_json(statuses_of(error)[1], {"error": error.message})
                 return

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from darksight_service.http_api.app import Limits, make_app
-from darksight_service.http_api.calls import Method
+from darksight_service.http_api.calls import Callers, Method
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
 from darksight_service.web.limits import API, BACKLOG
@@ -21,7 +21,7 @@ _IDLE_SECONDS = 60
 def make_server(
     settings: Settings,
     methods: Mapping[str, Method],
-    permit: Callable[[str | None, str], str] | None,
+    callers: Callers | None,
     counts: ProcessCounts,
     run_bulk: Callable[[Callable[[], object]], object],
 ) -> WebServer:
@@ -33,14 +33,14 @@ def make_server(
         Address, limits and certificates.
     methods
         The methods of the gRPC server, by full name.
-    permit
-        Permits a call, by its `authorization` header and the scope that it needs; None if everybody may call.
+    callers
+        Permits calls; None if everybody may call.
     counts
         Counters of the process.
     run_bulk
         Runs a function in the bulk thread.
     """
-    limits = Limits(permit, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
+    limits = Limits(callers, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
     return WebServer(
         make_app(methods, limits),
         settings,

@@ -87,7 +87,7 @@ def main() -> int:
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     callers = Callers(tokens, has_certificates=settings.tls_client_ca is not None, counts=counts.process)
     admin = Admin(Control(registry, state_file, store), service, callers)
-    inference = InferenceServicer(service, bulk)
+    inference = InferenceServicer(service, bulk, callers)
     server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk, callers)
     api = _make_api(settings, server, callers, counts, bulk)
     # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.
@@ -141,8 +141,8 @@ def _make_api(
         return None
     from darksight_service.http_api.server import make_server
 
-    permit = None if callers.tokens is None else callers.permit
-    return make_server(settings, server.methods, permit, counts.process, bulk.queue.put)
+    known = None if callers.tokens is None else callers
+    return make_server(settings, server.methods, known, counts.process, bulk.queue.put)
 
 
 class _DropLog:

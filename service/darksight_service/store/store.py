@@ -273,6 +273,11 @@ class Store:
         bundles = self._names.known(wanted.model, wanted.version)
         return point_table.newest_points(self._engine, bundles, wanted, limit=limit)
 
+    def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
+        """Points of a span of time that are drawn for an audit, and their rate; see `point_table.drawn_points`."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        return point_table.drawn_points(self._engine, bundles, wanted, rate=rate, limit=limit)
+
     def labelled_points(
         self,
         model: str,

@@ -1,6 +1,7 @@
 """The tables, as they are after all migrations.
 
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
+           │          ├─ audit_point    points that are drawn for an audit
            │          ├─ rollup         counts per minute of decisions and reasons
            │          └─ rollup_bin     counts per minute of p-values, in 20 bins
            └─ outcome ── outcome_point  labels, and the points they belong to
@@ -53,6 +54,7 @@ __all__ = [
     "OTHER_CLASSES",
     "Moment",
     "PointId",
+    "audit_point",
     "bundle",
     "drift_state",
     "insert_into",
@@ -181,6 +183,16 @@ point = Table(
     Column("prediction_id", Text, nullable=True),
     Column("probs", LargeBinary, nullable=True),
     postgresql_partition_by="RANGE (id)",
+    sqlite_with_rowid=False,
+)
+
+audit_point = Table(
+    "audit_point",
+    metadata,
+    Column("point_id", PointId, primary_key=True),
+    Column("key", Float(53), nullable=False),
+    Column("bundle_id", Integer, nullable=False),
+    Index(None, "bundle_id", "key", "point_id"),
     sqlite_with_rowid=False,
 )
 

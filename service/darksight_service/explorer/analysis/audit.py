@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.drift.accuracy import Accuracy, accuracy_sequence, prediction_powered
-from darksight_core.drift.audit import audit_gains
+from darksight_core.drift.audit import audit_gains, audit_keys
 from darksight_core.drift.urn import audit_numbers
 from darksight_core.scored import Reason
 from darksight_core.simplex import Floats
@@ -41,6 +41,10 @@ class Audit:
 
     Parameters
     ----------
+    table
+        The points.
+    is_whole
+        Whether the table has all points of the traffic, not only those that were drawn when they were stored.
     rate
         Probability of each point to be drawn.
     order
@@ -49,6 +53,8 @@ class Audit:
         How many of them, from the first, count as done.
     """
 
+    table: PointTable
+    is_whole: bool
     rate: float
     order: NDArray[np.int64]
     depth: int
@@ -85,7 +91,7 @@ class AuditedAccuracy:
     powered: Accuracy | None
 
 
-def draw_audit(table: PointTable, rate: float) -> Audit:
+def draw_audit(table: PointTable, rate: float, *, is_whole: bool = True) -> Audit:
     """Draw from the points of a table that have a prediction; invalid rows have nothing to label."""
     numbers = audit_numbers(table.ids)
     drawn = np.flatnonzero((numbers < rate) & (table.predicted >= 0))
@@ -94,20 +100,21 @@ def draw_audit(table: PointTable, rate: float) -> Audit:
     ranks = np.arange(1, len(order) + 1)
     # The last labelled point up to which at most a share `_MAX_SKIPPED` lacks a label.
     far = np.flatnonzero(table.is_labelled[order] & (labelled >= np.ceil((1.0 - _MAX_SKIPPED) * ranks)))
-    return Audit(rate, order, int(far[-1]) + 1 if len(far) else 0)
+    return Audit(table, is_whole, rate, order, int(far[-1]) + 1 if len(far) else 0)
 
 
 def draw_for_certificate(table: PointTable, rate: float) -> tuple[Ints, Floats]:
     """Accepted rows of a table that the audit of their certificate draws, in its order, and their odds."""
-    rows = np.flatnonzero(table.accepted & (table.predicted >= 0) & (table.reason != Reason.UNSCORED))
-    gains = audit_gains(table.p_value[rows])
-    keys = audit_numbers(table.ids[rows]) / gains
-    order = np.argsort(keys, kind="stable")[: int((keys < rate).sum())]
-    return rows[order], np.minimum(rate * gains[order], 1.0)
+    keys = audit_keys(table.ids, table.p_value)
+    is_certified = table.accepted & (table.predicted >= 0) & (table.reason != Reason.UNSCORED)
+    rows = np.flatnonzero(is_certified & (keys < rate))
+    rows = rows[np.argsort(keys[rows], kind="stable")]
+    return rows, np.minimum(rate * audit_gains(table.p_value[rows]), 1.0)
 
 
-def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
+def audited_accuracy(audit: Audit, chosen: Bools | None = None) -> AuditedAccuracy:
     """Accuracy of the predictions of a table, or of those that `chosen` (n,) selects, from the audit."""
+    table = audit.table
     allowed = table.predicted >= 0
     if chosen is not None:
         allowed &= chosen
@@ -121,7 +128,9 @@ def audited_accuracy(table: PointTable, audit: Audit, chosen: Bools | None = Non
     best = accuracy_sequence(right + skipped, rows + skipped).interval
     assert worst is not None
     assert best is not None
-    rest = allowed & np.isfinite(table.top)
+    rest = np.zeros(len(table), dtype=np.bool_)
+    rest[slice(None) if audit.is_whole else audit.order] = True
+    rest &= allowed & np.isfinite(table.top)
     rest[done] = False
     powered = None
     if rows >= _MIN_LABELS_POWERED and not skipped and rest.sum() >= 2 and np.isfinite(table.top[known]).all():

@@ -129,8 +129,8 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         if given.version not in ("", sources.control.model(given.model).active):
             raise RefusedError("a policy can be set for the active version only; the page shows another version")
         policy = PolicyOverride(given.alpha, given.threshold, given.fail_open)
-        claimed = given.author or ("" if call.author else "explorer")
-        control = sources.control.on_behalf_of(call.author)
+        claimed = given.author or ("" if call.caller.name else "explorer")
+        control = sources.control.on_behalf_of(call.caller.name)
         active = control.set_policy(given.model, policy, author=claimed, comment=given.comment)
         return {"gate": active.gate.settings(), "is_certified": active.is_certified}
 

@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from darksight_core.drift.audit import DRAWN_RATE
 from darksight_service.control.registry import ActiveModel
-from darksight_service.explorer.analysis.audit import draw_audit
+from darksight_service.explorer.analysis.audit import Audit, draw_audit
 from darksight_service.explorer.endpoint import Sources
 from darksight_service.explorer.inputs import DAY_MS, SpanInput
 from darksight_service.store.points import PointFilter, PointTable
 
-__all__ = ["COMPARED_LABELS", "MAX_LABELS", "MAX_POINTS", "LabelsInput", "labelled_points", "newest_points"]
+__all__ = ["COMPARED_LABELS", "MAX_LABELS", "MAX_POINTS", "LabelsInput", "audit_of", "labelled_points", "newest_points"]
 
 MAX_LABELS = 50_000
 """Newest labels that promises and thresholds are measured on."""
@@ -22,7 +23,10 @@ COMPARED_LABELS = 1_500
 """Newest labels that scores are compared on: enough to see a difference of a percent, and fast."""
 
 MAX_POINTS = 10_000
-"""Newest points that an audit draws from."""
+"""Newest points that are read; an audit of more draws from those that were drawn when they were stored."""
+
+MAX_DRAWN = 5_000
+"""Drawn points that are read."""
 
 
 class LabelsInput(SpanInput):
@@ -36,8 +40,16 @@ class LabelsInput(SpanInput):
 
 def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> PointTable:
     """The newest points of the span."""
-    span = PointFilter(active.model, active.version, since_ms=given.start_ms, until_ms=given.until_ms)
-    return sources.store().newest_points(span, limit=MAX_POINTS)
+    return sources.store().newest_points(_span(active, given), limit=MAX_POINTS)
+
+
+def audit_of(sources: Sources, active: ActiveModel, given: LabelsInput, newest: PointTable) -> Audit:
+    """The audit of the span whose newest points are given: of all its points, or of the drawn ones if it has more."""
+    if len(newest) < MAX_POINTS:
+        return draw_audit(newest, given.rate)
+    rate = min(given.rate, DRAWN_RATE)
+    drawn, rate = sources.store().drawn_points(_span(active, given), rate=rate, limit=MAX_DRAWN)
+    return draw_audit(drawn, rate, is_whole=False)
 
 
 def labelled_points(
@@ -55,12 +67,15 @@ def labelled_points(
             active.model, active.version, **span, limit=limit, with_probs=with_probs
         )
     else:
-        table = newest_points(sources, active, given)
-        done = draw_audit(table, given.rate).done
-        found = table.take(done[table.is_labelled[done]])
+        audit = audit_of(sources, active, given, newest_points(sources, active, given))
+        found = audit.table.take(audit.done[audit.table.is_labelled[audit.done]])
     scored = found.take((found.predicted >= 0) & np.isfinite(found.p_value))
     return scored, {
         "labels": len(scored),
         "unscored": len(found) - len(scored),
         "max_labels": limit,
     }
+
+
+def _span(active: ActiveModel, given: LabelsInput) -> PointFilter:
+    return PointFilter(active.model, active.version, since_ms=given.start_ms, until_ms=given.until_ms)

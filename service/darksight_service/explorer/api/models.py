@@ -18,13 +18,15 @@ _CURVES = 16
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/models`."""
 
-    def models(_: Call[Input]) -> Answer:
+    def models(call: Call[Input]) -> Answer:
         found = []
-        for name, state in sorted(sources.control.models().items()):
+        known = {name: state for name, state in sources.control.models().items() if call.caller.may_use(name)}
+        for name, state in sorted(known.items()):
             versions = sorted(state.versions.items(), key=lambda each: -each[1].deployed_ms)
             listed = [{"version": version} for version, _ in versions]
             found.append({"name": name, "active": state.active, "shadow": state.shadow, "versions": listed})
-        classes = max([_CURVES, *(len(each.bundle.class_names) for each in sources.registry.models().values())])
+        active = sources.registry.models()
+        classes = max([_CURVES, *(len(active[name].bundle.class_names) for name in known if name in active)])
         return {"models": found, "class_colours": class_colours(classes), "grades": GRADES}
 
-    return [Endpoint("GET", "/api/models", "read", Input, models)]
+    return [Endpoint("GET", "/api/models", "read", Input, models, lists_models=True)]

@@ -45,7 +45,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     regions = sources.control.regions
 
     def as_caller(call: Call[Any]) -> Regions:
-        return sources.control.on_behalf_of(call.author).regions
+        return sources.control.on_behalf_of(call.caller.name).regions
 
     def listed(call: Call[ModelInput]) -> Answer:
         return {"regions": [_region(each) for each in regions.listed(call.input.model)]}

@@ -15,19 +15,26 @@ from pydantic import Field, PlainValidator
 
 from darksight_core.scored import Decision, Reason, stored_name
 from darksight_service.control.registry import ActiveModel
-from darksight_service.explorer.analysis.audit import Audit, audited_accuracy, draw_audit, draw_for_certificate
+from darksight_service.explorer.analysis.audit import Audit, audited_accuracy
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.learning import LearnedScore, learn
 from darksight_service.explorer.analysis.review_queue import QueueItem, Stream, review_queue
 from darksight_service.explorer.analysis.scores import ScoreCurve
 from darksight_service.explorer.answers import Answer
-from darksight_service.explorer.api.labelled import MAX_LABELS, MAX_POINTS, LabelsInput, labelled_points, newest_points
+from darksight_service.explorer.api.labelled import (
+    MAX_LABELS,
+    MAX_POINTS,
+    LabelsInput,
+    audit_of,
+    labelled_points,
+    newest_points,
+)
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.explorer.inputs import Input, ModelInput
 from darksight_service.ingest.records import decode
 from darksight_service.scoring.live_drift import live_audit
 from darksight_service.scoring.service import ScoringService
-from darksight_service.store.points import OutcomeBatch, PointTable
+from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["endpoints"]
 
@@ -81,26 +88,25 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def queue(call: Call[_QueueInput]) -> Answer:
         given, active = call.input, sources.active_model(call.input)
-        table = newest_points(sources, active, given)
-        audit = draw_audit(table, given.rate)
+        newest = newest_points(sources, active, given)
+        audit = audit_of(sources, active, given, newest)
         score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
         deployed = sources.registry.state.models[active.model].versions[active.version]
-        certificate, odds = draw_for_certificate(table, given.rate)
-        odds_of = dict(zip(certificate.tolist(), odds.tolist(), strict=True))
-        found = review_queue(table, audit, certificate, score or _NO_SCORE, given.stream, limit=given.limit)
-        ids = table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
+        found = review_queue(newest, audit, score or _NO_SCORE, given.stream, limit=given.limit)
+        ids = found.table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
         items = {str(uuid.UUID(bytes=each)): item for each, item in zip(ids, found.items, strict=True)}
         points = sources.store().points_by_id(active.model, active.version, ids)
         return {
             "class_names": active.bundle.class_names,
             "set_coverage": _set_coverage(active),
             "counts": found.counts,
-            "points": len(table),
+            "points": len(found.table),
+            "is_drawn": found.table is not newest,
             "max_points": MAX_POINTS,
             "max_labels": MAX_LABELS,
-            "oldest_ms": int(table.received_ms[-1]) if len(table) else None,
-            "items": [_item(point, items[point["id"]], odds_of) for point in points.rows()],
-            "audit": _audit(table, audit),
+            "oldest_ms": int(found.table.received_ms.min()) if len(found.table) else None,
+            "items": [_item(point, items[point["id"]]) for point in points.rows()],
+            "audit": _audit(audit),
             "certificate": live_audit(
                 sources.store(), active.bundle.content, deployed, active.model, active.version
             ).as_dict(),
@@ -135,7 +141,7 @@ def _set_coverage(active: ActiveModel) -> float | None:
     return None if gate is None or gate.sets is None else gate.sets.coverage
 
 
-def _item(point: dict[str, Any], item: QueueItem, odds_of: dict[int, float]) -> dict[str, Any]:
+def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
     order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
     return {
         **{name: point[name] for name in _POINT_FIELDS},
@@ -146,15 +152,12 @@ def _item(point: dict[str, Any], item: QueueItem, odds_of: dict[int, float]) -> 
         "softmax_rank": item.softmax_rank,
         "learned_rank": item.learned_rank,
         "chance": item.chance,
-        "odds": odds_of.get(item.row),
+        "odds": item.odds,
     }
 
 
-def _audit(table: PointTable, audit: Audit) -> dict[str, Any]:
-    accuracies = {
-        "all": audited_accuracy(table, audit),
-        "accepted": audited_accuracy(table, audit, table.accepted),
-    }
+def _audit(audit: Audit) -> dict[str, Any]:
+    accuracies = {"all": audited_accuracy(audit), "accepted": audited_accuracy(audit, audit.table.accepted)}
     return {"rate": audit.rate, "drawn": len(audit.order), "done": audit.depth, **accuracies}
 
 

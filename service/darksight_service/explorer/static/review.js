@@ -75,7 +75,7 @@ function showAll() {
   at("streams").replaceChildren(...Object.entries(STREAMS).map(([name, [title, hint]]) =>
     element("button", { id: `stream-${name}`, title: hint, "aria-pressed": String(name === state.stream), onclick: () => choose({ stream: name }) }, `${title} (${count(found.counts[name])})`)));
   at("used").textContent = found.points
-    ? `${STREAMS[state.stream][1]}; from the newest ${count(found.points)} points, since ${when(found.oldest_ms)}${found.points === found.max_points ? " (the maximum; older drawn points are not offered, so review before as many new ones arrive)" : ""}.`
+    ? `${STREAMS[state.stream][1]}; from ${found.is_drawn ? "" : "the newest "}${count(found.points)} ${found.is_drawn ? "points that were drawn when they were stored" : "points"}, since ${when(found.oldest_ms)}${!found.is_drawn && found.points === found.max_points ? " (the maximum)" : ""}.`
     : "";
   at("class-list").replaceChildren(...found.class_names.map((name) => element("option", { value: name })));
   showItem();
@@ -105,7 +105,7 @@ function showItem() {
       stat(className(item.predicted), "predicted"), stat(percent(item.top, 2), "largest probability"), stat(fixed(item.p_value, 4), "p-value"),
       stat(item.decision === "ACCEPT" ? "accept" : item.reason.toLowerCase().replace("_", " "), "decision"),
       stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned score"),
-      ...(state.stream === "certificate" ? [stat(percent(item.odds, 0), "odds to be drawn")] : [])),
+      ...(state.stream === "certificate" ? [stat(percent(item.odds, 1), "odds to be drawn")] : [])),
     element("p", {}, element("a", { class: "mono", href: point }, item.prediction_id), ` · ${when(item.received_ms)}`),
     ...(item.set_size ? [element("p", { id: "prediction-set" }, element("strong", {}, `One of ${setText(item, className)}`), found.set_coverage ? ` with ${percent(found.set_coverage, 0)}: press the marked keys first.` : "")] : []),
     ...(item.classes.length ? picks : [element("p", { class: "hint" }, "No probabilities are stored; type the class.")]),
@@ -130,7 +130,7 @@ function showAudit() {
   at("audit").replaceChildren(
     table(["", "accuracy", "95% interval", "right"], [line("all", audit.all), line("accepted", audit.accepted)], { numbers: [1, 2, 3] }),
     element("p", { class: "hint" },
-      `${count(audit.done)} of ${count(audit.drawn)} drawn points are done; each point is drawn with probability ${percent(audit.rate, 0)}. ` +
+      `${count(audit.done)} of ${count(audit.drawn)} drawn points are done; each point is drawn with probability ${percent(audit.rate, audit.rate < 0.1 ? 1 : 0)}. ` +
       (audit.all.skipped ? `${count(audit.all.skipped)} were skipped; the interval covers both outcomes. ` : "") +
       (powered ? `Prediction-powered estimate: ${percent(powered.value, 1)} (${percent(powered.interval[0])} – ${percent(powered.interval[1])}). ` : "") +
       "Labels of the other streams are not used here, because they were selected where errors are likely."),

@@ -1,4 +1,4 @@
-"""Stored points as a `PointTable`: pages, points by id or name, the newest ones, those with labels.
+"""Stored points as a `PointTable`: pages, points by id or name, the newest, those with labels or drawn for an audit.
 
 Ids sort by time, so a page is a range of ids and the next one begins below the last id. Points inserted meanwhile are
 newer, so each point is on one page.
@@ -19,17 +19,18 @@ from sqlalchemy import Connection, Engine, FromClause, LargeBinary, and_, func, 
 
 from darksight_service.errors import RequestError
 from darksight_service.store.engine import reading
-from darksight_service.store.ids import MINUTE_MS, point_id
+from darksight_service.store.ids import MINUTE_MS, first_id, point_id
 from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable, score_columns
 from darksight_service.store.probabilities import decode_probs
 from darksight_service.store.read import search
 from darksight_service.store.read.search import newest_rows, with_outcomes
 from darksight_service.store.rollups import within
-from darksight_service.store.tables import NAME_HASH, outcome, outcome_point, point, rollup
+from darksight_service.store.tables import NAME_HASH, audit_point, outcome, outcome_point, point, rollup
 from darksight_service.store.texts import Texts
 
 __all__ = [
     "Page",
+    "drawn_points",
     "filled_since",
     "labelled_points",
     "list_points",
@@ -132,6 +133,34 @@ def labelled_points(
     query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
     with reading(engine) as connection:
         return read_table(connection.execute(query).all(), names, model, bundles)
+
+
+def drawn_points(
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, rate: float, limit: int
+) -> tuple[PointTable, float]:
+    """Points that are drawn for an audit at a rate, and the rate: a lower one if they are more than `limit`.
+
+    Of the filter, the span of time alone is used.
+    """
+    drawn = (
+        select(audit_point.c.point_id, audit_point.c.key)
+        .where(
+            audit_point.c.bundle_id.in_(list(bundles)),
+            audit_point.c.key < rate,
+            audit_point.c.point_id >= first_id(wanted.since_ms),
+            audit_point.c.point_id < first_id(wanted.until_ms),
+        )
+        .order_by(audit_point.c.key)
+        .limit(limit + 1)
+        .subquery("drawn")
+    )
+    source, points = search.points_with_ids(engine, drawn, drawn.c.point_id)
+    query = select(drawn.c.key, *sql_columns(engine, _SCORES, points)).select_from(with_outcomes(source, points))
+    with reading(engine) as connection:
+        found = sorted(connection.execute(query).all(), key=lambda row: float(row[0]))
+    if len(found) > limit:
+        rate = float(found[limit][0])
+    return read_table([row[1:] for row in found[:limit]], _SCORES, wanted.model, bundles), rate
 
 
 def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:

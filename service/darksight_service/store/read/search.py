@@ -38,6 +38,7 @@ __all__ = [
     "labelled_points",
     "labelled_within",
     "newest_rows",
+    "points_with_ids",
     "ranges_of",
     "received_within",
     "select_points",
@@ -156,9 +157,9 @@ def _ids(ranges: Sequence[Sequence[int]], low: bytes, high: bytes) -> list[tuple
     ]
 
 
-def with_outcomes(source: Any) -> Any:
+def with_outcomes(source: Any, points: FromClause = point) -> Any:
     """Points with their outcomes, where there is one."""
-    return source.outerjoin(outcome_point, outcome_point.c.point_id == point.c.id).outerjoin(
+    return source.outerjoin(outcome_point, outcome_point.c.point_id == points.c.id).outerjoin(
         outcome, outcome.c.id == outcome_point.c.outcome_id
     )
 
@@ -208,17 +209,22 @@ def received_within(bundles: Collection[int], since_ms: int, until_ms: int) -> C
 
 
 def labelled_points(engine: Engine) -> tuple[Any, Any]:
-    """The FROM clause for points that have a label, and the points in it.
-
-    PostgreSQL looks up the point of each outcome in the primary key. Without LATERAL it may read all points of the time
-    instead, since it does not know how many of them have an outcome.
-    """
+    """The FROM clause for points that have a label, and the points in it."""
     matches = outcome_point.join(outcome, outcome.c.id == outcome_point.c.outcome_id)
+    return points_with_ids(engine, matches, outcome_point.c.point_id)
+
+
+def points_with_ids(engine: Engine, source: Any, ids: ColumnElement[Any]) -> tuple[Any, Any]:
+    """A FROM clause joined with the points of a column of ids, and the points in it.
+
+    PostgreSQL looks up each point in the primary key. Without LATERAL it may read all points of the time instead, since
+    it does not know how many ids there are.
+    """
     if engine.dialect.name != "postgresql":
-        return matches.join(point, point.c.id == outcome_point.c.point_id), point
+        return source.join(point, point.c.id == ids), point
     # OFFSET 0 keeps the planner from turning it into a plain join.
-    one = select(point).where(point.c.id == outcome_point.c.point_id).offset(literal_column("0")).lateral("labelled")
-    return matches.join(one, true()), one
+    one = select(point).where(point.c.id == ids).offset(literal_column("0")).lateral("found")
+    return source.join(one, true()), one
 
 
 def labelled_within(points: FromClause, bundles: Collection[int], since_ms: int, until_ms: int) -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 The fast path assumes that all rows are new, which they nearly always are: on PostgreSQL a binary COPY straight into the
 partition of the day, on SQLite one executemany. If a row was stored before, the transaction is rolled back and the slow
-path finds the new rows. Only new rows are counted, and points and counts are committed together.
+path finds the new rows. Only new rows are counted and drawn for audits, in the same transaction.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from darksight_service.store.points import PointTable, score_values
 from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import point
+from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.drift_state import DriftFollower, version_of
 from darksight_service.store.write.names import Names
@@ -174,9 +175,10 @@ class Inserter:
             return self._count(connection, groups)
 
     def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
-        """Count new points, follow their drift and match outcomes that wait for them."""
+        """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
         counted = [(group.bundle_id, group.points) for group in groups]
         add_counts(connection, counted)
+        draw_points(connection, counted)
         if self.follower is not None:
             self.follower.follow(connection, [(group.bundle_id, group.points, group.test) for group in groups])
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])

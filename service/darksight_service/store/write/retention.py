@@ -23,7 +23,7 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, id_ms
 from darksight_service.store.partitions import DEFAULT, day_of, partitions
-from darksight_service.store.tables import outcome, outcome_point, point, rollup, rollup_bin
+from darksight_service.store.tables import audit_point, outcome, outcome_point, point, rollup, rollup_bin
 
 __all__ = ["Limits", "Pruned", "prune", "used_bytes"]
 
@@ -33,6 +33,8 @@ _BATCH = 5_000
 _NEVER = (1 << 48) - 1
 _DROP_TRIES = 50
 _DROP_LOCK = "100ms"
+# Their rows are deleted with their points.
+_OF_POINTS = (outcome_point, audit_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,8 @@ def _prune_days(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
             break
         if not dry_run:
             _drop(engine, days[day])
-            end = first_id((day + 1) * DAY_MS)
-            _delete_matches(engine, end)
+            for table in _OF_POINTS:
+                _delete_before(engine, table, first_id((day + 1) * DAY_MS))
         total_bytes, total_rows = total_bytes - sizes[day], total_rows - rows[day]
         pruned.points, pruned.bytes = pruned.points + rows[day], pruned.bytes + sizes[day]
         pruned.days.append(days[day])
@@ -169,12 +171,9 @@ def _drop(engine: Engine, name: str) -> None:
         time.sleep(0.1)
 
 
-def _delete_matches(engine: Engine, end: bytes) -> None:
-    some = select(outcome_point.c.point_id).where(outcome_point.c.point_id < end).limit(_BATCH)
-    _repeat(
-        engine,
-        lambda connection: connection.execute(delete(outcome_point).where(outcome_point.c.point_id.in_(some))).rowcount,
-    )
+def _delete_before(engine: Engine, table: Table, end: bytes) -> None:
+    some = select(table.c.point_id).where(table.c.point_id < end).limit(_BATCH)
+    _repeat(engine, lambda connection: connection.execute(delete(table).where(table.c.point_id.in_(some))).rowcount)
 
 
 def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, pruned: Pruned) -> None:
@@ -197,7 +196,8 @@ def _prune_rows(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, prun
             break
         with writing(engine) as connection:
             ids = select(point.c.id).order_by(point.c.id).limit(count)
-            connection.execute(delete(outcome_point).where(outcome_point.c.point_id.in_(ids)))
+            for table in _OF_POINTS:
+                connection.execute(delete(table).where(table.c.point_id.in_(ids)))
             deleted = connection.execute(delete(point).where(point.c.id.in_(ids))).rowcount
         rows, excess = rows - deleted, excess - deleted
         pruned.points += deleted

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from darksight_core.drift.audit import (
+    DRAWN_RATE,
+    RATES,
     AuditedRows,
     audit_gains,
+    audit_keys,
     audited_accuracy,
     certificate_evidence,
     labels_to_settle,
@@ -180,3 +183,21 @@ def test_a_promise_must_be_a_share():
     """A certificate of an accuracy of one cannot be tested by bets, and is refused."""
     with pytest.raises(ConfigError, match="promised must be between 0 and 1"):
         certificate_evidence(audited(np.random.default_rng(9), [0.0]), 1.0)
+
+
+def test_rows_are_drawn_with_the_odds_that_are_stated() -> None:
+    """Of 200,000 rows in neighbouring ids, within 4 standard errors; weights 1 / odds recover a rate of errors."""
+    rng = np.random.default_rng(3)
+    ids = np.stack([np.full(200_000, 7 << 40), np.arange(200_000)], axis=1).astype(np.uint64)
+    p_values = rng.random(200_000)
+    is_wrong = rng.random(200_000) < np.where(p_values <= 0.25, 0.3, 0.02)
+
+    drawn = audit_keys(ids, p_values) < DRAWN_RATE
+
+    odds = np.minimum(DRAWN_RATE * audit_gains(p_values), 1.0)
+    assert DRAWN_RATE in RATES
+    for group in (p_values <= 0.25, p_values > 0.25):
+        assert abs(drawn[group].sum() - odds[group].sum()) < 4.0 * math.sqrt(odds[group].sum())
+    weighted = (is_wrong / odds)[drawn].sum() / 200_000
+    spread = math.sqrt((is_wrong / odds * (1.0 - odds)).sum()) / 200_000
+    assert abs(weighted - is_wrong.mean()) < 4.0 * spread

@@ -16,6 +16,7 @@ from darksight_service.control.state import Change, apply_change
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotLoadedError
 from darksight_service.grpc_api.admin import Admin
+from darksight_service.grpc_api.callers import Callers
 from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.scoring.service import ScoringService
@@ -89,7 +90,8 @@ def in_memory(kind: type) -> int:
 def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
     """What ListModels says of the model."""
     control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
-    listed = Admin(control, ScoringService(registry, Nowhere()), None).list_models(b"", None)  # type: ignore[arg-type]  # not read
+    callers = Callers(None, has_certificates=False, counts=None)  # type: ignore[arg-type]  # counts nothing
+    listed = Admin(control, ScoringService(registry, Nowhere()), callers).list_models(b"", None)  # type: ignore[arg-type]  # not read
     (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
     return list(model.versions)
 

@@ -33,8 +33,8 @@ def test_a_token_permits_its_scopes_and_nothing_else(tmp_path: Path):
     write(tmp_path / "tokens", token.line())
     tokens = TokenFile(tmp_path / "tokens")
 
-    assert tokens.permit(f"Bearer {secret}", "score") == "gateway"
-    assert tokens.permit(f"bearer {secret}", "admin") == "gateway"
+    assert tokens.permit(f"Bearer {secret}", "score").name == "gateway"
+    assert tokens.permit(f"bearer {secret}", "admin").name == "gateway"
     with pytest.raises(ForbiddenError, match="lacks the scope 'read'"):
         tokens.permit(f"Bearer {secret}", "read")
 
@@ -63,7 +63,7 @@ def test_a_token_ends_on_its_day(tmp_path: Path):
     write(tmp_path / "tokens", token.line())
     tokens = TokenFile(tmp_path / "tokens", clock)
 
-    assert tokens.permit(f"Bearer {secret}", "score") == "guest"
+    assert tokens.permit(f"Bearer {secret}", "score").name == "guest"
     clock.now += 86_400 * 30
     with pytest.raises(UnauthenticatedError, match="expired"):
         tokens.permit(f"Bearer {secret}", "score")
@@ -78,7 +78,7 @@ def test_a_deleted_line_is_a_revoked_token(tmp_path: Path):
 
     clock.now += 2.0
     write(path, "# rotated\n", "\n", second.line())
-    assert tokens.permit(f"Bearer {new}", "score") == "new"
+    assert tokens.permit(f"Bearer {new}", "score").name == "new"
     with pytest.raises(UnauthenticatedError):
         tokens.permit(f"Bearer {old}", "score")
 
@@ -103,7 +103,7 @@ def test_a_file_that_could_not_be_read_is_read_again_though_it_is_the_same(
             tokens.permit(f"Bearer {secret}", "score")
     clock.now += 2.0
 
-    assert tokens.permit(f"Bearer {secret}", "score") == "gateway"
+    assert tokens.permit(f"Bearer {secret}", "score").name == "gateway"
     assert not tokens.errors
 
 
@@ -147,3 +147,42 @@ def test_a_name_or_scope_that_cannot_work_is_refused():
         make_token("two words", ["score"])
     with pytest.raises(SettingsError, match="unknown scope write"):
         make_token("one", ["score", "write"])
+
+
+def test_a_token_can_be_restricted_to_models(tmp_path: Path):
+    """Its caller may use them and no other; a token without models may use all."""
+    (narrow, first), (wide, second) = (
+        make_token(name, ["score"], models=names) for name, names in (("narrow", ["b", "a"]), ("wide", None))
+    )
+    write(tmp_path / "tokens", first.line(), second.line())
+    tokens = TokenFile(tmp_path / "tokens")
+
+    caller = tokens.permit(f"Bearer {narrow}", "score")
+
+    assert first.line().endswith(" models=a,b\n")
+    assert caller.models == {"a", "b"}
+    caller.check_model("a")
+    with pytest.raises(ForbiddenError, match="'narrow' may not use the model 'c'"):
+        caller.check_model("c")
+    with pytest.raises(ForbiddenError, match="some models only"):
+        caller.check_all_models("the metrics are of")
+    assert tokens.permit(f"Bearer {wide}", "score").models is None
+
+
+@pytest.mark.parametrize("models", [[], [""], ["a", ""], ["two words"]])
+def test_models_of_a_token_must_be_names(models: list[str]):
+    """An empty list would permit nothing, and nobody means that."""
+    with pytest.raises(SettingsError, match="models"):
+        make_token("narrow", ["score"], models=models)
+
+
+@pytest.mark.parametrize("rest", ["models=", "models=a, 2027-01-01", "models=a b", "2027-01-01 a", "models=a models=b"])
+def test_a_line_with_wrong_models_is_refused(tmp_path: Path, rest: str):
+    """It must not become a token for all models."""
+    secret, token = make_token("one", ["score"])
+    write(tmp_path / "tokens", f"{token.line().rstrip()} {rest}\n")
+    tokens = TokenFile(tmp_path / "tokens")
+
+    assert len(tokens.errors) == 1
+    with pytest.raises(UnauthenticatedError):
+        tokens.permit(f"Bearer {secret}", "score")

@@ -61,7 +61,7 @@ def test_a_session_may_what_its_token_may(tmp_path: Path, tokens: dict[str, str]
     csrf = guard.session(make_request(cookie=cookie)).csrf
     change = make_request("POST", cookie=cookie, origin=f"https://{HOST}", **{CSRF_HEADER.replace("-", "_"): csrf})
 
-    assert guard.permit(make_request(cookie=cookie), "read") == "reader"
+    assert guard.permit(make_request(cookie=cookie), "read").name == "reader"
     assert guard.describe(make_request(cookie=cookie))["scopes"] == ["read"]
     with pytest.raises(ForbiddenError, match="lacks the scope 'admin'"):
         guard.permit(change, "admin")
@@ -87,7 +87,7 @@ def test_a_change_needs_the_csrf_token_and_the_same_origin(tmp_path: Path, token
     csrf = guard.session(make_request(cookie=cookie)).csrf
     ours = f"https://{HOST}"
 
-    assert guard.permit(make_request("POST", cookie=cookie, origin=ours, x_csrf_token=csrf), "admin") == "operator"
+    assert guard.permit(make_request("POST", cookie=cookie, origin=ours, x_csrf_token=csrf), "admin").name == "operator"
     for headers in (
         {"origin": ours},
         {"origin": ours, "x_csrf_token": "guess"},
@@ -112,7 +112,7 @@ def test_a_session_ends_with_its_token_its_time_or_its_log_out(tmp_path: Path, t
     for cookie in cookies[:2]:
         with pytest.raises(UnauthenticatedError):
             guard.permit(make_request(cookie=cookie), "read")
-    assert guard.permit(make_request(cookie=cookies[2]), "read") == "operator"
+    assert guard.permit(make_request(cookie=cookies[2]), "read").name == "operator"
     clock.now += 13 * 3600.0
     with pytest.raises(UnauthenticatedError):
         guard.permit(make_request(cookie=cookies[2]), "read")

@@ -21,4 +21,4 @@ def test_a_certificate_without_a_single_name_is_told_what_to_do(tmp_path: Path, 
     context = SimpleNamespace(auth_context=lambda: {"x509_common_name": names}, invocation_metadata=tuple)
 
     with pytest.raises(UnauthenticatedError, match="no single common name; send a token"):
-        callers.name(context, "score")
+        callers.caller(context, "score")

@@ -47,6 +47,23 @@ def test_a_pool_is_full_when_its_queue_is_and_ends_when_it_is_empty():
     assert ran == [0, 1, 2]
 
 
+def test_large_calls_may_take_a_quarter_of_the_queue():
+    """Each holds megabytes, so few of them fill the pool; as many small ones do not."""
+    bulk, gate = BulkPool(), threading.Event()
+    pool = CallPool(2, 18, "call", bulk)
+    for _ in range(2 + 4):
+        pool.submit(gate.wait, 30)
+    was_full_of_small = pool.is_full
+    for _ in range(1 + 4):
+        bulk.queue.put(lambda: gate.wait(30))
+    was_full_of_large = pool.is_full
+    gate.set()
+    pool.shutdown()
+
+    assert not was_full_of_small
+    assert was_full_of_large
+
+
 def test_a_stream_gets_its_batch_scored_although_the_calls_have_ended():
     """Small ones where they are, large ones in the one bulk thread, which never waits for itself; errors come back."""
     bulk = BulkPool()

@@ -7,6 +7,7 @@ import pytest
 from darksight_service.explorer.analysis.audit import audited_accuracy, draw_audit, draw_for_certificate
 from darksight_service.store.ids import make_batch_id
 
+from darksight_core.drift.audit import audit_keys
 from darksight_core.drift.urn import audit_numbers
 from tests.support.point_tables import make_table
 
@@ -62,7 +63,7 @@ def test_rows_without_a_prediction_do_not_hold_the_audit_up():
     )
 
     drawn = draw_audit(table, 0.2)
-    found = audited_accuracy(table, drawn)
+    found = audited_accuracy(drawn)
 
     assert drawn.depth == len(drawn.order) == found.labelled
     assert found.skipped == 0
@@ -77,7 +78,7 @@ def test_labels_of_other_origin_do_not_count():
     label[first] = -1
     picked = make_table(4_000, ids=ids_of(4_000), label=label)
 
-    found = audited_accuracy(picked, draw_audit(picked, 0.1))
+    found = audited_accuracy(draw_audit(picked, 0.1))
 
     assert found.value is None
     assert (found.low, found.high) == (0.0, 1.0)
@@ -91,7 +92,7 @@ def test_a_skipped_point_widens_the_interval():
     label[drawn.order[50]] = -1
     gap = make_table(2_000, ids=ids_of(2_000), label=label)
 
-    whole, holed = audited_accuracy(table, drawn), audited_accuracy(gap, draw_audit(gap, 0.1))
+    whole, holed = audited_accuracy(drawn), audited_accuracy(draw_audit(gap, 0.1))
 
     assert holed.skipped == 1
     assert holed.labelled == whole.labelled - 1
@@ -113,7 +114,7 @@ def test_the_interval_contains_the_accuracy_as_often_as_it_says(depth: int):
         label = np.full(n, -1)
         label[order[:depth]] = table.label[order[:depth]]
         seen = make_table(n, ids=ids, seed=seed, label=label)
-        found = audited_accuracy(seen, draw_audit(seen, 0.1))
+        found = audited_accuracy(draw_audit(seen, 0.1))
         hits += found.low <= truth <= found.high
         if found.powered is not None and found.powered.interval is not None:
             powered += 1
@@ -132,10 +133,28 @@ def test_accepted_points_are_measured_by_themselves():
     table = make_table(2_000, ids=ids_of(2_000), decision=np.where(is_accepted, 1, 2))
     drawn = draw_audit(table, 0.2)
 
-    found = audited_accuracy(table, drawn, table.accepted)
+    found = audited_accuracy(drawn, table.accepted)
 
     counted = drawn.done[is_accepted[drawn.done]]
     assert (found.labelled, found.right) == (len(counted), int((~table.errors[counted]).sum()))
+
+
+def test_points_that_were_drawn_for_the_certificate_do_not_stand_for_the_traffic():
+    """A table of drawn points has too many of low p-values: the powered estimate uses those of equal odds alone."""
+    whole = make_table(20_000, ids=ids_of(20_000))
+    keys = audit_keys(whole.ids, whole.p_value)
+    listed = whole.take(np.argsort(keys)[: int((keys < 0.02).sum())])
+    label = np.where(audit_numbers(listed.ids) < 0.01, listed.label, -1)
+    listed = listed.take(slice(None))
+    listed.label = label
+
+    found = audited_accuracy(draw_audit(listed, 0.02, is_whole=False))
+    fair = listed.take(audit_numbers(listed.ids) < 0.02)
+    wanted = audited_accuracy(draw_audit(fair, 0.02))
+
+    assert found == wanted
+    assert found.powered is not None
+    assert found.labelled == (label >= 0).sum() < len(fair) < len(listed)
 
 
 def test_the_certificate_draws_accepted_points_with_known_odds():

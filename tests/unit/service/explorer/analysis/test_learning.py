@@ -101,7 +101,7 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
     drawn = draw_audit(table, 0.2)
     certificate = draw_for_certificate(table, 0.2)[0]
 
-    found = review_queue(table, drawn, certificate, LearnedScore(0, 0, 40), stream, limit=10_000)
+    found = review_queue(table, drawn, LearnedScore(0, 0, 40), stream, limit=10_000)
 
     rows = np.array([item.row for item in found.items])
     assert not table.is_labelled[rows].any()

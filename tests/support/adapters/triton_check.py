@@ -1,4 +1,4 @@
-"""Run by test_inference_protocol.py in a venv with tritonclient, which knows nothing of DarkSight.
+"""Run by test_adapters.py: tritonclient, without any code of DarkSight.
 
     python triton_check.py TARGET MODEL ROWS.npz PROTO
 

@@ -1,0 +1,126 @@
+"""Clients and frameworks of others, in an environment and processes of their own, against the real service.
+
+The service runs in that environment too: it has protobuf 6, and all other tests have protobuf 7.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from darksight_client import Client
+from darksight_client.columns import COLUMNS
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_client.stubs.inference import grpc_predict_v2_pb2
+from google.protobuf import descriptor_pb2
+
+from darksight_core.bundle import write_bundle
+from tests.support.adapters.environment import ROOT, adapters_python, node_modules, pinned
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
+from tests.support.servers import Server, running_server, wait_until
+from tests.support.tools import find_tool
+
+CHECKS = ROOT / "tests" / "support" / "adapters"
+CLASSES = 10
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """That of the environment with the packages of others."""
+    return adapters_python()
+
+
+@pytest.fixture(scope="module")
+def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service with one model of 10 classes."""
+    folder = tmp_path_factory.mktemp("adapters")
+    write_bundle(folder / "digits.safetensors", make_bundle(classes=CLASSES))
+    models, options = {"digits": folder / "digits.safetensors"}, ("--workers", "1", "--api-port", "0")
+    with running_server(models, folder / "data", *options, python=python) as server:
+        # Compiled code and numpy differ in the last bit of some numbers.
+        wait_until(lambda: server.events("kernel_loaded"), what="compiled code")
+        yield server
+
+
+def check(*command: str | Path, **options: object) -> str:
+    """Run a program that must succeed; what it printed."""
+    done = subprocess.run(command, capture_output=True, timeout=300, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    printed: bytes = done.stdout
+    return printed.decode()
+
+
+@pytest.fixture(scope="module")
+def rows(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with rows, and what Score says about them."""
+    probs = make_probs(200, CLASSES, seed=5)
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+        scored = client.score("digits", probs)
+    path = tmp_path_factory.mktemp("rows") / "rows.npz"
+    np.savez(path, probs=probs, **{name: getattr(scored, name) for name in COLUMNS})
+    return path
+
+
+def test_packages_resolve_together(python: Path) -> None:
+    """The environment has the newest tested release of each package, protobuf 6 and this tree as darksight."""
+    code = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+    names = [*pinned(), "protobuf", "darksight"]
+
+    versions = json.loads(check(python, "-c", code, *names))
+
+    assert {name: versions[name] for name in pinned()} == pinned()
+    assert versions["protobuf"].startswith("6.")
+
+
+def test_tritons_client_gets_what_ours_gets(server: Server, python: Path, tmp_path: Path) -> None:
+    """Live, ready, metadata, config and index; ModelInfer raw and typed equals Score bit for bit; errors have their
+    statuses; and all numbers in our proto are those of Triton's.
+    """
+    probs = make_probs(200, CLASSES, seed=5)
+    arrays = {"probs": probs, "logits": np.log(probs + np.float32(1e-9))}
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+        for kind in ("probs", "logits"):
+            scored = client.score("digits", arrays[kind], logits=kind == "logits")
+            arrays |= {f"{kind}.{name}": getattr(scored, name) for name in COLUMNS}
+    np.savez(tmp_path / "rows.npz", version=np.array(scored.version), **arrays)  # type: ignore[arg-type]  # numpy's stub
+    file = descriptor_pb2.FileDescriptorProto()
+    grpc_predict_v2_pb2.DESCRIPTOR.CopyToProto(file)
+    (tmp_path / "proto").write_bytes(file.SerializeToString())
+
+    script = CHECKS / "triton_check.py"
+    check(python, script, server.grpc_target, "digits", tmp_path / "rows.npz", tmp_path / "proto")
+
+
+def test_tritons_http_client_gets_what_ours_gets(server: Server, python: Path, rows: Path) -> None:
+    """State and metadata; infer with binary tensors and with JSON equals Score bit for bit; errors have their texts."""
+    check(python, CHECKS / "triton_http_check.py", server.api_url.partition("://")[2], "digits", rows)
+
+
+def test_kserves_clients_get_what_ours_gets(server: Server, python: Path, rows: Path) -> None:
+    """State; infer over REST, as JSON and with binary tensors, and over gRPC equals Score bit for bit."""
+    check(python, CHECKS / "kserve_check.py", server.api_url, server.grpc_target, "digits", rows)
+
+
+def test_a_client_for_node_gets_what_ours_gets(server: Server, rows: Path) -> None:
+    """Made from protos/ at run time: Score gives the same columns bit for bit, outcomes join, errors have a status."""
+    data, modules = np.load(rows), node_modules()
+
+    printed = check(
+        *(find_tool("node"), CHECKS / "node_check.js", ROOT / "protos", server.grpc_target, "digits", str(CLASSES)),
+        input=data["probs"].tobytes(),
+        env={**os.environ, "NODE_PATH": str(modules)},
+    )
+
+    found = json.loads(printed)
+    columns = found["columns"]
+    for name in ("p_value", "log_density", "log_kde", "points"):
+        assert np.array(columns[name]).tobytes() == data[name].tobytes(), name
+    for name, enum in (("decision", monitor_pb2.Decision), ("reason", monitor_pb2.Reason)):
+        assert [enum.Value(value) for value in columns[name]] == data[name].tolist()
+    assert (found["batch_bytes"], found["recorded"], found["refused"]) == (16, 3, "INVALID_ARGUMENT")

@@ -1,0 +1,115 @@
+"""Points that are drawn for an audit when they are stored, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from darksight_service.explorer.analysis.audit import Audit, audited_accuracy
+from darksight_service.explorer.analysis.learning import LearnedScore
+from darksight_service.explorer.analysis.review_queue import Stream, review_queue
+from darksight_service.explorer.api import labelled
+from darksight_service.store.ids import DAY_MS, id_ms
+from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.store import Store
+from darksight_service.store.tables import audit_point
+from darksight_service.store.write.retention import Limits
+from sqlalchemy import func, select
+
+from darksight_core.drift.audit import DRAWN_RATE, audit_keys
+from tests.support.points import VERSION, make_outcomes, make_points
+
+NOW_MS = 1_800_000_000_000
+WANTED = PointFilter("digits", VERSION)
+
+
+def drawn_ids(points: PointTable, rate: float = DRAWN_RATE) -> list[bytes]:
+    """The ids that should be drawn, in their order."""
+    keys = np.where(points.predicted >= 0, audit_keys(points.ids, points.p_value), 1.0)
+    return points.take(np.argsort(keys)[: int((keys < rate).sum())]).id_bytes()
+
+
+def listed(store: Store) -> int:
+    """Rows of the table."""
+    with store._engine.connect() as connection:
+        return int(connection.scalar(select(func.count()).select_from(audit_point)) or 0)
+
+
+def test_the_rows_that_an_id_draws_are_listed_once(store: Store) -> None:
+    """Those of its span with their scores and probabilities; not shadow, invalid or repeated ones."""
+    old, new = make_points(2_000, ms=NOW_MS - DAY_MS), make_points(2_000, ms=NOW_MS, seed=1)
+    store.insert([old, make_points(500, ms=NOW_MS, seed=2, is_shadow=True)])
+    store.insert([old, new])
+
+    found, rate = store.drawn_points(WANTED, rate=DRAWN_RATE, limit=1_000)
+    today, _ = store.drawn_points(PointFilter("digits", VERSION, since_ms=NOW_MS), rate=0.01, limit=1_000)
+
+    assert rate == DRAWN_RATE
+    assert found.id_bytes() == drawn_ids(PointTable.join([old, new]))
+    assert listed(store) == len(found) > 50
+    assert today.id_bytes() == drawn_ids(new, 0.01)
+    row = new.id_bytes().index(today.id_bytes()[0])
+    assert (found.label == -1).all()
+    assert today.p_value[0] == pytest.approx(float(new.p_value[row]))
+    np.testing.assert_allclose(today.probs[0], new.probs[row], atol=1e-3)
+
+
+def test_more_points_than_are_read_lower_the_rate(store: Store) -> None:
+    """The lowest keys are read, and all rows below the stated rate are among them."""
+    points = make_points(2_000, ms=NOW_MS)
+    store.insert([points])
+
+    found, rate = store.drawn_points(WANTED, rate=DRAWN_RATE, limit=20)
+
+    assert found.id_bytes() == drawn_ids(points)[:20] == drawn_ids(points, rate)
+    assert audit_keys(found.ids, found.p_value).max() < rate < DRAWN_RATE
+
+
+def test_drawn_rows_are_deleted_with_their_points(store: Store) -> None:
+    """By age, and by number."""
+    batches = [make_points(1_000, ms=NOW_MS - day * DAY_MS, seed=day) for day in range(3)]
+    store.insert(batches)
+
+    store.prune(Limits(max_age_ms=DAY_MS + DAY_MS // 4), now_ms=NOW_MS)
+    assert listed(store) == len(drawn_ids(PointTable.join(batches[:2])))
+    store.prune(Limits(max_rows=1_000), now_ms=NOW_MS)
+    assert listed(store) == len(drawn_ids(batches[0]))
+    assert store.drawn_points(WANTED, rate=1.0, limit=1_000)[0].id_bytes() == drawn_ids(batches[0])
+
+
+@pytest.mark.parametrize("stream", [Stream.AUDIT, Stream.CERTIFICATE])
+def test_drawn_points_of_hours_ago_are_offered_under_heavy_traffic(
+    store: Store, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more points than are read, the queue has the rows that it has when all are read, and the same accuracy."""
+    batches = [make_points(300, ms=NOW_MS - hours * 3_600_000, seed=hours, names=None) for hours in range(8)]
+    store.insert(batches)
+    first = drawn_ids(PointTable.join(batches))[0]
+    store.insert([make_outcomes({store.points_by_id("digits", VERSION, [first]).prediction_ids()[0]: 1})])
+
+    light, offered = look(store, stream, DRAWN_RATE)
+    monkeypatch.setattr(labelled, "MAX_POINTS", 200)
+    heavy, still_offered = look(store, stream, DRAWN_RATE)
+    most, _ = look(store, stream, 1.0)
+
+    assert (light.is_whole, len(light.table), heavy.is_whole) == (True, 2_400, False)
+    assert still_offered == offered
+    assert min(map(id_ms, still_offered)) < NOW_MS - 5 * 3_600_000
+    assert (len(heavy.order), heavy.depth) == (len(light.order), light.depth)
+    assert len(heavy.order) < len(heavy.table) == len(drawn_ids(PointTable.join(batches)))
+    assert audited_accuracy(heavy) == audited_accuracy(light)
+    assert (most.rate, len(most.order)) == (DRAWN_RATE, len(heavy.order))
+
+
+def look(store: Store, stream: Stream, rate: float) -> tuple[Audit, list[bytes]]:
+    """The audit as the review page reads it, and the ids that it offers."""
+    sources: Any = SimpleNamespace(store=lambda: store)
+    active: Any = SimpleNamespace(model="digits", version=VERSION)
+    given = labelled.LabelsInput(model="digits", since_ms=NOW_MS - DAY_MS, until_ms=NOW_MS + 1, rate=rate)
+    newest = labelled.newest_points(sources, active, given)
+    audit = labelled.audit_of(sources, active, given, newest)
+    queue = review_queue(newest, audit, LearnedScore(0, 0, 1), stream, limit=1_000)
+    assert len(queue.items) == queue.counts[stream]
+    return audit, queue.table.take(np.array([item.row for item in queue.items])).id_bytes()
