@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from darksight_core.gate.certify_sets import rejected_rows
+from darksight_core.gate.certify_sets import in_segments, rejected_rows
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.prediction_sets import class_ranks
@@ -59,7 +60,9 @@ class SetCoverage:
         return asdict(self)
 
 
-def set_coverage(gate: Gate, rows: ScoredPredictions) -> SetCoverage | None:
+def set_coverage(
+    gate: Gate, rows: ScoredPredictions, tags: Mapping[str, Sequence[str]] | None = None
+) -> SetCoverage | None:
     """What the sets of a gate hold; None without sets, labels or rejected rows.
 
     Parameters
@@ -68,10 +71,12 @@ def set_coverage(gate: Gate, rows: ScoredPredictions) -> SetCoverage | None:
         The gate.
     rows
         Rows that it was not calibrated on.
+    tags
+        Values of the tags of the rows by key; read if the thresholds of the gate differ by segment.
     """
     if gate.sets is None or rows.labels is None:
         return None
-    rejected = rejected_rows(gate, rows)
+    rejected = rejected_rows(gate, in_segments(gate, rows, tags or {}))
     if not len(rejected) or rejected.labels is None:
         return None
     sizes, ranks = gate.sets.sizes(rejected.log_pi), class_ranks(rejected.log_pi, rejected.labels)

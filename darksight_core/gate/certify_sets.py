@@ -10,6 +10,7 @@ rest. Sets of a gate that exists have no such rows: there `CHOICE_SHARE` of the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from darksight_core.guarantees.prediction_sets import (
     rows_for_sets,
 )
 
-__all__ = ["CHOICE_SHARE", "SET_SHARE", "add_sets", "rejected_rows", "sets_for_gate", "split_for_sets"]
+__all__ = ["CHOICE_SHARE", "SET_SHARE", "add_sets", "in_segments", "rejected_rows", "sets_for_gate", "split_for_sets"]
 
 SET_SHARE = 1.0 / 3.0
 """Share of the rows that calibrate prediction sets, if the other rows certify the threshold."""
@@ -101,4 +102,11 @@ def rejected_rows(gate: Gate, rows: ScoredPredictions) -> ScoredPredictions:
     if not len(rows):
         return rows
     plain = replace(gate, regions=(), sets=None)
-    return rows.take(has_set(plain.decide(rows.log_pi, rows.scores, logits=rows.logits)))
+    segments = None if rows.segments is None else rows.segments.tolist()
+    return rows.take(has_set(plain.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments)))
+
+
+def in_segments(gate: Gate, rows: ScoredPredictions, tags: Mapping[str, Sequence[str]]) -> ScoredPredictions:
+    """The rows with the values of the tag by which the thresholds of a gate differ, if it has any; `tags` by key."""
+    values = None if gate.segments is None else tags.get(gate.segments.key)
+    return replace(rows, segments=None if values is None else np.array(values, dtype=np.str_))

@@ -42,6 +42,7 @@ from darksight_core.predictions.defects import (
     PickledArrayError,
     RaggedRowError,
     RowSumError,
+    TagValueError,
     UnknownFormatError,
 )
 from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
@@ -82,6 +83,7 @@ __all__ = [
     "RaggedRowError",
     "RowProgress",
     "RowSumError",
+    "TagValueError",
     "UnknownFormatError",
     "find_files",
     "from_arrays",

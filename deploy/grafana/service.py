@@ -68,9 +68,10 @@ PANELS = (
         {
             "{{code}}": f"sum by (code) ({_rate('darksight_call_results_total')}) > 0",
             "refused caller: {{kind}}": f"sum by (kind) ({_rate('darksight_auth_failures_total')}) > 0",
+            "event: {{result}}": f"sum by (result) ({_rate('darksight_events_total')}) > 0",
             "all": f"sum({_rate('darksight_calls_total')})",
         },
-        "gRPC status codes, and callers without a valid token.",
+        "gRPC status codes, callers without a valid token, and events of inference loggers.",
         unit="reqps",
     ),
     Row("What kind of fault?"),

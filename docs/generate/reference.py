@@ -12,9 +12,9 @@ from cyclopts import App
 from darksight_service.cli.app import COMMANDS, build_app
 from darksight_service.errors import STATUSES
 from darksight_service.explorer.api import drift, gate, map, models, points, regions, review
-from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.metrics.catalogue import METRICS
-from darksight_service.settings import Settings
+from darksight_service.settings import PassiveModel, Settings
 from rich.console import Console
 
 import darksight_core
@@ -71,6 +71,7 @@ def settings() -> str:
         default = "" if field.default in (None, {}) else str(field.default)
         shown = f"`{default.lower() if isinstance(field.default, bool) else default}`" if default else ""
         rows.append((f"`{name}`", f"`DARKSIGHT_{name.upper()}`", shown, field.description))
+    passive = [(f"`{name}`", field.description) for name, field in PassiveModel.model_fields.items()]
     return join(
         [
             "# Settings",
@@ -80,6 +81,10 @@ def settings() -> str:
             "not the value, and a new connection to PostgreSQL reads the file again. An empty variable counts as not "
             "set. Variables that Kubernetes sets for services are ignored.",
             table(("name in TOML", "variable", "default", "what it sets"), rows),
+            "## passive",
+            "A table for each model, `[passive.MODEL]`, or one JSON object in `DARKSIGHT_PASSIVE`; "
+            "[Listen to a model server](../how-to/passive.md) shows both.",
+            table(("name in TOML", "what it sets"), passive),
         ]
     )
 
@@ -149,7 +154,8 @@ def http() -> str:
         for each in found
     ]
     calls = [
-        (each.verb, f"`{each.path}`", f"`{each.name}`", each.summary) for each in (*INFERENCE_PATHS, *MESSAGE_PATHS)
+        (each.verb, f"`{each.path}`", f"`{each.name}`", each.summary)
+        for each in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)
     ]
     pages = [
         ("`/metrics`", "metrics for Prometheus"),

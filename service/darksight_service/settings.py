@@ -8,6 +8,7 @@ every pod, for services whose name starts with `darksight`; these are ignored.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import tomllib
@@ -15,7 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,7 +39,7 @@ from darksight_core.errors import did_you_mean
 from darksight_service.errors import SettingsError
 from darksight_service.validation import first_problem
 
-__all__ = ["Settings", "read_settings", "service_links"]
+__all__ = ["PassiveModel", "Settings", "read_settings", "service_links"]
 
 _PREFIX = "DARKSIGHT_"
 _CONFIG = f"{_PREFIX}CONFIG"
@@ -51,6 +61,16 @@ def _read_models(value: object) -> object:
     return {name.strip(): path.strip() for name, path in pairs}
 
 
+def _read_object(value: object) -> object:
+    """The object of a text in JSON; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"must be a JSON object, not {value[:40]!r}") from None
+
+
 def _check_codec(text: str) -> str:
     # `store.probabilities` reads the same forms; this module imports nothing of the store.
     if not re.fullmatch(r"float16|none|topK:[1-9][0-9]{0,3}", text):
@@ -60,6 +80,21 @@ def _check_codec(text: str) -> str:
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class PassiveModel(BaseModel):
+    """How the events of an inference logger become predictions of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    service: str = Field(
+        default="",
+        description="`inferenceservicename` or `modelid` of its events, or NAMESPACE/NAME; default: the model's name",
+    )
+    output: str = Field(
+        default="", description="name of the output with the probabilities; default: the only one that fits"
+    )
+    logits: bool = Field(default=False, description="whether these are logits")
 
 
 class Settings(BaseSettings):
@@ -88,6 +123,9 @@ class Settings(BaseSettings):
     data_dir: _Path = Field(Path("darksight-data"), description="data directory: all state of the service")
     models: Annotated[dict[str, _Path], NoDecode, BeforeValidator(_read_models)] = Field(
         {}, description="bundles to serve, by name of the model: a table, or `NAME=BUNDLE,NAME=BUNDLE`"
+    )
+    passive: Annotated[dict[str, PassiveModel], NoDecode, BeforeValidator(_read_object)] = Field(
+        {}, description="how events of inference loggers are read, by name of the model: a table, or JSON; see below"
     )
     bundle_dir: _Path | None = Field(
         None, description="directory that bundles are deployed from; default: `bundles` in the data directory"
@@ -179,6 +217,19 @@ class Settings(BaseSettings):
         """An empty text means that the setting is not set; spaces around a text are not part of it."""
         stripped = {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
         return {name: value for name, value in stripped.items() if value != ""}
+
+    @model_validator(mode="after")
+    def _check_passive(self) -> Settings:
+        seen: dict[str, str] = {}
+        for model, passive in self.passive.items():
+            service = passive.service or model
+            if service in seen:
+                raise SettingsError(
+                    f"passive: the models {seen[service]!r} and {model!r} have the same service {service!r}",
+                    name="passive",
+                )
+            seen[service] = model
+        return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Settings:
@@ -362,6 +413,8 @@ def _variable(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -191,6 +191,10 @@ HEADLINES = (
         "against before and after (goal 1.5)", most=1.5,
     ),
     Headline("faults: database away", "{figure}", "found", "figure", most=2.0),
+    *(Headline("faults: 10,000 events", f"events {what}", what, "events", most=0.0) for what in ("lost", "doubled")),
+    Headline(
+        "faults: 10,000 events", "{figure}", "found", "figure", {"figure": "longest time from 202 to SQL, s"}, most=2.0
+    ),
     Headline(
         "confidence: finding wrong", "AUGRC x1000 of the chosen score, {file}", "chosen", "file", name="max-softmax",
         reference="msp",

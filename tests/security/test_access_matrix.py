@@ -23,7 +23,7 @@ from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from darksight_service.control.tokens import SCOPES, make_token
 from darksight_service.explorer.app import make_app as make_explorer
 from darksight_service.http_api.app import Limits, make_app
-from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.processes.explorer import _sources
 from darksight_service.settings import Settings
 from google.protobuf.message_factory import GetMessageClass
@@ -54,6 +54,15 @@ NEEDED = {
 
 NOT_SERVED = {"/grpc.health.v1.Health/List"}
 """Methods of standard services that the server does not have."""
+
+EVENT = {
+    "specversion": "1.0",
+    "id": "a",
+    "source": "b",
+    "type": "org.kubeflow.serving.inference.response",
+    "data": {"predictions": make_probs(1, K).tolist()},
+}
+"""An event with predictions."""
 
 WITHOUT_MODEL = {"ServerMetadata", "ListModels", "RepositoryIndex", "ServerReflectionInfo"}
 """Methods of callers whose requests name no model."""
@@ -272,11 +281,13 @@ def test_the_http_api_has_no_path_without_a_row() -> None:
 
     app = make_app(Methods(), Limits(None, 1, False, None, print))  # type: ignore[arg-type]
 
-    methods = {(path.verb, path.path) for path in (*INFERENCE_PATHS, *MESSAGE_PATHS)}
+    methods = {(path.verb, path.path) for path in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)}
     assert every_route(app) == methods | {("GET", page) for page in PAGES}
 
 
-@pytest.mark.parametrize("path", [*INFERENCE_PATHS, *MESSAGE_PATHS], ids=lambda path: f"{path.verb} {path.path}")
+@pytest.mark.parametrize(
+    "path", [*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS], ids=lambda path: f"{path.verb} {path.path}"
+)
 def test_every_path_is_closed_to_all_but_its_scope_and_its_models(
     server: Server, http: httpx.Client, secrets: tuple[Path, dict[str, str]], path: Any
 ) -> None:
@@ -285,7 +296,10 @@ def test_every_path_is_closed_to_all_but_its_scope_and_its_models(
     def ask(token: str | None, model: str = UNKNOWN) -> httpx.Response:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         address = path.path.format(model=model, version="0" * 64, name="unknown")
-        body = {"inputs": []} if path.name == "ModelInfer" else {}
+        body: dict[str, Any] = {"inputs": []} if path.name == "ModelInfer" else {}
+        if path in EVENT_PATHS:
+            headers["content-type"] = "application/cloudevents+json"
+            body = {**EVENT, "inferenceservicename": model}
         content = json.dumps(body) if path.verb in ("POST", "PUT") else None
         return http.request(path.verb, server.api_url + address, headers=headers, content=content)
 

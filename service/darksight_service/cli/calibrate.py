@@ -12,20 +12,22 @@ from cyclopts import Group, Parameter
 from darksight_core.bundle import Bundle, BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
-from darksight_core.gate.certify_sets import sets_for_gate
+from darksight_core.gate.certify_sets import in_segments, sets_for_gate
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
-from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
+from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 
 __all__ = ["calibrate"]
 
 _RULES = Group("Rules", sort_key=2)
 # Exit status; 2 is bad usage or input.
 _INFEASIBLE = 3
+_MOST_SEGMENTS = 40
 
 
 def calibrate(
@@ -40,6 +42,7 @@ def calibrate(
     delta: Annotated[float | None, Parameter(group=_RULES)] = None,
     sets: Annotated[float | None, Parameter(group=_RULES)] = None,
     score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
+    by: Annotated[str | None, Parameter(group=_RULES)] = None,
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -82,6 +85,9 @@ def calibrate(
     score
         Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
         is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
+    by
+        Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
+        with confidence 1 - delta for each; all others share one.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -91,10 +97,11 @@ def calibrate(
     """
     if sum(rule is not None for rule in (coverage, target_accuracy, max_undetected)) > 1:
         raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
-    rules = (alpha, coverage, target_accuracy, max_undetected)
+    rules = (alpha, coverage, target_accuracy, max_undetected, by)
+    adds_sets = sets is not None and all(rule is None for rule in rules)
     targets = (
         None
-        if sets is not None and all(rule is None for rule in rules)
+        if adds_sets
         else Targets(
             alpha=alpha,
             coverage=coverage,
@@ -103,6 +110,7 @@ def calibrate(
             delta=delta,
             score=score,
             seed=seed,
+            by=by,
             sets=sets,
         )
     )
@@ -121,10 +129,11 @@ def calibrate(
                 source=str(file),
                 leak=shared,
             )
-        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs))
+        segments = None if by is None else values_of(predictions, by)
+        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs), segments)
         if targets is None:
             assert sets is not None
-            found = _only_sets(loaded, rows, sets, seed)
+            found = _only_sets(loaded, rows, predictions, sets, seed)
         else:
             found = certify(rows, targets, len(loaded.calibration))
             if found.certificate["outlier"] is not None:
@@ -152,7 +161,9 @@ def calibrate(
     return 0
 
 
-def _only_sets(bundle: Bundle, rows: ScoredPredictions, coverage: float, seed: int) -> Certification:
+def _only_sets(
+    bundle: Bundle, rows: ScoredPredictions, predictions: Predictions, coverage: float, seed: int
+) -> Certification:
     """The gate of a bundle with prediction sets; ConfigError if these rows certified it."""
     if bundle.gate is None:
         raise ConfigError(
@@ -164,7 +175,7 @@ def _only_sets(bundle: Bundle, rows: ScoredPredictions, coverage: float, seed: i
             "these rows certified the gate of the bundle, so they cannot calibrate its prediction sets; use other "
             "rows, or give --sets together with the rules"
         )
-    gate, part = sets_for_gate(bundle.gate, rows, coverage, seed=seed)
+    gate, part = sets_for_gate(bundle.gate, in_segments(bundle.gate, rows, predictions.tags), coverage, seed=seed)
     return Certification(gate, {**certificate, "sets": part}, None)
 
 
@@ -187,8 +198,34 @@ def _print_certification(found: Certification) -> None:
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate.get(name) is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
+    segments = (certificate.get("reject") or {}).get("segments")
+    if segments is not None:
+        _print_segments(segments)
     if certificate.get("sets") is not None:
         print("\n".join(_describe_sets(certificate["sets"])))
+
+
+def _print_segments(part: dict[str, Any]) -> None:
+    """The thresholds of the largest segments."""
+    sure = "on average" if part["confidence"] is None else f"with confidence {part['confidence']:.6g} for each of them"
+    shown = part["values"][:_MOST_SEGMENTS]
+    print_table(
+        [
+            (
+                each["value"],
+                each["rows"],
+                "pooled" if each["threshold"] is None else f"{float(each['threshold']):.6g}",
+                "" if each["coverage"] is None else f"{each['coverage']:.2%}",
+                "" if each["labels_needed"] is None else f"{each['labels_needed']:,}",
+            )
+            for each in shown
+        ],
+        (part["key"], "rows", "threshold", "accepted", "labels needed"),
+    )
+    left = len(part["values"]) - len(shown)
+    if left:
+        print(f"... and {left:,} more, which the certificate lists.")
+    print(f"Own thresholds hold {sure}. The pooled one is certified on {part['pooled']['certified_on']}.")
 
 
 def _print_effect(certificate: dict[str, Any]) -> None:

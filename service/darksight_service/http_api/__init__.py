@@ -6,6 +6,9 @@ app         its application: tokens, limits and errors around the methods of the
 routes      the paths, and the gRPC method that answers each
 inference   the Open Inference Protocol, in JSON and with binary tensors
 messages    darksight.v1 as JSON
+events      CloudEvents of inference loggers
+payloads    the probabilities in the response of a model server
+tensors     numbers in JSON, and tensors as bytes behind it
 calls       a request and the call that it becomes
 problems    errors as problem details
 openapi     the OpenAPI document

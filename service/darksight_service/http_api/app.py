@@ -8,6 +8,8 @@ and gRPC share their limits, and neither keeps the other waiting.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,12 +28,15 @@ from darksight_service.errors import (
     RequestError,
 )
 from darksight_service.http_api.calls import Call, Callers, Method, Reply, Request
-from darksight_service.http_api.inference import SIZE_HEADER, Answer, answer_infer, answer_state
+from darksight_service.http_api.events import EventAnswer
+from darksight_service.http_api.inference import Answer, answer_infer, answer_state
 from darksight_service.http_api.messages import MessageAnswer
 from darksight_service.http_api.pages import page_routes
 from darksight_service.http_api.problems import Problem, ProblemError, problem_of
-from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http_api.tensors import SIZE_HEADER
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.settings import PassiveModel
 from darksight_service.validation import is_local_host
 
 __all__ = ["Limits", "make_app"]
@@ -71,7 +76,9 @@ class Limits(NamedTuple):
     run_bulk: Callable[[Callable[[], object]], object]
 
 
-def make_app(methods: Mapping[str, Method], limits: Limits) -> ASGIApp:
+def make_app(
+    methods: Mapping[str, Method], limits: Limits, passive: Mapping[str, PassiveModel] | None = None
+) -> ASGIApp:
     """The application.
 
     Parameters
@@ -80,6 +87,8 @@ def make_app(methods: Mapping[str, Method], limits: Limits) -> ASGIApp:
         The methods of the gRPC server, by full name.
     limits
         Tokens and limits.
+    passive
+        How events of inference loggers are read, by name of the model.
     """
     routes: list[Route] = []
     for path in INFERENCE_PATHS:
@@ -89,7 +98,11 @@ def make_app(methods: Mapping[str, Method], limits: Limits) -> ASGIApp:
     for path in MESSAGE_PATHS:
         method = methods[path.method]
         routes.append(_Route(path.path, _Endpoint(method, MessageAnswer(path, method), limits), methods=[path.verb]))
-    scopes = {path.method: methods[path.method].scope for path in (*INFERENCE_PATHS, *MESSAGE_PATHS)}
+    for path in EVENT_PATHS:
+        method = methods[path.method]
+        answer = EventAnswer(method, passive or {}, limits.counts)
+        routes.append(_Route(path.path, _EventEndpoint(method, answer, limits), methods=[path.verb]))
+    scopes = {path.method: methods[path.method].scope for path in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)}
     for name, reply in page_routes(scopes).items():
         routes.append(_Route(name, _Page(reply), methods=["GET"]))
     return Router(routes, redirect_slashes=False, default=_not_found)
@@ -132,7 +145,7 @@ class _Endpoint:
         self._scores = getattr(method.handler.unary_unary, "scores", False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
+        headers = self._headers(scope)
         try:
             caller = self._admit(headers)
             body = await _read(receive, headers, self._limits.max_bytes)
@@ -141,12 +154,16 @@ class _Endpoint:
         except Exception as error:
             reply = self._refuse(problem_of(error), scope["path"])
         else:
-            request = Request(scope["path_params"], scope["query_string"], body, headers.get(_READ[-1]))
+            request = Request(scope["path_params"], scope["query_string"], body, headers.get(_READ[-1]), headers)
             check = None if caller.models is None else partial(self._check_model, caller)
             call = Call(headers.get(b"authorization"), check)
             run = partial(self._run, request, call, scope["path"])
             reply = run() if self._is_short(request) else await _while_wanted(self._submit(run, body), receive, call)
         await _send(send, reply)
+
+    def _headers(self, scope: Scope) -> Headers:
+        """The headers that this endpoint reads."""
+        return {name: value.decode("latin-1") for name, value in scope["headers"] if name in _READ}
 
     def _admit(self, headers: Headers) -> Caller:
         """The caller; checks the token and whether there is room for a call, before the body is read."""
@@ -199,6 +216,29 @@ class _Endpoint:
         self._limits.counts.start_call()
         self._limits.counts.end_call(problem.grpc_code)
         return Reply(*problem.response(path))
+
+
+class _EventEndpoint(_Endpoint):
+    """An endpoint for events, whose attributes are headers.
+
+    A logger that sends no headers of its own can have the token in its URL, as the password; it then arrives as Basic
+    authentication.
+    """
+
+    def _headers(self, scope: Scope) -> Headers:
+        found = {
+            name: value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in _READ or name == b"content-type" or name.startswith(b"ce-")
+        }
+        kind, _, text = found.get(b"authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            try:
+                secret = base64.b64decode(text, validate=True).decode("latin-1").partition(":")[2]
+            except (binascii.Error, ValueError):
+                secret = ""
+            found[b"authorization"] = f"Bearer {secret}"
+        return found
 
 
 def _check_page(headers: Headers) -> None:

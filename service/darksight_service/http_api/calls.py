@@ -7,6 +7,7 @@ still waits, so an object of this module stands in for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from darksight_service.control.tokens import Caller
@@ -38,12 +39,13 @@ class Callers(Protocol):
 
 
 class Request(NamedTuple):
-    """Path parameters, query, body, and the size of the JSON at its start, if tensors follow it."""
+    """Path parameters, query, body, the size of the JSON at its start, if tensors follow it, and headers."""
 
     parameters: Mapping[str, str]
     query: bytes
     body: bytes
     json_size: str | None = None
+    headers: Mapping[bytes, str] = MappingProxyType({})
 
 
 class Reply(NamedTuple):

@@ -19,11 +19,9 @@ from google.protobuf.message import Message
 from darksight_service.errors import RequestError
 from darksight_service.http_api.calls import Call, Method, Reply, Request
 from darksight_service.http_api.messages import read_json
+from darksight_service.http_api.tensors import SIZE_HEADER, read_numbers, split_body
 
-__all__ = ["BINARY_EXTENSION", "SIZE_HEADER", "answer_infer", "answer_state"]
-
-SIZE_HEADER = "inference-header-content-length"
-"""The header with the size of the JSON, if bytes of tensors follow it."""
+__all__ = ["BINARY_EXTENSION", "answer_infer", "answer_state"]
 
 BINARY_EXTENSION = "binary_tensor_data"
 
@@ -117,7 +115,7 @@ def _named(message: Any, request: Request) -> Any:
 
 
 def _read_infer(request: Request) -> tuple[pb2.ModelInferRequest, _Wanted]:
-    text, data = _split(request)
+    text, data = split_body(request.body, request.json_size)
     given = read_json(text)
     message = _named(pb2.ModelInferRequest(), request)
     parameters = _object(given, "parameters")
@@ -141,18 +139,6 @@ def _read_infer(request: Request) -> tuple[pb2.ModelInferRequest, _Wanted]:
     if data:
         raise RequestError(f"inputs: {len(data):,} bytes follow the last tensor", field="inputs")
     return message, _Wanted(named, _flag(parameters, "binary_data_output"))
-
-
-def _split(request: Request) -> tuple[bytes, bytes]:
-    """The JSON and what follows it."""
-    if request.json_size is None:
-        return request.body, b""
-    size = int(request.json_size) if request.json_size.isdecimal() and len(request.json_size) < 20 else -1
-    if not 0 <= size <= len(request.body):
-        raise RequestError(
-            f"{SIZE_HEADER}: must be the number of bytes of the JSON, at most {len(request.body):,}", field=SIZE_HEADER
-        )
-    return request.body[:size], request.body[size:]
 
 
 def _read_tensor(message: pb2.ModelInferRequest, tensor: dict[str, Any], data: bytes) -> bytes:
@@ -179,32 +165,9 @@ def _read_tensor(message: pb2.ModelInferRequest, tensor: dict[str, Any], data: b
 
 def _values(name: str, data: Any, dtype: np.dtype[Any]) -> bytes:
     """The bytes of values in JSON, a list or a list of rows."""
-    try:
-        array = np.array(data)
-    except (ValueError, OverflowError):
-        array = np.array(None)
-    if array.dtype.kind not in "iuf" or not array.ndim:
-        row = _bad_row(data)
-        where = f"row {row} of " if row is not None else ""
-        raise RequestError(
-            f"inputs: {where}{name[:100]} must be a list of numbers, all rows of the same length",
-            field="inputs",
-            **({} if row is None else {"row": row}),
-        )
     # A value that is too large for a float32 becomes infinite.
     with np.errstate(over="ignore"):
-        return array.astype(dtype).tobytes()
-
-
-def _bad_row(data: Any) -> int | None:
-    """Number of the first row that is not like row 0, or has something else than numbers."""
-    if not isinstance(data, list) or not any(isinstance(row, list) for row in data):
-        return None
-    size = len(data[0]) if isinstance(data[0], list) else -1
-    for number, row in enumerate(data):
-        if not isinstance(row, list) or len(row) != size or not all(type(value) in (int, float) for value in row):
-            return number
-    return None
+        return read_numbers("inputs", name, data).astype(dtype).tobytes()
 
 
 def _write_infer(response: pb2.ModelInferResponse, wanted: _Wanted) -> Reply:

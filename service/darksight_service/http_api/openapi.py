@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from darksight_core import __version__
 from darksight_core.scored import SCHEMA
 from darksight_service.control.tokens import OPEN
-from darksight_service.http_api.routes import INFERENCE_PATHS, MESSAGE_PATHS, Path
+from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS, Path
 
 __all__ = ["openapi_document"]
 
@@ -90,6 +90,34 @@ _SCHEMAS: dict[str, Schema] = {
             {"inputs": [{"name": "probs", "datatype": "FP32", "shape": [1, 3], "data": [[0.7, 0.2, 0.1]]}]},
         ],
     },
+    "Event": {
+        "type": "object",
+        "required": ["specversion", "id", "source", "type", "data"],
+        "properties": {
+            "specversion": {"enum": ["1.0", "0.3"]},
+            "id": _STRING,
+            "source": _STRING,
+            "type": {"type": "string", "pattern": r"\.inference\.(request|response)$"},
+            "time": {"type": "string", "format": "date-time"},
+            "inferenceservicename": _STRING,
+            "namespace": _STRING,
+            "modelid": _STRING,
+            "requestid": _STRING,
+            "data": {"type": ["object", "string"]},
+            "data_base64": {"type": "string", "contentEncoding": "base64"},
+        },
+        "additionalProperties": True,
+        "examples": [
+            {
+                "specversion": "1.0",
+                "id": "36f9c4b5-c3bd-4ea3-9f0d-9c0d33b4e0b2",
+                "source": "http://localhost:9081/",
+                "type": "org.kubeflow.serving.inference.response",
+                "inferenceservicename": "digits",
+                "data": {"predictions": [[0.7, 0.2, 0.1]]},
+            },
+        ],
+    },
     "InferenceResponse": {
         "type": "object",
         "required": ["model_name", "model_version", "outputs"],
@@ -118,6 +146,8 @@ def openapi_document(scopes: Mapping[str, str]) -> dict[str, Any]:
         paths.setdefault(path.path, {})[path.verb.lower()] = _inference_operation(path, scopes[path.method])
     for path in MESSAGE_PATHS:
         paths.setdefault(path.path, {})[path.verb.lower()] = _message_operation(path, scopes[path.method], schemas)
+    for path in EVENT_PATHS:
+        paths.setdefault(path.path, {})[path.verb.lower()] = _event_operation(path, scopes[path.method])
     return {
         "openapi": "3.1.0",
         "info": {"title": "DarkSight", "version": __version__},
@@ -166,6 +196,21 @@ def _inference_operation(path: Path, scope: str) -> dict[str, Any]:
             },
         }
         found["responses"]["200"]["content"]["application/octet-stream"] = binary
+    return found
+
+
+def _event_operation(path: Path, scope: str) -> dict[str, Any]:
+    found = _operation(path, scope, "CloudEvents", {})
+    found["operationId"] = "SendModelEvent" if _parameters(path) else "SendEvent"
+    found["requestBody"] = {
+        "required": True,
+        "content": {
+            "application/cloudevents+json": {"schema": _reference("Event")},
+            "application/json": {"schema": {}},
+        },
+    }
+    del found["responses"]["200"]
+    found["responses"]["202"] = {"description": "The event was accepted; if it has predictions, they are on disk."}
     return found
 
 

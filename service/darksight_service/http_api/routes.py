@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from google.protobuf.descriptor import MethodDescriptor
 
-__all__ = ["INFERENCE_PATHS", "MESSAGE_PATHS", "Path"]
+__all__ = ["EVENT_PATHS", "INFERENCE_PATHS", "MESSAGE_PATHS", "Path"]
 
 _MONITOR = monitor_pb2.DESCRIPTOR.services_by_name["MonitorService"]
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -93,3 +93,9 @@ MESSAGE_PATHS = (
     _message("DELETE", f"{_MODEL}/regions/{{name}}", "RemoveRegion", "Remove a region"),
 )
 """`darksight.v1` as JSON."""
+
+EVENT_PATHS = (
+    _message("POST", "/v1/events", "Score", "Record the predictions of an inference logger; the event names the model"),
+    _message("POST", f"{_MODEL}/events", "Score", "Record the predictions of an inference logger"),
+)
+"""CloudEvents of inference loggers."""

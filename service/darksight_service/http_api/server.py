@@ -42,7 +42,7 @@ def make_server(
     """
     limits = Limits(callers, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
     return WebServer(
-        make_app(methods, limits),
+        make_app(methods, limits, settings.passive),
         settings,
         _listen(settings),
         API,

@@ -240,6 +240,13 @@ METRICS = (
         "Calls refused because of a missing, invalid, expired or insufficient token.",
         "An expired token, or an attack.",
     ),
+    Metric(
+        "darksight_events_total",
+        "counter",
+        ("result",),
+        "Events of inference loggers: scored, of a request, which is not needed, or refused. A retry counts again.",
+        "Whether a logger still sends, and whether its events are understood.",
+    ),
     Metric("darksight_outcomes_total", "counter", (), "Outcomes reported.", "Whether labels still arrive."),
     Metric("darksight_workers", "gauge", (), "Worker processes that have started.", "Whether all workers run."),
     Metric(

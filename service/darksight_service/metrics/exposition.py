@@ -29,7 +29,14 @@ from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
-from darksight_service.metrics.processes import AUTH_FAILURES, BOUNDS, DRIFT_KINDS, GRPC_CODES, VERDICTS
+from darksight_service.metrics.processes import (
+    AUTH_FAILURES,
+    BOUNDS,
+    DRIFT_KINDS,
+    EVENT_RESULTS,
+    GRPC_CODES,
+    VERDICTS,
+)
 
 __all__ = ["CountsCollector", "make_registry", "render"]
 
@@ -282,6 +289,9 @@ def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:
     for index, kind in enumerate(AUTH_FAILURES):
         failures = sum(each.sections["auth"][index] for each in snapshots)
         page.add("darksight_auth_failures_total", failures, {"kind": kind})
+    for index, result in enumerate(EVENT_RESULTS):
+        events = sum(each.sections["events"][index] for each in snapshots)
+        page.add("darksight_events_total", events, {"result": result})
     page.add("darksight_workers", sum(each.number("started_at") > 0.0 for each in snapshots))
     for section in ("versions_not_loaded", "token_file_errors", "spool_oldest_seconds"):
         page.add(f"darksight_{section}", max((each.number(section) for each in snapshots), default=0.0))

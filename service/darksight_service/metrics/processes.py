@@ -19,6 +19,7 @@ __all__ = [
     "AUTH_FAILURES",
     "BOUNDS",
     "DRIFT_KINDS",
+    "EVENT_RESULTS",
     "GRPC_CODES",
     "VERDICTS",
     "DriftNumbers",
@@ -39,6 +40,10 @@ GRPC_CODES = (
 
 AUTH_FAILURES = ("missing", "invalid", "expired", "forbidden")
 """Why a caller was refused: no token, unknown token, expired token, token without the scope."""
+
+
+EVENT_RESULTS = ("scored", "request", "refused")
+"""What became of an event of an inference logger: scored and recorded, of a request and not needed, or refused."""
 
 
 class SpoolNumbers(Protocol):
@@ -97,6 +102,7 @@ _PROCESS_SECTIONS: Sections = (
     ("models_refused", 1),
     ("codes", len(GRPC_CODES)),
     ("auth", len(AUTH_FAILURES)),
+    ("events", len(EVENT_RESULTS)),
 )
 
 
@@ -157,6 +163,10 @@ class ProcessCounts(_Cells):
     def refuse_caller(self, kind: str) -> None:
         """A caller was refused; `kind` is one of `AUTH_FAILURES`."""
         self.add("auth", index=AUTH_FAILURES.index(kind))
+
+    def end_event(self, result: str) -> None:
+        """An event of an inference logger was handled; `result` is one of `EVENT_RESULTS`."""
+        self.add("events", index=EVENT_RESULTS.index(result))
 
     def report_outcomes(self, rows: int) -> None:
         """A number of outcomes were reported."""

@@ -25,10 +25,10 @@ from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
-from darksight_service.store.ids import MAX_ROWS, id_ms, is_batch_id, make_batch_id, prediction_id
+from darksight_service.store.ids import MAX_ROWS, MINUTE_MS, id_ms, is_batch_id, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
 
-__all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor"]
+__all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor", "is_batch_time"]
 
 _MAX_ID = 200
 # Rows scored between two checks whether the caller still waits: a few milliseconds.
@@ -40,6 +40,11 @@ _PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
 _SAME_TIME_MS = 1000
 
 _log = logging.getLogger("darksight.scoring")
+
+
+def is_batch_time(ms: int, now_ms: int) -> bool:
+    """Whether a batch id of the caller's may have this time; with a minute to spare for the way to the check."""
+    return now_ms - _PAST_MS + MINUTE_MS <= ms <= now_ms + _FUTURE_MS - MINUTE_MS
 
 
 class Recorder(Protocol):

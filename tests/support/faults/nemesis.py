@@ -28,7 +28,7 @@ from tests.support.faults.clients import MODEL
 from tests.support.postgres import Postgres
 from tests.support.servers import Server, start_server, wait_until, waiting
 
-__all__ = ["Nemesis", "Service", "small_disk", "stalling_disk"]
+__all__ = ["Nemesis", "Service", "free_port", "small_disk", "stalling_disk"]
 
 _HOUR_NS = 3_600 * 10**9
 _START_TRIES = 20
@@ -130,8 +130,8 @@ class Service:
     has_stepped_clock: bool = False
     others: dict[str, Path] = field(default_factory=dict)
     workers: int = 2
-    port: int = field(default_factory=lambda: _free_port())
-    http_port: int = field(default_factory=lambda: _free_port())
+    port: int = field(default_factory=lambda: free_port())
+    http_port: int = field(default_factory=lambda: free_port())
     server: Server | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -454,7 +454,7 @@ class Nemesis:
         return self.service.child("darksight_service.processes.storage_worker")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A free port below those that the system gives to clients, lest one of them takes it while nobody listens."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

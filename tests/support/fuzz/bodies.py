@@ -21,6 +21,14 @@ _VALUES: tuple[Any, ...] = (
     "NaN", "\ud800", "\0", "x" * 5000, [], [[]], [[[[]]]], [None], ["a"], {}, {"a": {}}, [0.5] * 3, [[0.5], [0.5, 0.5]],
 )  # fmt: skip
 
+_EVENT = {
+    "specversion": "1.0",
+    "id": "a",
+    "source": "b",
+    "type": "org.kubeflow.serving.inference.response",
+    "time": _TIME,
+}
+
 
 class Bodies:
     """Requests that are good, nearly good, or noise.
@@ -54,6 +62,10 @@ class Bodies:
             ("POST", f"{base}/policy/dry-run", {"policy": {"alpha": 0.1}, "since": _TIME}, b""),
             ("POST", f"{base}/regions/preview", {"polygon": corners, "examples": 3}, b""),
             ("POST", f"{base}/shadow", {"version": "0" * 64}, b""),
+            ("POST", "/v1/events", {**_EVENT, "inferenceservicename": model, "data": {"predictions": values}}, b""),
+            ("POST", f"{base}/events", {**_EVENT, "data": {"outputs": [tensor]}}, b""),
+            ("POST", f"{base}/events", {"outputs": [{**tensor, "name": "label"}, binary]}, rows.tobytes()),
+            ("POST", f"{base}/events", {"data": {"ndarray": values}}, b""),
         ]  # fmt: skip
 
     def make(self) -> tuple[str, str, bytes, dict[str, str]]:
@@ -71,7 +83,17 @@ class Bodies:
         if kind == 7:
             text = rng.choice([rng.randbytes(rng.randrange(200)), text[: rng.randrange(len(text))], b"[" * 9000])
         headers = {_SIZE: str(rng.choice([len(text)] * 8 + [0, -1, 10**30, "x", ""]))} if raw else {}
+        if path.endswith("/events"):
+            is_structured = "specversion" in given
+            headers |= {"content-type": "application/cloudevents+json"} if is_structured else self._attributes()
         return verb, path, text + raw[: rng.choice([len(raw)] * 4 + [3])], headers
+
+    def _attributes(self) -> dict[str, str]:
+        """The headers of an event, one of them perhaps altered."""
+        rng, found = self._random, {f"ce-{name}": value for name, value in _EVENT.items()}
+        if rng.random() < 0.3:
+            found[rng.choice([*found, "ce-requestid"])] = rng.choice(["", "%", "%00", "%ED%A0%80", "\xff", "x" * 3000])
+        return found
 
     def _alter(self, body: Any) -> None:
         """Replace, remove or add something at some depth."""

@@ -50,6 +50,34 @@ def test_settings_travel_to_a_child_process_unchanged(setenv):
     assert read_settings() == settings
 
 
+def test_how_events_are_read_is_a_table_or_json(tmp_path: Path, setenv):
+    """Both give the same, also to a child process; mistakes name the place."""
+    file = tmp_path / "darksight.toml"
+    file.write_text('[passive.digits]\nservice = "team/digits"\noutput = "probs"\n\n[passive.other]\nlogits = true\n')
+    settings = read_settings(file)
+    setenv({"DARKSIGHT_PASSIVE": settings.environment()["DARKSIGHT_PASSIVE"]})
+
+    assert settings.passive["digits"].service == "team/digits"
+    assert settings.passive["other"].logits
+    assert read_settings().passive == settings.passive
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("digits", "must be a JSON object"),
+        ('{"digits": {"out": 1}}', r"DARKSIGHT_PASSIVE\.digits\.out"),
+        ('{"digits": {}, "other": {"service": "digits"}}', "the same service 'digits'"),
+    ],
+)
+def test_mistakes_in_how_events_are_read(setenv, text: str, words: str):
+    """Not JSON, an unknown field, and two models of one service."""
+    setenv({"DARKSIGHT_PASSIVE": text})
+
+    with pytest.raises(SettingsError, match=words):
+        read_settings()
+
+
 def test_a_secret_can_be_read_from_a_file(tmp_path: Path, setenv):
     """NAME_FILE names a file with the value of NAME; the variable NAME itself comes first."""
     secret = tmp_path / "url"

@@ -43,7 +43,7 @@ function request() {
   const headers = {};
   if (find("token").value) headers.Authorization = `Bearer ${find("token").value}`;
   const body = chosen.operation.requestBody ? find("body").value : undefined;
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (body !== undefined) headers["Content-Type"] = Object.keys(chosen.operation.requestBody.content)[0];
   return { method: chosen.verb.toUpperCase(), headers, body };
 }
 
@@ -73,7 +73,7 @@ function choose(next, button) {
     input.dataset.place = parameter.in;
     input.required = parameter.in === "path";
   }
-  const content = next.operation.requestBody?.content["application/json"];
+  const content = Object.values(next.operation.requestBody?.content ?? {})[0];
   find("body-label").hidden = !content;
   if (content) {
     const value = sample(content.schema);

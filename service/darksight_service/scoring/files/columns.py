@@ -22,7 +22,8 @@ Columns: TypeAlias = dict[str, NDArray[Any]]
 
 def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
     """Scores of a chunk; the predicted class by its name, and decision and reason if there is a gate."""
-    scored = policy.score(chunk.probs, logits=chunk.logits)
+    tags = chunk.tag_dicts() if gate is not None and gate.segments is not None else ()
+    scored = policy.score(chunk.probs, logits=chunk.logits, tags=tags)
     columns = score_columns(scored)
     columns["predicted"] = class_labels(policy.scorer.class_names, scored.predicted)
     if gate is not None and gate.sets is not None:

@@ -1,0 +1,197 @@
+"""Passive monitoring against a real service: one 202 for the sender, and every prediction once in SQL."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from darksight_client import Client, Point
+from darksight_service.control.tokens import make_token
+
+from darksight_core.bundle import write_bundle
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
+from tests.support.events.sender import Logger, count_stored
+from tests.support.events.wire import RESPONSES, read_wire
+from tests.support.servers import Server, running_server, wait_until, waiting
+
+CLASSES = 3
+PASSIVE = {
+    "iris": {"service": "sklearn-iris"},
+    "v2": {"service": "iris-v2", "output": "predict_proba"},
+    "onnx": {"service": "iris-onnx", "output": "probabilities"},
+    "seldon": {"service": "seldon/iris-deployment"},
+    "logits": {"logits": True, "output": "scores"},
+}
+EVENTS = 400
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of three classes."""
+    path = tmp_path_factory.mktemp("bundle") / "iris.safetensors"
+    write_bundle(path, make_bundle(classes=CLASSES))
+    return path
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A token file, and a token for all scopes."""
+    path = tmp_path_factory.mktemp("tokens") / "tokens"
+    found, token = make_token("logger", ["score", "read"])
+    path.write_text(token.line())
+    path.chmod(0o600)
+    return path, found
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path, secret: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of one worker that wants tokens."""
+    variables = {"DARKSIGHT_TOKENS_FILE": str(secret[0]), "DARKSIGHT_PASSIVE": json.dumps(PASSIVE)}
+    folder = tmp_path_factory.mktemp("passive")
+    models = dict.fromkeys(PASSIVE, bundle)
+    with running_server(models, folder, "--workers", "1", "--api-port", "0", environment=variables) as server:
+        wait_until(lambda: server.events("kernel_loaded"), what="compiled code")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http(server: Server, secret: tuple[Path, str]) -> Iterator[httpx.Client]:
+    """Connections with the token."""
+    headers = {"authorization": f"Bearer {secret[1]}"}
+    with httpx.Client(base_url=server.api_url, headers=headers, timeout=60.0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(server: Server, secret: tuple[Path, str]) -> Iterator[Client]:
+    """The same service over gRPC."""
+    with Client(server.grpc_target, token=secret[1], timeout_seconds=60.0) as client:
+        yield client
+
+
+def points_of(client: Client, model: str, prefix: str) -> dict[str, Point]:
+    """Stored points whose prediction ids start with this."""
+    return {each.prediction_id: each for each in client.points(model) if each.prediction_id.startswith(prefix)}
+
+
+@pytest.mark.parametrize("kind", RESPONSES)
+def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind: str) -> None:
+    """Each kind, delivered twice: 202 without a body, and in SQL the numbers of Score, once, within two seconds."""
+    headers, body = read_wire(kind)
+    model = {"kserve_v2_response": "v2", "kserve_v2_binary_response": "onnx"}.get(kind, "iris")
+    model = "seldon" if kind.startswith("seldon") else model
+    name = f"{kind}-{time.time_ns()}"
+    if kind == "structured_response":
+        body = json.dumps({**json.loads(body), "id": name}).encode()
+    else:
+        headers |= {"ce-id": name} | ({"ce-requestid": name} if "ce-requestid" in headers else {})
+
+    replies = [http.post("/v1/events", content=body, headers=headers) for _ in range(2)]
+    sent = time.monotonic()
+    wait_until(lambda: len(points_of(client, model, name)) == 2, what="the points")
+    seconds = time.monotonic() - sent
+    found = points_of(client, model, name)
+
+    assert [(reply.status_code, reply.content) for reply in replies] == [(202, b""), (202, b"")]
+    assert seconds < 2.0 + 8.0 * (os.getloadavg()[0] > os.cpu_count())
+    rows = np.array([[0.012847105, 0.913208485, 0.07394441], [0.027193543, 0.860314727, 0.11249173]], np.float32)
+    scored = client.score(model, rows)
+    for row in range(2):
+        point = found[f"{name}-{row}"]
+        assert (point.p_value, point.log_density) == pytest.approx(
+            (scored.p_value[row], scored.log_density[row]), rel=1e-6
+        )
+        assert (point.decision, point.reason) == (scored.decision[row], scored.reason[row])
+        assert point.event_time is not None
+
+
+def test_logits_of_a_plain_body(http: httpx.Client, client: Client) -> None:
+    """To the path of a model, by the name of the output."""
+    rows, name = make_probs(4, CLASSES, seed=3), f"plain-{time.time_ns()}"
+    event = {
+        "specversion": "1.0", "id": name, "source": "app", "type": "com.example.inference.response",
+        "data": {"scores": np.log(rows).tolist(), "label": 1},
+    }  # fmt: skip
+
+    reply = http.post("/v1/models/logits/events", json=event, headers={"content-type": "application/cloudevents+json"})
+
+    assert reply.status_code == 202
+    wait_until(lambda: len(points_of(client, "logits", name)) == 4, what="the points")
+    scored = client.score("logits", np.log(rows), logits=True)
+    found = points_of(client, "logits", name)
+    assert [found[f"{name}-{row}"].p_value for row in range(4)] == pytest.approx(scored.p_value.tolist(), rel=1e-6)
+
+
+def test_requests_are_dropped_and_bad_events_are_problems(http: httpx.Client, server: Server) -> None:
+    """All of them counted; the log says what was wrong."""
+    before = {result: _counted(server, result) for result in ("request", "refused")}
+    headers, body = read_wire("kserve_v1_request")
+    assert http.post("/v1/events", content=body, headers=headers).status_code == 202
+
+    headers, _ = read_wire("kserve_v1_response")
+    bad = {
+        "predictions": b'{"predictions": [[0.5, 0.1, 0.1]]}',
+        "outputs": b'{"outputs": []}',
+        "body": b"\x00",
+    }
+    for field, content in bad.items():
+        problem = http.post("/v1/events", content=content, headers=headers).json()
+        assert (problem["status"], problem["field"]) == (400, field)
+    unknown = http.post("/v1/models/unknown/events", content=bad["predictions"], headers=headers)
+    assert unknown.status_code == 404
+
+    wait_until(lambda: _counted(server, "refused") == before["refused"] + 4, what="the counters")
+    assert _counted(server, "request") == before["request"] + 1
+    assert len(server.events("event_refused")) >= 4
+
+
+def _counted(server: Server, result: str) -> float:
+    lines = server.get("/metrics")[1].splitlines()
+    prefix = f'darksight_events_total{{result="{result}"}} '
+    return next(float(line.removeprefix(prefix)) for line in lines if line.startswith(prefix))
+
+
+def test_a_logger_without_headers_has_its_token_in_the_url(server: Server, secret: tuple[Path, str]) -> None:
+    """As the password; a client makes Basic authentication of it, which other paths do not take."""
+    headers, body = read_wire("kserve_v1_request")
+    basic = base64.b64encode(f"logger:{secret[1]}".encode()).decode()
+    wrong = base64.b64encode(b"logger:ds_wrong").decode()
+
+    def post(path: str, authorization: str) -> int:
+        return httpx.post(
+            server.api_url + path, content=body, headers={**headers, "authorization": authorization}
+        ).status_code
+
+    assert post("/v1/events", f"Basic {basic}") == 202
+    assert post("/v1/models/iris/events", f"basic {basic}") == 202
+    assert [post("/v1/events", text) for text in (f"Basic {wrong}", "Basic", "Basic !", "")] == [401] * 4
+    assert post("/v1/models/iris/score", f"Basic {basic}") == 401
+
+
+def test_nothing_is_lost_or_doubled_when_processes_are_killed(bundle: Path, tmp_path: Path) -> None:
+    """A small version of `./dev bench faults events`: kill -9 of worker and storage worker while events arrive."""
+    rows = make_probs(64, CLASSES, seed=4)
+    with running_server({"iris": bundle}, tmp_path, "--workers", "2", "--api-port", "0") as server:
+        logger = Logger(f"{server.api_url}/v1/events", rows, "iris")
+        sending = threading.Thread(target=logger.send, args=(range(EVENTS),))
+        sending.start()
+        for share, child in ((0.2, "worker-0"), (0.5, "storage"), (0.7, "worker-1")):
+            wait_until(lambda share=share: logger.delivered.statuses[202] > share * EVENTS, what="deliveries")
+            os.kill(server.children()[child], signal.SIGKILL)
+        sending.join()
+        wait_until(lambda: not waiting(tmp_path), what="the spools to be empty")
+
+        stored = count_stored(tmp_path / "darksight.db")
+
+    assert stored == {f"event-{number}-0": 1 for number in range(EVENTS)}
+    assert logger.delivered.statuses[202] > EVENTS
