@@ -13,9 +13,9 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
+from darksight_core.scored import Decision, Reason
 
-__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "score_columns", "set_labels"]
+__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "set_labels"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
@@ -24,7 +24,7 @@ def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions)
     """Scores of a chunk; the predicted class by its name, and decision and reason if there is a gate."""
     tags = chunk.tag_dicts() if gate is not None and gate.segments is not None else ()
     scored = policy.score(chunk.probs, logits=chunk.logits, tags=tags)
-    columns = score_columns(scored)
+    columns = scored.file_columns()
     columns["predicted"] = class_labels(policy.scorer.class_names, scored.predicted)
     if gate is not None and gate.sets is not None:
         columns["prediction_set"] = set_labels(policy.scorer.class_names, chunk.probs, scored.set_size)
@@ -47,16 +47,6 @@ def set_labels(names: Sequence[str], probs: NDArray[np.floating], sizes: NDArray
         "|".join(labels[k] for k in classes[end - size : end]) for size, end in zip(sizes.tolist(), ends, strict=True)
     ]
     return np.array(texts, dtype=np.str_)
-
-
-def score_columns(scored: ScoredBatch) -> Columns:
-    """The columns of the schema that are in score files."""
-    found: Columns = {}
-    for column in SCHEMA:
-        if column.file:
-            values = getattr(scored, column.name).reshape(len(scored), column.width)
-            found |= dict(zip(column.parts, values.T, strict=True))
-    return found
 
 
 def lower_names(kind: type[IntEnum], codes: NDArray[np.int8]) -> NDArray[np.str_]:
