@@ -15,6 +15,7 @@ from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
@@ -43,6 +44,7 @@ def calibrate(
     sets: Annotated[float | None, Parameter(group=_RULES)] = None,
     score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
     by: Annotated[str | None, Parameter(group=_RULES)] = None,
+    by_class: Annotated[bool, Parameter(group=_RULES)] = False,
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -88,6 +90,9 @@ def calibrate(
     by
         Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
         with confidence 1 - delta for each; all others share one.
+    by_class
+        With --alpha: rank rows within their predicted class, so that each class with enough calibration rows keeps
+        alpha by itself.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -135,7 +140,7 @@ def calibrate(
             assert sets is not None
             found = _only_sets(loaded, rows, predictions, sets, seed)
         else:
-            found = certify(rows, targets, len(loaded.calibration))
+            found = certify(rows, targets, len(loaded.calibration), _classes(loaded, alpha) if by_class else None)
             if found.certificate["outlier"] is not None:
                 found.certificate["outlier"]["score"] = "outlier_score"
                 found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256
@@ -177,6 +182,16 @@ def _only_sets(
         )
     gate, part = sets_for_gate(bundle.gate, in_segments(bundle.gate, rows, predictions.tags), coverage, seed=seed)
     return Certification(gate, {**certificate, "sets": part}, None)
+
+
+def _classes(bundle: Bundle, alpha: float | None) -> ClassCalibration:
+    """The calibration of a bundle by predicted class."""
+    calibration = bundle.calibration
+    if alpha is None:
+        raise ConfigError("--by-class needs --alpha")
+    if calibration.predicted is None:
+        raise ConfigError(f"{bundle.path} has no classes of its calibration rows; fit it again")
+    return ClassCalibration.of(calibration.ranked, calibration.predicted, bundle.embedder.n_inputs, alpha)
 
 
 def _print_certification(found: Certification) -> None:
