@@ -106,12 +106,12 @@ def http(bench: Bench, share: float) -> results.Parts:
     with bench.serving([_CLASSES], "--api-port", "0", "--bundle-dir", str(bundle.parent)) as ours:
         version, probs = _active_version(ours), bench.tensors(2, _CLASSES, 1)[0]
 
-        def send(seed: int) -> Counter[int]:
+        def send(seed: int, count: int = count) -> Counter[int]:
             bodies = Bodies(probs, seed=seed, model=_MODEL, version=version, bundle=bundle.name)
             return send_noise(ours.server.api_url, ours.token, bodies, count)
 
         # The first requests open the store and load modules, which processes keep.
-        send(_CONNECTIONS)
+        send(_CONNECTIONS, 500)
         names = {**{f"worker {k}": pid for k, pid in enumerate(ours.workers)}, "storage worker": ours.storage}
         peaks = _Peaks({**names, "supervisor": ours.server.process.pid})
         started = time.perf_counter()
