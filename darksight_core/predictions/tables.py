@@ -28,7 +28,7 @@ from darksight_core.predictions.defects import (
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 
-__all__ = ["csv_rows", "parquet_layout", "parquet_rows"]
+__all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout"]
 
 # A cell as a Python object.
 _CELL_BYTES = 64
@@ -48,7 +48,8 @@ def _columns(header: Sequence[str], kind: Kind | None, source: str) -> tuple[lis
     raise defect(MissingDataError, source, text)
 
 
-def _layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None) -> Layout:
+def table_layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None = None) -> Layout:
+    """The layout of a table with these columns; MissingDataError if none of them has predictions."""
     columns, is_logits = _columns(header, kind, source)
     for name in ("label", "id"):
         if list(header).count(name) > 1:
@@ -71,7 +72,7 @@ def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         reader = csv.reader(text)
         with damage(source):
             header = [name.strip() for name in next(reader, [])]
-        layout = _layout(header, kind, source, None)
+        layout = table_layout(header, kind, source, None)
         chunk_rows = rows_of_chunk(chunk_rows, _CELL_BYTES * len(header))
         records = ((reader.line_num, cells) for cells in reader if cells)
         first_row = 0
@@ -125,7 +126,7 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
         declared = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups))
         n_bytes = file.seek(0, 2)
-    layout = _layout(header, kind, source, n_rows)
+    layout = table_layout(header, kind, source, n_rows)
     check_expansion(max(declared, 4 * n_rows * len(layout.columns)), n_bytes, source)
     return layout, table
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
+from uuid import UUID
 
 import grpc
 import grpc.aio
@@ -56,11 +57,12 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         timeout_seconds: float | None = None,
     ) -> Scored:
         """See `Client.score`."""
         limit = self._max_message_bytes
-        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok)
+        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         return await self._run(score_steps(self._replicas, parts, seconds))
 

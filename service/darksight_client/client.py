@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
+from uuid import UUID
 
 import grpc
 from google.protobuf.message import Message
@@ -91,6 +92,7 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         timeout_seconds: float | None = None,
     ) -> Scored:
         """Score a batch of predictions and decide which may be acted on.
@@ -114,11 +116,14 @@ class Client(Transport):
             When the predictions were made. Default: now.
         partial_ok
             Whether invalid rows get the reason INVALID. By default the first one raises `InvalidRequest`.
+        batch_id
+            A UUIDv7 whose last 20 bits are zero, of a batch that fits one message. A call with an id that was used
+            before, also by another process, is stored once. Default: a new id, which retries of this call keep.
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
         limit = self._max_message_bytes
-        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok)
+        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         return self._run(score_steps(self._replicas, parts, seconds))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -129,12 +130,13 @@ def score_parts(
     prediction_ids: Sequence[str] | None = None,
     event_time: Time | None = None,
     partial_ok: bool = False,
+    batch_id: UUID | None = None,
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version, logits, prediction_ids, event_time, partial_ok
+    model, version, logits, prediction_ids, event_time, partial_ok, batch_id
         See `Client.score`.
     values
         Probabilities or logits, (n, K) or (K,).
@@ -150,6 +152,8 @@ def score_parts(
     step = min(max((max_message_bytes - _OTHER_BYTES) // row_bytes, 1), MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
+        if batch_id is not None:
+            raise InvalidRequest(f"{len(rows)} rows do not fit one message, so they have no batch_id in common.")
     stamp = as_timestamp(event_time)
     parts = []
     for start in range(0, max(len(rows), 1), step):
@@ -162,7 +166,7 @@ def score_parts(
             prediction_ids=names[start : start + step],
             event_time=stamp,
             partial_ok=partial_ok,
-            batch_id=make_batch_id(),
+            batch_id=make_batch_id() if batch_id is None else batch_id.bytes,
         )
         parts.append(Part(request, start, len(part), names[start : start + step]))
     return parts

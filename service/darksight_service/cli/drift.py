@@ -37,7 +37,7 @@ def drift(bundle: Path, file: Path, /, *, level: float = 0.01, logits: Logits = 
     bundle
         Bundle of the watched classifier.
     file
-        Predictions in order of arrival, .npz, .npy, .csv or .parquet.
+        Predictions in order of arrival, .npz, .npy, .csv, .parquet or .jsonl.
     level
         Bound on the probability of a false alarm, however long FILE is.
     """
