@@ -136,6 +136,15 @@ class ScoredBatch:
         """The rows with these numbers, or those that a mask selects."""
         return ScoredBatch(*(getattr(self, column.name)[rows] for column in SCHEMA))
 
+    def file_columns(self) -> dict[str, NDArray[Any]]:
+        """The columns of the schema that are in score files and tables, (n,) each."""
+        found: dict[str, NDArray[Any]] = {}
+        for column in SCHEMA:
+            if column.file:
+                values = getattr(self, column.name).reshape(len(self), column.width)
+                found |= dict(zip(column.parts, values.T, strict=True))
+        return found
+
     @classmethod
     def join(cls, batches: Sequence[Self]) -> Self:
         """One batch of several, row after row."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from darksight_core.bundle.container import MAX_FILE
 from darksight_core.bundle.defects import ManifestError
+from darksight_core.gate.segments import MAX_KEY, MAX_THRESHOLDS, MAX_VALUE
 from darksight_core.map.regions import MAX_CORNERS, MAX_ENFORCED_CORNERS, MAX_NAME, MAX_REGIONS
 from darksight_core.predictions.raw_rows import MAX_CLASSES
 from darksight_core.scores.outlier import AXES
@@ -152,7 +153,24 @@ _GATE = _Section(
                     "learned": _OrNull(
                         _Section({"features": _List(_Text(100), 100), "ridges": _List(_OrNull(_SIZE), 2, 2)})
                     ),
-                }
+                },
+                {
+                    "segments": _Section(
+                        {
+                            "key": _Text(MAX_KEY, 1),
+                            "thresholds": _List(
+                                _Section(
+                                    {
+                                        "value": _Text(MAX_VALUE, 1),
+                                        "threshold": _Threshold(-_MAX_NUMBER, _MAX_NUMBER),
+                                    }
+                                ),
+                                MAX_THRESHOLDS,
+                                1,
+                            ),
+                        }
+                    )
+                },
             )
         ),
         "fail_open": _FLAG,

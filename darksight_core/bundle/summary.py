@@ -55,8 +55,10 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
     if gate.outlier is not None:
         rules.append(f"OUTLIER if p-value <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
     if gate.reject_score is not None:
-        accepts = gate.settings()["reject"]["rule"].removeprefix("accept iff ")
-        accepts = accepts.replace("score", gate.reject_score).replace("threshold", f"{gate.threshold:.6g}")
+        accepts = f"{gate.reject_score} >= {gate.threshold:.6g}"
+        if gate.segments is not None:
+            count = len(gate.segments.thresholds)
+            accepts += f", or the own threshold of its {gate.segments.key}, which {count} segments have"
         rules.append(f"LOW_CONFIDENCE unless {accepts}")
     if gate.regions:
         rules.append(f"REGION if inside {', '.join(region.name for region in gate.regions)}")

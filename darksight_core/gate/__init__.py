@@ -1,7 +1,9 @@
 """The gate: accept or reject scored rows, with a reason and a certificate.
 
 gate                 the rules in order, and the policy that applies them
+segments             thresholds by the value of a tag
 certify              thresholds with a guarantee, chosen on labelled rows
+segment_certificate  the same for each value of a tag
 attainable           what could be promised instead of an infeasible target
 scored_predictions   the rows that a gate is certified on
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.gate import REJECT_SCORES, RULES, Gate, accepted_reasons
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.gate.segments import SegmentThresholds
 
 __all__ = [
     "REJECT_SCORES",
@@ -18,6 +21,7 @@ __all__ = [
     "Certification",
     "Gate",
     "ScoredPredictions",
+    "SegmentThresholds",
     "Targets",
     "accepted_reasons",
     "certify",

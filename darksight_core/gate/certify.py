@@ -18,6 +18,9 @@ there are fewer than `CHOICE_ROWS`. With more, a coverage or a bound on undetect
 an accuracy, two thresholds are certified: of max-softmax on all rows with δ_1 = 0.9 δ, and of the chosen score with
 δ_2 = 0.1 δ. Both hold with probability 1 - δ_1 - δ_2, so the one that accepts more rows may be taken.
 
+With `by`, each value of a tag whose rows support the target has a threshold of its own (`segment_certificate`). An
+accuracy is then certified for max-softmax unless a score is given.
+
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
 labels would be needed and which target they would support (`attainable`).
 """
@@ -35,6 +38,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import (
     Threshold,
@@ -79,6 +83,8 @@ class Targets:
         The reject score, or "auto" to choose it.
     seed
         Seed of the split into rows that choose the score and rows that certify it.
+    by
+        Key of a tag whose values have their own thresholds; None for one threshold.
     """
 
     alpha: float | None = None
@@ -88,8 +94,11 @@ class Targets:
     delta: float | None = None
     score: str = "auto"
     seed: int = 0
+    by: str | None = None
 
     def __post_init__(self) -> None:
+        if self.by is not None and not self.rejects:
+            raise ConfigError("thresholds by segment need a coverage, a target accuracy or undetected failures")
         if sum(value is not None for value in (self.coverage, self.accuracy, self.undetected)) > 1:
             raise ConfigError("coverage, target accuracy and undetected failures exclude each other; give one")
         if self.alpha is None and not self.rejects:
@@ -161,10 +170,17 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
     outlier = None if targets.alpha is None else cutoff(calibration_rows, targets.alpha, targets.delta)
     gate = Gate(outlier=outlier if outlier is not None and outlier.feasible else None)
     found = _reject_rule(gate, rows, targets) if targets.rejects else None
+    segments = None
+    if found is not None and targets.by is not None:
+        found, segments = _by_segment(found, targets)
     certifying = rows if found is None else found.certifying
     reject = None if found is None else _reject_part(found)
     if found is not None and found.threshold.feasible:
         gate = replace(found.gate, threshold=found.threshold.value)
+    if reject is not None and segments is not None:
+        reject |= {"promise": segments.promise(reject["promise"]), "segments": segments.certificate()}
+        if reject["feasible"] and segments.own:
+            gate = replace(gate, segments=segments.table())
     observed = _observed(gate, certifying)
     if reject is not None:
         # Of the whole gate: the threshold alone does not count the outliers.
@@ -209,12 +225,28 @@ def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RejectRule:
-    """A gate with a reject score, its threshold, the rows that certify it, and how the score was chosen."""
+    """A gate with a reject score, its threshold, the rows that certify it, those that chose it, and how."""
 
     gate: Gate
     threshold: Threshold
     certifying: ScoredPredictions
+    usual: ScoredPredictions | None
     choice: ScoreChoice | None
+
+
+def _by_segment(found: _RejectRule, targets: Targets) -> tuple[_RejectRule, CertifiedSegments]:
+    """The rule with the pooled threshold of rows whose segment has none of its own, and the thresholds of segments."""
+    assert targets.by is not None
+    delta = targets.delta or _DELTA
+
+    def threshold_of(rows: ScoredPredictions) -> Threshold | None:
+        if _flags(found.gate, rows).all():
+            return None
+        return _threshold(found.gate, rows, targets, found.usual, delta, finds_attainable=False)
+
+    stated = delta if targets.accuracy is not None else None
+    segments, pooled = certify_segments(found.certifying, targets.by, stated, threshold_of)
+    return (found if pooled is None else replace(found, threshold=pooled)), segments
 
 
 def _reject_rule(gate: Gate, rows: ScoredPredictions, targets: Targets) -> _RejectRule:
@@ -228,6 +260,8 @@ def _reject_rule(gate: Gate, rows: ScoredPredictions, targets: Targets) -> _Reje
         return _certified(gate, rows, plain, delta)
     if targets.accuracy is None:
         return _certified(gate, rows, targets, delta)
+    if targets.by is not None:
+        return _certified(gate, rows, plain, delta)
     tried = _certified(gate, rows, targets, _CHOICE_DELTA * delta)
     best = _certified(gate, rows, plain, (1.0 - _CHOICE_DELTA) * delta)
     if tried.threshold.coverage > best.threshold.coverage:
@@ -242,7 +276,8 @@ def _certified(gate: Gate, rows: ScoredPredictions, targets: Targets, delta: flo
     choosing, certifying = _split(rows, targets)
     usual = None if choosing is None else choosing.take(~_flags(gate, choosing))
     proposal, choice = _propose(gate, targets, usual)
-    return _RejectRule(proposal, _threshold(proposal, certifying, targets, usual, delta), certifying, choice)
+    threshold = _threshold(proposal, certifying, targets, usual, delta)
+    return _RejectRule(proposal, threshold, certifying, usual, choice)
 
 
 def _check_labels(rows: ScoredPredictions, targets: Targets) -> None:
@@ -277,7 +312,13 @@ def _propose(gate: Gate, targets: Targets, usual: ScoredPredictions | None) -> t
 
 
 def _threshold(
-    gate: Gate, rows: ScoredPredictions, targets: Targets, usual: ScoredPredictions | None, delta: float
+    gate: Gate,
+    rows: ScoredPredictions,
+    targets: Targets,
+    usual: ScoredPredictions | None,
+    delta: float,
+    *,
+    finds_attainable: bool = True,
 ) -> Threshold:
     """The loosest threshold that meets the target for rows that pass the outlier rule too."""
     confidence, flagged = _confidence(gate, rows), _flags(gate, rows)
@@ -300,7 +341,9 @@ def _threshold(
     if found.feasible:
         return found
     needed = None if found.labels_needed is None else math.ceil(found.labels_needed / float(passed.mean()))
-    instead = attainable_accuracy(confidence, wrong, targets.accuracy, delta, reference)
+    instead = None
+    if finds_attainable:
+        instead = attainable_accuracy(confidence, wrong, targets.accuracy, delta, reference)
     return replace(found, labels_needed=needed, attainable=instead)
 
 
@@ -365,7 +408,8 @@ def _reject_part(found: _RejectRule) -> dict[str, Any]:
 
 def _observed(gate: Gate, rows: ScoredPredictions) -> dict[str, Any]:
     """What the gate decides on the rows that certified it; not a guarantee."""
-    decided = gate.decide(rows.log_pi, rows.scores, logits=rows.logits)
+    segments = None if rows.segments is None else rows.segments.tolist()
+    decided = gate.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments)
     accepted = decided.accepted
     kept = int(accepted.sum())
     errors = None if rows.errors is None else int((rows.errors & accepted).sum())

@@ -12,6 +12,8 @@ gate, or one with an additional rule, accepts a subset of the rows.
 A reject score within a millionth of the threshold equals it and is accepted; see `guarantees.risk_curve`. So rows that
 tie with the threshold get the same decision from numpy, from compiled code and from stored float32 columns.
 
+With `segments` the threshold of a row depends on the value of one of its tags.
+
 With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
 still says UNSCORED.
 
@@ -21,7 +23,7 @@ still says UNSCORED.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.gate.segments import SegmentThresholds
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
@@ -42,6 +45,8 @@ __all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Gate", "accepted_reasons"]
 
 _COLUMNS = ("log_density", "log_kde", "outlier_score")
 _RULE = "accept iff score >= threshold"
+# Another text, so that a version that does not know segments refuses the gate.
+_SEGMENT_RULE = "accept iff score >= threshold of its segment"
 
 LOGIT_SCORES = tuple(LOGIT_FUNCTIONS)
 """Reject scores that need the logits of every row."""
@@ -87,6 +92,8 @@ class Gate:
         Whether rows that could not be scored are accepted.
     regions
         Parts of the map in which rows are rejected.
+    segments
+        Thresholds that some segments have instead of `threshold`; None if all rows have the same.
     """
 
     outlier: Cutoff | None = None
@@ -95,6 +102,7 @@ class Gate:
     learned: Learned | None = None
     fail_open: bool = False
     regions: tuple[Region, ...] = ()
+    segments: SegmentThresholds | None = None
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -103,6 +111,8 @@ class Gate:
             raise ConfigError(f"threshold is {self.threshold}, which accepts no row; it must be a number or -inf")
         if self.reject_score is None and self.threshold != -math.inf:
             raise ConfigError("a threshold needs a reject score")
+        if self.reject_score is None and self.segments is not None:
+            raise ConfigError("thresholds of segments need a reject score")
         if (self.reject_score == "learned") != (self.learned is not None):
             raise ConfigError('the reject score "learned" needs a learned model, and other scores must have none')
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
@@ -129,7 +139,14 @@ class Gate:
             return LOGIT_FUNCTIONS[name](logits)
         return ROW_SCORES[name](log_pi)
 
-    def decide(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> ScoredBatch:
+    def decide(
+        self,
+        log_pi: Floats,
+        scores: ScoredBatch,
+        *,
+        logits: Floats | None = None,
+        segments: Sequence[str] | None = None,
+    ) -> ScoredBatch:
         """The same rows with confidence, decision and reason.
 
         Parameters
@@ -140,6 +157,8 @@ class Gate:
             Scores of the same n rows.
         logits
             (n, K), needed if the reject score is one of `LOGIT_SCORES`.
+        segments
+            Value of the tag by which thresholds differ, for each row; None if no row has it.
         """
         unscored, confidence = np.isnan(scores.p_value), np.full(len(scores), np.nan)
         applies = {Reason.INVALID: ~scores.valid, Reason.UNSCORED: unscored}
@@ -150,7 +169,7 @@ class Gate:
                 found = self.reject_scores(log_pi, scores, logits=logits)
             np.copyto(confidence, found, where=scores.valid)
             unscored |= np.isnan(confidence)
-            applies[Reason.LOW_CONFIDENCE] = confidence < self.lowest_accepted
+            applies[Reason.LOW_CONFIDENCE] = confidence < self._lowest(segments)
         reason = np.full(len(scores), Reason.NONE, dtype=np.int8)
         for rule in reversed(RULES):
             if rule in applies:
@@ -158,6 +177,26 @@ class Gate:
         decided = replace(scores, confidence=confidence, decision=self.decisions(reason), reason=reason)
         self.reject_inside(decided)
         return decided
+
+    def decide_by_segment(self, batch: ScoredBatch, segments: Sequence[str]) -> None:
+        """Apply the thresholds of segments to rows that were decided by `threshold`, in place; before `reject_inside`.
+
+        Parameters
+        ----------
+        batch
+            The rows.
+        segments
+            Value of the tag for each row, empty without it.
+        """
+        ruled = np.flatnonzero((batch.reason == Reason.NONE) | (batch.reason == Reason.LOW_CONFIDENCE))
+        is_low = (batch.confidence < self._lowest(segments))[ruled]
+        batch.reason[ruled] = np.where(is_low, Reason.LOW_CONFIDENCE, Reason.NONE)
+        batch.decision[ruled] = self.decisions(batch.reason[ruled])
+
+    def _lowest(self, segments: Sequence[str] | None) -> float | Floats:
+        """`lowest_accepted`, of each row if thresholds differ."""
+        pooled = self.lowest_accepted
+        return pooled if self.segments is None or segments is None else self.segments.lowest(segments, pooled)
 
     def reject_inside(self, batch: ScoredBatch) -> None:
         """Apply the rule REGION, the last one, to the accepted rows, in place."""
@@ -202,8 +241,9 @@ class Gate:
             else {
                 "score": self.reject_score,
                 "threshold": str(self.threshold) if math.isinf(self.threshold) else self.threshold,
-                "rule": _RULE,
+                "rule": _RULE if self.segments is None else _SEGMENT_RULE,
                 "learned": None if self.learned is None else self.learned.settings(),
+                **({} if self.segments is None else {"segments": self.segments.settings()}),
             },
             "fail_open": self.fail_open,
             **regions,
@@ -227,9 +267,11 @@ class Gate:
                 raise ConfigError(f"the regions of the gate have more than {MAX_ENFORCED_CORNERS:,} corners")
             if reject is None:
                 return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
-            if reject["rule"] != _RULE:
+            table = reject.get("segments")
+            if reject["rule"] != (_RULE if table is None else _SEGMENT_RULE):
                 raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
-            return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions)
+            segments = None if table is None else SegmentThresholds.from_settings(table)
+            return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions, segments)
         except KeyError as missing:
             raise ConfigError(f"the gate has no setting {missing}") from None

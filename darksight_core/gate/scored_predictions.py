@@ -34,6 +34,8 @@ class ScoredPredictions:
         True classes, (n,); None without labels.
     logits
         (n, K); None without logits.
+    segments
+        Value of a tag, (n,), empty for a row without it; None if rows are not divided.
     """
 
     log_pi: Floats
@@ -42,14 +44,17 @@ class ScoredPredictions:
     hashes: NDArray[np.bytes_]
     labels: NDArray[np.int64] | None
     logits: Floats | None
+    segments: NDArray[np.str_] | None = None
 
     @classmethod
-    def of(cls, predictions: Predictions, scores: ScoredBatch) -> ScoredPredictions:
-        """Predictions and their scores."""
+    def of(
+        cls, predictions: Predictions, scores: ScoredBatch, segments: NDArray[np.str_] | None = None
+    ) -> ScoredPredictions:
+        """Predictions and their scores, and the value of a tag for each of them."""
         errors = None if predictions.labels is None else predictions.probs.argmax(axis=1) != predictions.labels
         logits = None if predictions.logits is None else predictions.logits.astype(np.float64)
         log_pi = log_probs(predictions.probs)
-        return cls(log_pi, scores, errors, predictions.row_hashes(), predictions.labels, logits)
+        return cls(log_pi, scores, errors, predictions.row_hashes(), predictions.labels, logits, segments)
 
     def __len__(self) -> int:
         return len(self.log_pi)
@@ -63,6 +68,7 @@ class ScoredPredictions:
             self.hashes[rows],
             None if self.labels is None else self.labels[rows],
             None if self.logits is None else self.logits[rows],
+            None if self.segments is None else self.segments[rows],
         )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from darksight_core.predictions.defects import (
     PickledArrayError,
     RaggedRowError,
     RowSumError,
+    TagValueError,
     UnknownFormatError,
 )
 from darksight_core.predictions.files import from_arrays, iter_lines, iter_predictions, read_predictions
@@ -83,6 +84,7 @@ __all__ = [
     "RaggedRowError",
     "RowProgress",
     "RowSumError",
+    "TagValueError",
     "UnknownFormatError",
     "find_files",
     "from_arrays",

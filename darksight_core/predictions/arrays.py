@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
@@ -29,11 +29,13 @@ from darksight_core.predictions.defects import (
     MissingDataError,
     NotNumericError,
     PickledArrayError,
+    TagValueError,
     damage,
     defect,
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, check_classes, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
+from darksight_core.tags import COLUMN_PREFIX
 
 __all__ = ["HINT_KIND", "array_rows", "npy_rows", "npz_rows"]
 
@@ -53,6 +55,7 @@ _VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] 
     "ids": (IdLengthError, IdValueError, "iuUS"),
     "class_names": (ClassNamesError, ClassNamesError, "iuUS"),
 }
+_TAGS = (TagValueError, TagValueError, "iuUS")
 
 
 class _NpyStream:
@@ -147,7 +150,7 @@ def _layout(
 
 def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, source: str, name: str) -> None:
     """Refuse labels, ids or class names that are not n_rows numbers or texts; None for any length."""
-    wrong_length, wrong_value, kinds = _VECTORS[name]
+    wrong_length, wrong_value, kinds = _VECTORS.get(name, _TAGS)
     column = f"array {name}"
     if len(array.shape) != 1:
         text = f"the array has shape {array.shape}; {name} must have one dimension."
@@ -190,12 +193,16 @@ def npy_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
 
 
 def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of an archive with `logits` or `probs` (n, K), and optional `labels`, `ids` (n,) and `class_names` (K,)."""
+    """Rows of an archive with `logits` or `probs` (n, K).
+
+    Optional are `labels`, `ids` and `tag_<key>` (n,), and `class_names` (K,).
+    """
     with ExitStack() as stack:
         with damage(source):
             archive = stack.enter_context(zipfile.ZipFile(file))
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        known = [info for name, info in members.items() if name in ("probs", "logits", *_VECTORS)]
+        named_tags = [name for name in members if name.startswith(COLUMN_PREFIX)]
+        known = [info for name, info in members.items() if name in ("probs", "logits", *_VECTORS, *named_tags)]
         check_expansion(sum(info.file_size for info in known), file.seek(0, 2), source)
 
         def stream(name: str) -> _NpyStream | None:
@@ -224,17 +231,22 @@ def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         is_logits = name == "logits"
         layout = _layout(values, source=source, name=name, is_logits=is_logits, names=names, hint=_HINT_ARRAY)
         values.spool(stack)
-        for vector, title in ((labels, "labels"), (ids, "ids")):
+        tags = {name: found for name in named_tags if (found := stream(name)) is not None}
+        vectors = {"labels": labels, "ids": ids, **tags}
+        for title, vector in vectors.items():
             if vector is not None:
                 _check_vector(vector, layout.n_rows, source=source, name=title)
         chunk_rows = rows_of_chunk(
-            chunk_rows, sum(each.row_bytes for each in (values, labels, ids) if each is not None)
+            chunk_rows, sum(each.row_bytes for each in (values, *vectors.values()) if each is not None)
         )
         for start in range(0, values.shape[0], chunk_rows):
             with damage(source):
                 named = None if labels is None else _named(labels.read(chunk_rows))
                 raw_ids = None if ids is None else _texts(ids.read(chunk_rows))
-            yield RawRows(layout, start, values.read(chunk_rows), named, raw_ids)
+                raw_tags = {
+                    name.removeprefix(COLUMN_PREFIX): _texts(each.read(chunk_rows)) for name, each in tags.items()
+                }
+            yield RawRows(layout, start, values.read(chunk_rows), named, raw_ids, tags=raw_tags)
 
 
 def array_rows(
@@ -244,6 +256,7 @@ def array_rows(
     kind: Kind,
     labels: ArrayLike | None,
     ids: ArrayLike | None,
+    tags: Mapping[str, ArrayLike],
     class_names: Sequence[str] | None,
     hint: str,
     chunk_rows: int,
@@ -267,7 +280,12 @@ def array_rows(
     is_logits = kind == "logits"
     layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=hint)
     raw_labels, raw_ids = vector(labels, "labels"), vector(ids, "ids")
+    raw_tags = {
+        key: found for key, each in tags.items() if (found := vector(each, f"{COLUMN_PREFIX}{key}")) is not None
+    }
     for start in range(0, len(matrix), chunk_rows):
         chunk = slice(start, start + chunk_rows)
         named = None if raw_labels is None else _named(raw_labels[chunk])
-        yield RawRows(layout, start, matrix[chunk], named, None if raw_ids is None else _texts(raw_ids[chunk]))
+        texts = {key: _texts(each[chunk]) for key, each in raw_tags.items()}
+        ids_of = None if raw_ids is None else _texts(raw_ids[chunk])
+        yield RawRows(layout, start, matrix[chunk], named, ids_of, tags=texts)

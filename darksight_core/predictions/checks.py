@@ -25,7 +25,7 @@ from darksight_core.predictions.defects import (
     RowSumError,
     defect,
 )
-from darksight_core.predictions.labels import check_ids, check_labels
+from darksight_core.predictions.labels import check_ids, check_labels, check_tags
 from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.simplex import log_softmax
@@ -129,6 +129,7 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
         class_names=layout.class_names,
         source=layout.source,
         n_renormalised=n_renormalised,
+        tags=check_tags(raw),
     )
 
 
@@ -155,6 +156,7 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
     """Check and join the chunks of a source, at least one."""
     seen: dict[str, None] = {}
     parts: dict[str, _Growing] = {}
+    tags: dict[str, list[str]] = {}
     n_rows = n_renormalised = 0
     for raw in chunks:
         rows = check(raw, keep_logits=keep_logits, seen=seen)
@@ -163,6 +165,8 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
                 if name not in parts:
                     parts[name] = _Growing(array)
                 parts[name].append(array)
+        for key, values in rows.tags.items():
+            tags.setdefault(key, []).extend(values)
         n_rows += len(rows)
         n_renormalised += rows.n_renormalised
         if progress is not None:
@@ -176,4 +180,5 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
         class_names=rows.class_names,
         source=rows.source,
         n_renormalised=n_renormalised,
+        tags={key: tuple(values) for key, values in tags.items()},
     )

@@ -38,6 +38,7 @@ __all__ = [
     "PickledArrayError",
     "RaggedRowError",
     "RowSumError",
+    "TagValueError",
     "UnknownFormatError",
     "damage",
     "defect",
@@ -192,6 +193,12 @@ class IdValueError(PredictionsError):
     """An id is empty or not text."""
 
     code = "predictions_id_value"
+
+
+class TagValueError(PredictionsError):
+    """A tag is not valid."""
+
+    code = "predictions_tag_value"
 
 
 class DuplicateIdError(PredictionsError):

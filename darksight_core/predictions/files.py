@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -54,11 +54,11 @@ def read_predictions(
     Parameters
     ----------
     path
-        `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,);
-        `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or `logit_<class>` and optional
-        `label` and `id`; `.jsonl` with an object per line that has these members, or a list `probs` or `logits`.
-        Integer labels of arrays are class indices. Labels as text, and all labels of tables, are class names, or class
-        indices unless the classes are named by other integers.
+        `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,),
+        `tag_<key>` (n,); `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or
+        `logit_<class>` and optional `label`, `id` and `tag_<key>`; `.jsonl` with an object per line that has these
+        members, or a list `probs` or `logits`. Integer labels of arrays are class indices. Labels as text, and all
+        labels of tables, are class names, or class indices unless the classes are named by other integers.
     kind
         What to read, "probs" or "logits". By default what the file has, logits if it has both; a `.npy` file has
         probabilities.
@@ -122,6 +122,7 @@ def from_arrays(
     kind: Kind = "probs",
     labels: ArrayLike | None = None,
     ids: ArrayLike | None = None,
+    tags: Mapping[str, ArrayLike] | None = None,
     class_names: Sequence[str] | None = None,
     source: str = "array",
     keep_logits: bool = False,
@@ -139,6 +140,8 @@ def from_arrays(
         (n,) class indices or class names.
     ids
         (n,) unique texts or integers.
+    tags
+        Values (n,) by key, empty where a row has none.
     class_names
         K names; "0".."K-1" by default.
     source
@@ -158,6 +161,7 @@ def from_arrays(
         kind=kind,
         labels=labels,
         ids=ids,
+        tags=tags or {},
         class_names=class_names,
         hint=logits_hint,
         chunk_rows=_READ_ROWS,

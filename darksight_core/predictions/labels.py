@@ -1,4 +1,4 @@
-"""Checks of labels and ids."""
+"""Checks of labels, ids and tags."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from darksight_core.predictions.defects import (
     IdValueError,
     LabelRangeError,
     LabelValueError,
+    TagValueError,
     defect,
 )
 from darksight_core.predictions.raw_rows import Layout, RawRows, is_text
+from darksight_core.tags import COLUMN_PREFIX, find_problem
 
-__all__ = ["check_ids", "check_labels"]
+__all__ = ["check_ids", "check_labels", "check_tags"]
 
 _NOT_A_LABEL, _OUTSIDE = -2, -1
 
@@ -103,3 +105,18 @@ def check_ids(raw: RawRows, seen: dict[str, None]) -> tuple[str, ...] | None:
     )
     text = f"id {name!r} is also the id of row {rows[name]}; ids must be unique."
     raise defect(DuplicateIdError, text=text, column=raw.layout.id_column, first_row=rows[name], **raw.location(row))
+
+
+def check_tags(raw: RawRows) -> dict[str, tuple[str, ...]]:
+    """Values of each key of tags; equal values are one object."""
+    found = {}
+    for key, texts in raw.tags.items():
+        known = dict.fromkeys(texts)
+        for value in known:
+            if value and (problem := find_problem({key: value})):
+                row = list(texts).index(value)
+                column = f"column {COLUMN_PREFIX}{key[:40]}"
+                raise defect(TagValueError, text=f"{problem}.", column=column, **raw.location(row))
+        same = {value: value for value in known}
+        found[key] = tuple(same[text] for text in texts)
+    return found

@@ -1,13 +1,13 @@
 """Rows of JSON lines: an object per line, as logs and `pandas.DataFrame.to_json(lines=True)` have them.
 
 An object has `probs` or `logits`, a list of numbers, or the columns of a table, `prob_<class>` or `logit_<class>`; and
-optionally `label` and `id`. Other members are ignored, and so are blank lines. All lines have the form of the first.
+optionally `label`, `id` and `tag_<key>`. Other members are ignored, and so are blank lines. All lines have the form of the first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import rows_of_chunk
-from darksight_core.predictions.tables import table_layout
+from darksight_core.predictions.tables import table_layout, tag_columns
 
 __all__ = ["line_rows"]
 
@@ -41,10 +41,11 @@ def line_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: in
     if first is None:
         return
     layout, member = _layout(first, kind, source)
+    tags = tag_columns(list(first[1]))
     chunk_rows = rows_of_chunk(chunk_rows, _NUMBER_BYTES * len(layout.columns))
     first_row, chunk = 0, [first, *islice(lines, chunk_rows - 1)]
     while chunk:
-        yield _rows(layout, member, first_row, chunk)
+        yield _rows(layout, member, tags, first_row, chunk)
         first_row += len(chunk)
         chunk = list(islice(lines, chunk_rows))
 
@@ -93,7 +94,7 @@ def _layout(first: _Line, kind: Kind | None, source: str) -> tuple[Layout, str]:
         raise defect(MissingDataError, source, text, row=0, line=number) from None
 
 
-def _rows(layout: Layout, member: str, first_row: int, chunk: list[_Line]) -> RawRows:
+def _rows(layout: Layout, member: str, tags: Mapping[str, str], first_row: int, chunk: list[_Line]) -> RawRows:
     columns = [column.removeprefix("column ") for column in layout.columns]
     values = np.empty((len(chunk), len(columns)))
     for row, (line, found) in enumerate(chunk):
@@ -118,6 +119,7 @@ def _rows(layout: Layout, member: str, first_row: int, chunk: list[_Line]) -> Ra
         _texts("label", chunk),
         _texts("id", chunk),
         [line for line, _ in chunk],
+        {key: [plain_text(found.get(name)) for _, found in chunk] for name, key in tags.items()},
     )
 
 

@@ -5,8 +5,8 @@ Every source, file or array, becomes a stream of `RawRows`, so that all formats 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
@@ -102,6 +102,8 @@ class RawRows:
         n texts or None.
     lines
         Line number of each row in a csv file, else None.
+    tags
+        Values of each key of tags, n texts, empty where a row has none.
     """
 
     layout: Layout
@@ -110,6 +112,7 @@ class RawRows:
     labels: NDArray[Any] | Sequence[str] | None = None
     ids: Sequence[str] | None = None
     lines: Sequence[int] | None = None
+    tags: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def within(self, rows: range) -> RawRows | None:
         """The rows whose numbers are in a range; None if there are none."""
@@ -127,6 +130,7 @@ class RawRows:
             None if self.labels is None else self.labels[part],
             None if self.ids is None else self.ids[part],
             None if self.lines is None else self.lines[part],
+            {key: values[part] for key, values in self.tags.items()},
         )
 
     def location(self, row: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -32,6 +32,8 @@ class Predictions:
         Name of the source, for messages.
     n_renormalised
         Number of rows of the source whose sum differed from one by more than 1e-6 and was repaired.
+    tags
+        Values of each key of tags, n texts, empty where a row has none; see `darksight_core.tags`.
     """
 
     probs: NDArray[np.float32]
@@ -41,6 +43,7 @@ class Predictions:
     class_names: tuple[str, ...]
     source: str
     n_renormalised: int = 0
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])
@@ -66,7 +69,15 @@ class Predictions:
             labels=None if self.labels is None else self.labels[rows],
             ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             logits=None if self.logits is None else self.logits[rows],
+            tags={key: tuple(values[row] for row in rows.tolist()) for key, values in self.tags.items()},
         )
+
+    def tag_dicts(self) -> list[dict[str, str]]:
+        """The tags of each row by key; empty without tags."""
+        if not self.tags:
+            return []
+        columns = zip(*self.tags.values(), strict=True)
+        return [{key: value for key, value in zip(self.tags, values, strict=True) if value} for values in columns]
 
     def row_hashes(self) -> NDArray[np.bytes_]:
         """BLAKE2b of the bytes of each row of `probs`, (n,) of 16 bytes.

@@ -1,4 +1,4 @@
-"""Rows of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, and optional `label` and `id`.
+"""Rows of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, optional `label`, `id`, `tag_<key>`.
 
 Class names are the ends of the column names, in the order of the file; other columns are ignored. If both kinds of
 columns exist, logits are read, because probabilities follow from them.
@@ -27,8 +27,9 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
+from darksight_core.tags import COLUMN_PREFIX
 
-__all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout"]
+__all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout", "tag_columns"]
 
 # A cell as a Python object.
 _CELL_BYTES = 64
@@ -51,7 +52,7 @@ def _columns(header: Sequence[str], kind: Kind | None, source: str) -> tuple[lis
 def table_layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None = None) -> Layout:
     """The layout of a table with these columns; MissingDataError if none of them has predictions."""
     columns, is_logits = _columns(header, kind, source)
-    for name in ("label", "id"):
+    for name in ("label", "id", *tag_columns(header)):
         if list(header).count(name) > 1:
             raise defect(ClassNamesError, source, "the column occurs twice; remove one.", column=f"column {name}")
     return Layout(
@@ -64,6 +65,11 @@ def table_layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: 
         logits_hint="If these are logits, name the columns logit_<class>.",
         n_rows=n_rows,
     )
+
+
+def tag_columns(header: Sequence[str]) -> dict[str, str]:
+    """Keys of tags by column."""
+    return {name: name.removeprefix(COLUMN_PREFIX) for name in header if name.startswith(COLUMN_PREFIX)}
 
 
 def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
@@ -102,7 +108,8 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
             text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
             location = {"row": first_row + row, "line": lines[row]}
             raise defect(NotNumericError, layout.source, text, column=column, **location) from None
-    return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines)
+    tags = {key: by_name[name] for name, key in tag_columns(header).items()}
+    return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines, tags)
 
 
 def _is_number(cell: str) -> bool:
@@ -149,7 +156,8 @@ def parquet_rows(
     first_row = ends[groups[0]] - sizes[groups[0]] if groups else 0
     n_rows = first_row + sum(sizes[group] for group in groups)
     columns = [column.removeprefix("column ") for column in layout.columns]
-    extra = [name for name in ("label", "id") if name in header]
+    of_tags = tag_columns(header)
+    extra = [*(name for name in ("label", "id") if name in header), *of_tags]
     with damage(source):
         batches = table.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=columns + extra)
     while True:
@@ -165,7 +173,8 @@ def parquet_rows(
             values = np.stack(
                 [_numbers(vector, name, source) for vector, name in zip(vectors, columns, strict=True)], 1
             )
-            yield RawRows(layout, first_row, values, texts.get("label"), texts.get("id"))
+            tags = {key: texts[name] for name, key in of_tags.items()}
+            yield RawRows(layout, first_row, values, texts.get("label"), texts.get("id"), tags=tags)
         first_row += len(batch)
 
 

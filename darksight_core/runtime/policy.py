@@ -9,6 +9,9 @@ that close to the threshold equal it; see `Gate.lowest_accepted`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -21,7 +24,10 @@ from darksight_core.runtime.scorer import Scorer, ShapeError
 from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_probs
 
-__all__ = ["ScoringPolicy"]
+__all__ = ["ScoringPolicy", "Tags"]
+
+Tags: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
+"""Tags of all rows, or of each row."""
 
 
 class ScoringPolicy:
@@ -49,7 +55,7 @@ class ScoringPolicy:
         """Scorer and gate of a bundle."""
         return cls(Scorer.of(bundle, compiled=compiled), bundle.gate)
 
-    def score(self, probs: ArrayLike, *, logits: ArrayLike | None = None) -> ScoredBatch:
+    def score(self, probs: ArrayLike, *, logits: ArrayLike | None = None, tags: Tags = ()) -> ScoredBatch:
         """Score rows and decide on them.
 
         Parameters
@@ -58,15 +64,21 @@ class ScoringPolicy:
             Probabilities, (n, n_inputs), as for `Scorer.score`.
         logits
             (n, n_inputs), needed if the reject score is one of `LOGIT_SCORES`, else not read.
+        tags
+            Tags of the rows; read if the gate has thresholds of segments.
         """
         rows, kernel = self.scorer.read(probs), self.scorer.kernel
+        table = self.gate.segments if tags else None
+        segments = None if table is None else table.values(tags, len(rows))
         if kernel is None or self._rule is None:
-            return self._score_by_parts(rows, logits)
+            return self._score_by_parts(rows, logits, segments)
         batch = self.scorer.run(kernel, rows, self._rule)
+        if segments is not None:
+            self.gate.decide_by_segment(batch, segments)
         self.gate.reject_inside(batch)
         return batch
 
-    def score_block(self, values: bytes, rows: int) -> ResultBlock:
+    def score_block(self, values: bytes, rows: int, tags: Tags = ()) -> ResultBlock:
         """The results of `score` on rows of float32, one after the other, as a block.
 
         Parameters
@@ -75,17 +87,20 @@ class ScoringPolicy:
             Little-endian float32, (rows, n_inputs).
         rows
             Number of rows.
+        tags
+            As in `score`.
         """
         if len(values) != 4 * rows * self.scorer.n_inputs:
             raise ShapeError(f"{len(values)} bytes are not {rows} rows of {self.scorer.n_inputs} float32 values")
         probs, kernel = np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs), self.scorer.kernel
-        if rows == 1 and kernel is not None and self._rule is not None and not self.gate.regions:
+        is_plain = not self.gate.regions and (self.gate.segments is None or not tags)
+        if rows == 1 and kernel is not None and self._rule is not None and is_plain:
             # Most calls have one row, and then arrays take longer than the row.
             results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
             found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), *outcomes[:, 0].tolist()))
             if found is not None:
                 return found
-        return ResultBlock.of(self.score(probs))
+        return ResultBlock.of(self.score(probs, tags=tags))
 
     def unscored(self, n: int) -> ScoredBatch:
         """The decisions on n rows that could not be scored though they may be valid."""
@@ -94,7 +109,7 @@ class ScoringPolicy:
         batch.decision[:] = self.gate.decisions(batch.reason)
         return batch
 
-    def _score_by_parts(self, rows: Floats, logits: ArrayLike | None) -> ScoredBatch:
+    def _score_by_parts(self, rows: Floats, logits: ArrayLike | None, segments: Sequence[str] | None) -> ScoredBatch:
         """The same by scorer and gate themselves: without numba, and for scores of logits."""
         given = None
         if self._needs_logits and logits is not None:
@@ -103,4 +118,4 @@ class ScoringPolicy:
                 raise ShapeError(f"{len(given)} rows of logits for {len(rows)} of probabilities", shape=given.shape)
         batch = self.scorer.score(rows)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            return self.gate.decide(log_probs(rows), batch, logits=given)
+            return self.gate.decide(log_probs(rows), batch, logits=given, segments=segments)

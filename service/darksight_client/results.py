@@ -191,6 +191,21 @@ class Scored:
             return self.names
         return tuple(f"{text}-{row}" for text, rows in self._calls() for row in range(rows))
 
+    def table_columns(self) -> dict[str, Any]:
+        """The columns of the table that `score` returns for a table."""
+        return {
+            "prediction_id": list(self.prediction_ids),
+            "x": self.points[:, 0],
+            "y": self.points[:, 1],
+            "log_density": self.log_density,
+            "log_kde": self.log_kde,
+            "p_value": self.p_value,
+            "accepted": self.accepted,
+            "decision": [Decision(number).name.lower() for number in self.decision.tolist()],
+            "reason": [Reason(number).name.lower() for number in self.reason.tolist()],
+            "version": [self.version] * len(self),
+        }
+
     def _calls(self) -> Iterator[tuple[str, int]]:
         return ((str(batch.id), batch.rows) for batch in self.batches)
 

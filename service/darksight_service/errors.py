@@ -8,6 +8,7 @@
     ├── NotFoundError            no such model, version or point
     ├── NotLoadedError           no version of a model is loaded; retry later
     ├── OverloadedError          too many concurrent calls
+    ├── ProviderError            the OpenID provider does not answer, or not as it should; retry later
     ├── RecordError              a record of the spool cannot be encoded or decoded
     ├── RefusedError             the current state does not allow the operation
     ├── RemoteError              a service refused a command or did not answer
@@ -39,6 +40,7 @@ __all__ = [
     "NotFoundError",
     "NotLoadedError",
     "OverloadedError",
+    "ProviderError",
     "RecordError",
     "RefusedError",
     "RemoteError",
@@ -94,6 +96,12 @@ class OverloadedError(DarkSightError):
     """Too many concurrent calls; `details` has `retry_seconds`."""
 
     code = "overloaded"
+
+
+class ProviderError(DarkSightError):
+    """The OpenID provider does not answer, or not as the protocol has it."""
+
+    code = "provider"
 
 
 class RecordError(DarkSightError, ValueError):
@@ -171,6 +179,7 @@ STATUSES: dict[type[DarkSightError], tuple[str, int]] = {
     NotFoundError: ("NOT_FOUND", 404),
     NotLoadedError: ("UNAVAILABLE", 503),
     OverloadedError: ("RESOURCE_EXHAUSTED", 429),
+    ProviderError: ("UNAVAILABLE", 503),
     PredictionsError: ("INVALID_ARGUMENT", 400),
     RefusedError: ("FAILED_PRECONDITION", 409),
     RequestError: ("INVALID_ARGUMENT", 400),

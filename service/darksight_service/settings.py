@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -183,6 +184,21 @@ class Settings(BaseSettings):
     tokens_file: _Path | None = Field(
         None, description="file of hashed bearer tokens and certificate names; see `darksight token`"
     )
+    explorer_url: str = Field(
+        "", description="public URL of the explorer, such as https://darksight.example.com; `oidc_issuer` needs it"
+    )
+    oidc_issuer: str = Field(
+        "", description="issuer of an OpenID provider, through which browsers may log in; needs `tokens_file`"
+    )
+    oidc_client_id: str = Field("", description="client id of the explorer at the OpenID provider")
+    oidc_client_secret: str = Field("", description="client secret; without one the explorer is a public client")
+    oidc_scopes: str = Field("openid profile email", description="scopes that the explorer asks the provider for")
+    oidc_name_claim: str = Field("email", description="claim that names a user in the audit trail; `sub` without it")
+    oidc_groups_claim: str = Field("groups", description="claim with the groups of a user")
+    oidc_groups: Annotated[dict[str, str], NoDecode, BeforeValidator(_read_object)] = Field(
+        {},
+        description='permissions by group: a table, or as JSON `{"GROUP": "SCOPES [models=A,B]"}`',
+    )
     tls_cert: _Path | None = Field(None, description="certificate chain of the server, PEM")
     tls_key: _Path | None = Field(None, description="private key of the server, PEM")
     tls_client_ca: _Path | None = Field(
@@ -263,6 +279,25 @@ class Settings(BaseSettings):
                 f"set {_PREFIX}INSECURE=true to serve without them in a trusted network",
                 host=self.host,
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_oidc(self) -> Settings:
+        if not self.oidc_issuer:
+            return self
+        for name, why in (
+            ("tokens_file", "without it everybody may call the service"),
+            ("oidc_client_id", "the provider knows the explorer by it"),
+            ("oidc_groups", "without it no group permits anything"),
+            ("explorer_url", "the provider sends browsers back to it"),
+        ):
+            if not getattr(self, name):
+                raise SettingsError(f"oidc_issuer needs {name}: {why}", name=name)
+        for name in ("oidc_issuer", "explorer_url"):
+            if not _is_secure_url(getattr(self, name)):
+                raise SettingsError(f"{name} must be a URL with https, or with http of this machine", name=name)
+        if "openid" not in self.oidc_scopes.split():
+            raise SettingsError("oidc_scopes must have the scope openid", name="oidc_scopes")
         return self
 
     @property
@@ -416,6 +451,16 @@ def _as_text(value: object) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_secure_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (
+            parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or ""))
+        )
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,7 +9,6 @@ from darksight_client.results import Decision as ClientDecision
 from darksight_client.results import Reason as ClientReason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.explorer.columns import point_columns
-from darksight_service.scoring.files.columns import score_columns
 from darksight_service.store.tables import point
 
 from darksight_core.runtime.result_block import stored_pieces
@@ -71,7 +70,7 @@ def test_records_have_the_stored_columns() -> None:
 
 def test_score_files_have_their_columns() -> None:
     """Decision and reason are added as texts where there is a gate."""
-    assert score_columns(ScoredBatch.unscored(1)).keys() == parts("file")
+    assert ScoredBatch.unscored(1).file_columns().keys() == parts("file")
 
 
 def test_the_map_has_its_columns() -> None:

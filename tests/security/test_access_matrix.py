@@ -102,7 +102,10 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
 }
 """The scope that each endpoint of the explorer is meant to need, and the rest of a valid input."""
 
-SESSIONS = {("GET", "/api/session"), ("POST", "/api/login"), ("POST", "/api/logout")}
+SESSIONS = {
+    ("GET", "/api/session"), ("POST", "/api/login"), ("POST", "/api/logout"),
+    ("GET", "/oidc/login"), ("GET", "/oidc/callback"),
+}  # fmt: skip
 EXPLORER_PAGES = {
     "/", "/models/{model}", "/map", "/gate", "/drift", "/review", "/points", "/login", "/vendor/plotly.min.js",
 }  # fmt: skip
@@ -329,7 +332,15 @@ def test_pages_of_the_http_api_are_open(server: Server, http: httpx.Client) -> N
 
 def test_the_explorer_has_no_path_without_a_row(tmp_path: Path) -> None:
     """Every endpoint has a scope; every other path is a page or about the session."""
-    app = make_explorer(_sources(Settings(data_dir=tmp_path), tmp_path / "counts"))
+    settings = Settings(
+        data_dir=tmp_path,
+        tokens_file=tmp_path / "tokens",
+        explorer_url="https://here.example",
+        oidc_issuer="https://login.example",
+        oidc_client_id="explorer",
+        oidc_groups={"all": "read"},
+    )
+    app = make_explorer(_sources(settings, tmp_path / "counts"))
 
     found = every_route(app._app)  # type: ignore[attr-defined]
     assert found == EXPLORER.keys() | SESSIONS | {("GET", page) for page in EXPLORER_PAGES}

@@ -18,13 +18,14 @@ from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
-from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
+from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 
 __all__ = ["calibrate"]
 
 _RULES = Group("Rules", sort_key=2)
 # Exit status; 2 is bad usage or input.
 _INFEASIBLE = 3
+_MOST_SEGMENTS = 40
 
 
 def calibrate(
@@ -38,6 +39,7 @@ def calibrate(
     max_undetected: Annotated[float | None, Parameter(group=_RULES)] = None,
     delta: Annotated[float | None, Parameter(group=_RULES)] = None,
     score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
+    by: Annotated[str | None, Parameter(group=_RULES)] = None,
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -75,6 +77,9 @@ def calibrate(
     score
         Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
         is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
+    by
+        Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
+        with confidence 1 - delta for each; all others share one.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -92,6 +97,7 @@ def calibrate(
         delta=delta,
         score=score,
         seed=seed,
+        by=by,
     )
     refuse_existing(out, overwrite=overwrite)
     with on_interrupt(f"{out} was not {'changed' if out.exists() else 'written'}"):
@@ -108,7 +114,8 @@ def calibrate(
                 source=str(file),
                 leak=shared,
             )
-        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs))
+        segments = None if by is None else values_of(predictions, by)
+        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs), segments)
         found = certify(rows, targets, len(loaded.calibration))
         if found.certificate["outlier"] is not None:
             found.certificate["outlier"]["score"] = "outlier_score"
@@ -154,6 +161,32 @@ def _print_certification(found: Certification) -> None:
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate[name] is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
+    segments = (certificate["reject"] or {}).get("segments")
+    if segments is not None:
+        _print_segments(segments)
+
+
+def _print_segments(part: dict[str, Any]) -> None:
+    """The thresholds of the largest segments."""
+    sure = "on average" if part["confidence"] is None else f"with confidence {part['confidence']:.6g} for each of them"
+    shown = part["values"][:_MOST_SEGMENTS]
+    print_table(
+        [
+            (
+                each["value"],
+                each["rows"],
+                "pooled" if each["threshold"] is None else f"{float(each['threshold']):.6g}",
+                "" if each["coverage"] is None else f"{each['coverage']:.2%}",
+                "" if each["labels_needed"] is None else f"{each['labels_needed']:,}",
+            )
+            for each in shown
+        ],
+        (part["key"], "rows", "threshold", "accepted", "labels needed"),
+    )
+    left = len(part["values"]) - len(shown)
+    if left:
+        print(f"... and {left:,} more, which the certificate lists.")
+    print(f"Own thresholds hold {sure}. The pooled one is certified on {part['pooled']['certified_on']}.")
 
 
 def _print_effect(certificate: dict[str, Any]) -> None:

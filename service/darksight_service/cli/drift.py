@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from darksight_core.bundle import read_bundle
+from darksight_core.drift.segments import SegmentTest
 from darksight_core.evaluation.drift import DriftReport, report_drift
+from darksight_core.evaluation.segments import SegmentDriftReport, report_segments
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import print_json, print_table, say
 from darksight_service.cli.options import AsJson, Logits
-from darksight_service.cli.rows import fit_share, read_rows
+from darksight_service.cli.rows import fit_share, read_rows, values_of
 
 __all__ = ["drift"]
 
 _SHOWN_CLASSES = 10
+_SHOWN_SEGMENTS = 20
 
 _KINDS = {
     "none": "no drift",
@@ -25,7 +31,16 @@ _KINDS = {
 }
 
 
-def drift(bundle: Path, file: Path, /, *, level: float = 0.01, logits: Logits = False, json: AsJson = False) -> None:
+def drift(
+    bundle: Path,
+    file: Path,
+    /,
+    *,
+    by: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    level: float = 0.01,
+    logits: Logits = False,
+    json: AsJson = False,
+) -> None:
     """Test predictions in a file for drift, in order.
 
     Reads the rows of FILE in order of arrival and reports the first row at which there is enough evidence that the
@@ -38,6 +53,9 @@ def drift(bundle: Path, file: Path, /, *, level: float = 0.01, logits: Logits = 
         Bundle of the watched classifier.
     file
         Predictions in order of arrival, .npz, .npy, .csv, .parquet or .jsonl.
+    by
+        Keys of tags, columns tag_KEY of FILE: test each of their values, and name the segment that explains a drift.
+        At most 5% of the segments that are found changed are so by chance, on average.
     level
         Bound on the probability of a false alarm, however long FILE is.
     """
@@ -48,11 +66,19 @@ def drift(bundle: Path, file: Path, /, *, level: float = 0.01, logits: Logits = 
         say(
             f"at least {shared:.1%} of the rows of {file} are fit rows of {bundle}, which look more usual than new rows"
         )
-    report = report_drift(loaded, predictions.probs, Scorer.load(bundle).score(predictions.probs), level=level)
+    scored = Scorer.load(bundle).score(predictions.probs)
+    report = report_drift(loaded, predictions.probs, scored, level=level)
+    segments = None
+    if by:
+        tags = {key: values_of(predictions, key).tolist() for key in by}
+        segments = report_segments(SegmentTest(loaded.calibration), scored.outlier_score, scored.p_value, tags)
     if json:
-        print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict()})
+        found = {} if segments is None else {"segments": segments.as_dict()}
+        print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict(), **found})
     else:
         _print_report(report, level)
+        if segments is not None:
+            _print_segments(segments)
 
 
 def _print_report(report: DriftReport, level: float) -> None:
@@ -82,6 +108,30 @@ def _print_report(report: DriftReport, level: float) -> None:
             f"Accuracy: about {accuracy.value:.3f}, between {low:.3f} and {high:.3f}; estimated without labels, "
             f"mean error {accuracy.error:.3f} in the back-test."
         )
+
+
+def _print_segments(report: SegmentDriftReport) -> None:
+    shown = report.segments[:_SHOWN_SEGMENTS]
+    print(f"\nSegments, most evidence first, {len(shown)} of {len(report.segments)}:")
+    print_table(
+        [
+            (
+                f"{each.key}={each.value}",
+                each.rows,
+                f"{each.outliers:.2%}",
+                each.log_evidence,
+                ("changed" if each.is_changed else "unlike calibration") if each.is_discovery else "",
+                each.since_row,
+            )
+            for each in shown
+        ],
+        ("segment", "rows", "outliers", "ln evidence", "found", "since its row"),
+    )
+    if report.explanation:
+        print(f"The drift is explained by {'; and by '.join(report.explanation)}.")
+    else:
+        print("No segment has changed.")
+    print(f"At most {report.level:.0%} of the segments found are so by chance, on average.")
 
 
 def _print_shares(report: DriftReport) -> None:

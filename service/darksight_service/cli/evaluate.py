@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
@@ -13,6 +13,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
+from darksight_core.evaluation.segments import SegmentFigures, measure_segments
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict
 from darksight_core.predictions import Predictions, labels_among
@@ -21,7 +22,7 @@ from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, log_probs
 from darksight_service.cli.console import as_json, print_json, print_table, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
-from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
+from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 from darksight_service.scoring.files.tables import atomic, check_output
 
 __all__ = ["evaluate"]
@@ -35,6 +36,7 @@ def evaluate(
     ood: Annotated[Files, Parameter(group=INPUT)] = (),
     logits: Logits = False,
     held_out: HeldOut = False,
+    by: Annotated[str | None, Parameter(group=INPUT)] = None,
     fast: bool = False,
     resamples: int = 200,
     max_rows: int = 10_000,
@@ -57,6 +59,8 @@ def evaluate(
         Predictions, .npz, .npy, .csv, .parquet or .jsonl. Labels are needed for accuracy and errors.
     ood
         Predictions for out-of-distribution inputs, one or several files.
+    by
+        Key of a tag, column tag_KEY of FILE: figures of each of its values too.
     fast
         Skip the densities that are slow to fit.
     resamples
@@ -84,11 +88,13 @@ def evaluate(
         )
         say(warning)
     scorer = Scorer.load(bundle)
-    known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
+    segments = None if by is None else values_of(predictions, by)
+    known = ScoredPredictions.of(predictions, scorer.score(predictions.probs), segments)
     unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
     measures = _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed)
     comparison = compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed)
-    result = {
+    by_segment = () if by is None else measure_segments(known, loaded.gate)
+    result: dict[str, Any] = {
         "bundle": str(bundle),
         "version": loaded.version,
         **measures.as_dict(),
@@ -96,6 +102,8 @@ def evaluate(
         "fit_share": shared,
         "warning": warning,
     }
+    if by is not None:
+        result["segments"] = {"key": by, "values": [each.as_dict() for each in by_segment]}
     if out is not None:
         with atomic(out) as partial:
             partial.write_text(as_json(result), encoding="utf-8")
@@ -105,6 +113,8 @@ def evaluate(
     else:
         _print_measures(measures)
         _print_comparison(comparison)
+        if by is not None:
+            _print_segments(by, by_segment)
 
 
 def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:
@@ -118,6 +128,31 @@ def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_ro
         max_rows=max_rows,
         seed=seed,
     )
+
+
+def _print_segments(key: str, found: Sequence[SegmentFigures]) -> None:
+    print(f"\nSegments by {key}; intervals of 95% for each:")
+    print_table(
+        [
+            (
+                "(none)" if each.value is None else each.value,
+                each.rows,
+                f"{each.outliers:.2%}",
+                f"{each.accepted:.2%}",
+                _share(each.accuracy, each.accuracy_low, each.accuracy_high),
+                _share(each.accepted_accuracy, each.accepted_low, each.accepted_high),
+                None if each.augrc is None else f"{1000 * each.augrc:.3f}",
+            )
+            for each in found
+        ],
+        (key, "rows", "outliers", "accepted", "accuracy", "accuracy of accepted", "AUGRC x1000"),
+    )
+
+
+def _share(value: float | None, low: float | None, high: float | None) -> str | None:
+    if value is None or low is None or high is None:
+        return None
+    return f"{value:.2%} [{low:.2%}, {high:.2%}]"
 
 
 def _print_measures(found: MapMeasures) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
 from darksight_core.predictions.sketch import RowSketch, leak
 from darksight_core.predictions.split import make_split
+from darksight_core.tags import COLUMN_PREFIX
 
-__all__ = ["fit_share", "held_out_rows", "read_rows"]
+__all__ = ["fit_share", "held_out_rows", "read_rows", "values_of"]
 
 
 def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Predictions:
@@ -30,6 +32,18 @@ def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Prediction
             f"{bundle.path}; reorder the columns"
         )
     return predictions
+
+
+def values_of(predictions: Predictions, key: str) -> NDArray[np.str_]:
+    """Value of a tag for each row, empty without it; ConfigError if the file does not have the tag."""
+    if key not in predictions.tags:
+        found = (
+            f"it has {', '.join(COLUMN_PREFIX + each for each in predictions.tags)}"
+            if predictions.tags
+            else "it has no tags"
+        )
+        raise ConfigError(f"{predictions.source} has no column {COLUMN_PREFIX}{key}; {found}")
+    return np.array(predictions.tags[key], dtype=np.str_)
 
 
 def fit_share(bundle: Bundle, predictions: Predictions) -> float:

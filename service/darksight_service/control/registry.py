@@ -412,7 +412,8 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
     if override.alpha is not None:
         gate = _with_alpha(gate, bundle.calibration_rows, override.alpha)
     if override.threshold is not None:
-        gate = replace(gate, threshold=override.threshold)
+        # One threshold for all rows: those of segments were certified beside another one.
+        gate = replace(gate, threshold=override.threshold, segments=None)
     is_as_certified = override.alpha is None and override.threshold is None
     return gate, bundle.certificate is not None and is_as_certified
 

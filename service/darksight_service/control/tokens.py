@@ -19,14 +19,25 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError
 
-__all__ = ["ANYBODY", "OPEN", "SCOPES", "Caller", "Grant", "Token", "TokenFile", "certificate_token", "make_token"]
+__all__ = [
+    "ANYBODY",
+    "OPEN",
+    "SCOPES",
+    "Caller",
+    "Grant",
+    "Token",
+    "TokenFile",
+    "certificate_token",
+    "make_token",
+    "permit_by_grants",
+]
 
 SCOPES = ("score", "report", "read", "admin", "metrics")
 """What a token can permit. No scope includes another."""
@@ -95,6 +106,19 @@ class Grant:
     def __str__(self) -> str:
         scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
         return scopes if self.models is None else f"{scopes} {_MODELS}{','.join(sorted(self.models))}"
+
+
+def permit_by_grants(name: str, grants: Sequence[Grant], scope: str) -> Caller:
+    """The caller with these grants, for the models of those that have the scope; ForbiddenError if none has."""
+    models: set[str] = set()
+    found = [grant for grant in grants if scope in grant.scopes]
+    if not found:
+        raise ForbiddenError(f"{name!r} lacks the scope {scope!r}", kind="forbidden")
+    for grant in found:
+        if grant.models is None:
+            return Caller(name)
+        models |= grant.models
+    return Caller(name, frozenset(models))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
     app         `make_app(sources)`: the ASGI application with its routes, headers and errors
     session     login by token, cookie, CSRF
+    oidc        login through an OpenID provider
     pages       the list of pages, rendered by jinja2 from `templates/`
     endpoint    declaration of an API path: input model, scope, function
     inputs      the input models that several endpoints share

@@ -34,6 +34,7 @@ from darksight_service.explorer.api import map as map_page
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources, read_body
 from darksight_service.explorer.inputs import Input
+from darksight_service.explorer.oidc import LOGIN_SECONDS, Provider
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
 from darksight_service.report.plotly_js import packed_plotly
@@ -69,24 +70,27 @@ def make_app(sources: Sources) -> ASGIApp:
     """
     settings = sources.settings
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
-    guard = Guard(tokens, is_secure=settings.tls_cert is not None)
+    is_secure = settings.tls_cert is not None or settings.explorer_url.startswith("https:")
+    guard = Guard(tokens, is_secure=is_secure)
+    provider = Provider(settings) if settings.oidc_issuer else None
     modules = (models, map_page, regions, gate, drift, review, points)
     endpoints = [endpoint for module in modules for endpoint in module.endpoints(sources)]
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
         # Alerts and dashboards link to this path.
         Route("/models/{model}", lambda request: RedirectResponse(f"/map?model={quote(request.path_params['model'])}")),
-        *(_page(page, guard) for page in (*PAGES, LOGIN)),
+        *(_page(page, guard, has_provider=provider is not None) for page in (*PAGES, LOGIN)),
         *(_route(endpoint, sources, guard) for endpoint in endpoints),
-        *_session_routes(guard),
+        *_session_routes(guard, provider),
+        *([] if provider is None else _provider_routes(guard, provider, is_secure=is_secure)),
         Route("/vendor/plotly.min.js", _plotly),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return _Guarded(Starlette(routes=routes), guard)
 
 
-def _page(page: Page, guard: Guard) -> Route:
-    text = page.render()
+def _page(page: Page, guard: Guard, *, has_provider: bool) -> Route:
+    text = page.render(has_provider=has_provider)
 
     def show(request: Request) -> Response:
         if guard.needs_login and page is not LOGIN:
@@ -114,7 +118,7 @@ def _route(endpoint: Endpoint[Any], sources: Sources, guard: Guard) -> Route:
     return Route(endpoint.path, _with_errors(handle), methods=[endpoint.method])
 
 
-def _session_routes(guard: Guard) -> list[Route]:
+def _session_routes(guard: Guard, provider: Provider | None) -> list[Route]:
     async def describe(request: Request) -> Response:
         return _respond({**guard.describe(request), "version": __version__})
 
@@ -124,8 +128,12 @@ def _session_routes(guard: Guard) -> list[Route]:
         return response
 
     async def log_out(request: Request) -> Response:
-        response = _respond({"ok": True})
-        guard.log_out(request, response)
+        ended = guard.log_out(request)
+        user = None if ended is None else ended.user
+        # The session of a user at the provider would log in again without a question.
+        url = "" if provider is None or user is None else await run_in_threadpool(provider.logout_url, user)
+        response = _respond({"ok": True, "url": url})
+        guard.forget(response)
         return response
 
     return [
@@ -133,6 +141,51 @@ def _session_routes(guard: Guard) -> list[Route]:
         Route("/api/login", _with_errors(log_in), methods=["POST"]),
         Route("/api/logout", _with_errors(log_out), methods=["POST"]),
     ]
+
+
+def _provider_routes(guard: Guard, provider: Provider, *, is_secure: bool) -> list[Route]:
+    cookie = "__Host-darksight-login" if is_secure else "darksight-login"
+
+    def start(request: Request) -> Response:
+        try:
+            url, sealed = provider.start(request.query_params.get("next", "/"))
+        except DarkSightError as error:
+            return _failed_login(error)
+        response = RedirectResponse(url, 303)
+        # The provider is another site, so a strict cookie would not come back with the browser.
+        response.set_cookie(cookie, sealed, max_age=LOGIN_SECONDS, httponly=True, samesite="lax", secure=is_secure)
+        return response
+
+    def finish(request: Request) -> Response:
+        try:
+            user, target = provider.finish(request.query_params, request.cookies.get(cookie, ""))
+            # A browser that comes from another site sends no strict cookie yet. The login page asks for the session
+            # by itself, and then shows the page that was asked for.
+            response: Response = RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
+            guard.log_in_user(user, response)
+        except DarkSightError as error:
+            response = _failed_login(error)
+        response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
+        return response
+
+    return [
+        Route("/oidc/login", _with_errors(_in_thread(start))),
+        Route("/oidc/callback", _with_errors(_in_thread(finish))),
+    ]
+
+
+def _in_thread(answer: Callable[[Request], Response]) -> _Handler:
+    async def handle(request: Request) -> Response:
+        return await run_in_threadpool(answer, request)
+
+    return handle
+
+
+def _failed_login(error: DarkSightError) -> Response:
+    """The login page with the reason."""
+    _log.warning("login_failed", extra={"error": error.message})
+    text = LOGIN.render(has_provider=True, problem=public_message(error))
+    return HTMLResponse(text, statuses_of(error)[1], headers={"content-security-policy": LOGIN.policy})
 
 
 def _with_errors(handle: _Handler) -> _Handler:

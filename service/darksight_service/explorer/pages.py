@@ -53,9 +53,10 @@ class Page:
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
-    def render(self) -> str:
-        """The HTML of the page."""
-        return _templates.get_template(f"{self.name}.html").render(page=self, pages=PAGES)
+    def render(self, *, has_provider: bool = False, problem: str = "") -> str:
+        """The HTML of the page; the login page offers an OpenID provider, if there is one, and says what failed."""
+        values = {"page": self, "pages": PAGES, "has_provider": has_provider, "problem": problem}
+        return _templates.get_template(f"{self.name}.html").render(values)
 
 
 PAGES = (

@@ -180,6 +180,8 @@ class Scoring:
         # An empty field is not converted, which would take longer than to look.
         if ids:
             _check_count(ids, values.shape[0], "prediction_ids")
+        if request.class_names:
+            _check_count(request.class_names, values.shape[1], "class_names")
         score = partial(
             self._monitor.score,
             request.model,
@@ -191,6 +193,7 @@ class Scoring:
             partial_ok=request.partial_ok,
             batch_id=request.batch_id,
             is_wanted=context.is_active,
+            class_names=tuple(request.class_names) if request.class_names else (),
         )
         return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
 

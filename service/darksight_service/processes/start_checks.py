@@ -15,6 +15,7 @@ from typing import IO
 from darksight_service.control.signatures import required_key
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
+from darksight_service.explorer.oidc import read_groups
 from darksight_service.settings import Settings
 
 __all__ = ["check_files", "lock_data_dir"]
@@ -46,6 +47,8 @@ def check_files(settings: Settings) -> None:
     if settings.tokens_file is not None:
         TokenFile(settings.tokens_file).check()
     required_key(settings.require_signature)
+    if settings.oidc_issuer and settings.explorer:
+        read_groups(settings)
 
 
 def lock_data_dir(folder: Path) -> IO[str]:

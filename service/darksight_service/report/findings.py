@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from darksight_core.evaluation.cases import Alike, Case
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
+from darksight_core.evaluation.segments import SegmentFigures, measure_segments
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.map.strip import spread_over_strip
@@ -25,6 +26,7 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.progress import Report, silent
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats, entropy
+from darksight_core.tags import REFERENCE
 from darksight_service.report.methods import (
     METHOD_ROWS,
     NEIGHBOURS,
@@ -40,6 +42,7 @@ __all__ = ["Findings", "find"]
 # Of more rows, scores are compared on a sample.
 _SCORE_ROWS = 10_000
 _MIN_ROWS = 40
+_SEGMENTS = 100
 _LEAST_PROBABILITY = 0.01
 
 
@@ -67,6 +70,8 @@ class Findings:
         Confidence and accuracy of the classifier; None without labels.
     classes
         Figures of each class.
+    segments
+        Figures of the values of each tag, those with the most rows.
     measures
         Measures of the map on these rows.
     compared
@@ -102,6 +107,7 @@ class Findings:
     entropy: Floats
     reliability: Reliability | None
     classes: tuple[ClassFigures, ...]
+    segments: dict[str, tuple[SegmentFigures, ...]]
     measures: MapMeasures
     compared: NDArray[np.intp]
     measures_compared: MapMeasures
@@ -142,6 +148,7 @@ class Findings:
             "source": self.source,
             "class_names": list(self.class_names),
             "classes": [each.as_dict() for each in self.classes],
+            "segments": {key: [each.as_dict() for each in values] for key, values in self.segments.items()},
             "calibration": None if self.reliability is None else self.reliability.as_dict(),
             **self.measures.as_dict(),
             "fitted": self.bundle.manifest.get("fidelity"),
@@ -290,6 +297,7 @@ def find(
         entropy=entropy(log_pi),
         reliability=None if labels is None else reliability(confidence, predicted == labels),
         classes=class_figures(names, confidence, predicted, labels),
+        segments=_segments(bundle, known, predictions),
         measures=measures,
         compared=compared,
         measures_compared=measures_compared,
@@ -302,6 +310,18 @@ def find(
         place_seconds=place_seconds,
         notes=tuple(notes),
     )
+
+
+def _segments(
+    bundle: Bundle, known: ScoredPredictions, predictions: Predictions
+) -> dict[str, tuple[SegmentFigures, ...]]:
+    """Figures of the values of each tag."""
+    found = {}
+    for key, values in predictions.tags.items():
+        if key != REFERENCE:
+            rows = replace(known, segments=np.array(values, dtype=np.str_))
+            found[key] = measure_segments(rows, bundle.gate)[:_SEGMENTS]
+    return found
 
 
 def _sample(n: int, most: int, seed: int) -> NDArray[np.intp]:

@@ -25,5 +25,12 @@ document.getElementById("login").addEventListener("submit", async (event) => {
   }
 });
 
+// The provider sends the browser back to the page that was asked for.
+const provider = document.getElementById("provider");
+if (provider) {
+  const { pathname, search, hash } = new URL(target(), location.origin);
+  provider.href = `/oidc/login?next=${encodeURIComponent(pathname + search + hash)}`;
+}
+
 openControls();
-document.getElementById("token").focus();
+(provider || document.getElementById("token")).focus();

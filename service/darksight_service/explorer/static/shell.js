@@ -100,8 +100,9 @@ function showSession(session) {
   button.hidden = !session.needs_login;
   button.addEventListener("click", () =>
     guard(async () => {
-      await postJson("/api/logout");
-      location.assign("/login");
+      // A user of an OpenID provider logs out there, too.
+      const { url } = await postJson("/api/logout");
+      location.assign(url || "/login");
     }),
   );
 }

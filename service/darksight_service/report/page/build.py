@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.evaluation.cases import Case
+from darksight_core.evaluation.segments import SegmentFigures
 from darksight_service.report.figures.chart import Figure, packed
 from darksight_service.report.figures.comparison import score_label
 from darksight_service.report.findings import Findings
@@ -89,6 +90,7 @@ def build_page(
         notes=found.notes + (() if found.comparison is None else tuple(found.comparison.notes)),
         figures=figures,
         classes=_classes(found),
+        segments=[(key, _segments(values)) for key, values in found.segments.items()],
         compression=_compression(found),
         methods=_methods(found),
         cached=[each.label for each in found.baselines if each.cached],
@@ -109,6 +111,19 @@ def _classes(found: Findings) -> list[tuple[object, ...]]:
         (each.name, each.rows, _percent(each.recall), each.predicted, _percent(each.precision),
          _percent(each.confidence), each.mistaken_for)
         for each in found.classes
+    ]  # fmt: skip
+
+
+def _segments(values: Iterable[SegmentFigures]) -> list[tuple[object, ...]]:
+    def interval(low: float | None, high: float | None) -> str | None:
+        return None if low is None or high is None else f"{low:.2%} to {high:.2%}"
+
+    return [
+        (each.value, each.rows, _percent(each.outliers), _percent(each.accepted),
+         _percent(each.accuracy), interval(each.accuracy_low, each.accuracy_high),
+         _percent(each.accepted_accuracy), interval(each.accepted_low, each.accepted_high),
+         None if each.augrc is None else f"{1000 * each.augrc:.2f}")
+        for each in values
     ]  # fmt: skip
 
 

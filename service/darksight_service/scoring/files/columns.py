@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Gate
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
+from darksight_core.scored import Decision, Reason
 
-__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "score_columns"]
+__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 
 def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
     """Scores of a chunk; the predicted class by its name, and decision and reason if there is a gate."""
-    scored = policy.score(chunk.probs, logits=chunk.logits)
-    columns = score_columns(scored)
+    tags = chunk.tag_dicts() if gate is not None and gate.segments is not None else ()
+    scored = policy.score(chunk.probs, logits=chunk.logits, tags=tags)
+    columns = scored.file_columns()
     columns["predicted"] = class_labels(policy.scorer.class_names, scored.predicted)
     if gate is not None:
         columns["decision"] = lower_names(Decision, scored.decision)
@@ -33,16 +34,6 @@ def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions)
 def class_labels(names: Sequence[str], predicted: NDArray[np.integer]) -> NDArray[Any]:
     """Classes (n,) by name, or by number if the names are numbers; every row of a file is valid and has a class."""
     return predicted if list(names) == list(map(str, range(len(names)))) else np.array(names)[predicted]
-
-
-def score_columns(scored: ScoredBatch) -> Columns:
-    """The columns of the schema that are in score files."""
-    found: Columns = {}
-    for column in SCHEMA:
-        if column.file:
-            values = getattr(scored, column.name).reshape(len(scored), column.width)
-            found |= dict(zip(column.parts, values.T, strict=True))
-    return found
 
 
 def lower_names(kind: type[IntEnum], codes: NDArray[np.int8]) -> NDArray[np.str_]:

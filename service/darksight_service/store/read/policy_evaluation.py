@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, case, false, func, or_, select, true
 
 from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.map.regions import Region, inside_any
@@ -155,6 +155,13 @@ def _reason(gate: Gate, points: FromClause) -> ColumnElement[int]:
         applies[Reason.OUTLIER] = points.c.p_value <= float(np.float32(gate.outlier.p_value))
     if gate.reject_score is not None:
         applies[Reason.UNSCORED] = or_(unscored, points.c.confidence.is_(None))
-        if gate.threshold > -math.inf:
-            applies[Reason.LOW_CONFIDENCE] = points.c.confidence < float(np.float32(gate.lowest_accepted))
+        low: ColumnElement[bool] = points.c.confidence < float(np.float32(gate.lowest_accepted))
+        if gate.segments is not None:
+            # A row has the threshold of its segment, by which it was decided; only what was an outlier was not.
+            was_passed = points.c.reason.in_([Reason.NONE, Reason.REGION])
+            applies[Reason.LOW_CONFIDENCE] = case(
+                (was_passed, false()), (points.c.reason == Reason.LOW_CONFIDENCE, true()), else_=low
+            )
+        elif gate.threshold > -math.inf:
+            applies[Reason.LOW_CONFIDENCE] = low
     return case(*((applies[rule], int(rule)) for rule in RULES if rule in applies), else_=int(Reason.NONE))

@@ -104,7 +104,7 @@ def test_a_session_ends_with_its_token_its_time_or_its_log_out(tmp_path: Path, t
     clock = Clock()
     guard = make_guard(tmp_path, clock)
     cookies = [log_in(guard, tokens[name]) for name in ("reader", "operator", "operator")]
-    guard.log_out(make_request("POST", cookie=cookies[1], origin=f"https://{HOST}"), Response())
+    guard.log_out(make_request("POST", cookie=cookies[1], origin=f"https://{HOST}"))
     lines = (tmp_path / "tokens").read_text().splitlines(keepends=True)
     (tmp_path / "tokens").write_text("".join(line for line in lines if not line.startswith("reader")))
     clock.now += 2.0

@@ -70,7 +70,7 @@ class Rows(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id")
+    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "class_names")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class ScoreRequest(_message.Message):
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_OK_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     tensor: Tensor
@@ -89,7 +90,8 @@ class ScoreRequest(_message.Message):
     event_time: _timestamp_pb2.Timestamp
     partial_ok: bool
     batch_id: bytes
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ...) -> None: ...
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded")

@@ -1,0 +1,204 @@
+"""Figures of each segment: the rows with one value of a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.drift.segments import Description, Segment, SegmentTest, describe, discoveries, explain
+from darksight_core.evaluation.failure import failure_figures
+from darksight_core.gate.gate import Gate
+from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.guarantees.binomial import lower_bound, upper_bound
+from darksight_core.json_record import JsonRecord
+from darksight_core.simplex import Floats
+
+__all__ = ["SegmentDrift", "SegmentDriftReport", "SegmentFigures", "interval", "measure_segments", "report_segments"]
+
+_LEVEL = 0.05
+_ALPHA = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFigures(JsonRecord):
+    """Figures of a segment; those of accuracy are None without labels, and intervals hold with 95% for each.
+
+    Parameters
+    ----------
+    value
+        Value of the tag; None for rows without it.
+    rows
+        Number of rows.
+    outliers
+        Share of outliers, by the rule of the gate, or p-value <= 0.01 without one.
+    accepted
+        Share of rows that the gate accepts.
+    accuracy, accuracy_low, accuracy_high
+        Share of rows that are right (Clopper and Pearson).
+    accepted_accuracy, accepted_low, accepted_high
+        The same of accepted rows.
+    augrc
+        Area under the generalised risk-coverage curve of max-softmax.
+    """
+
+    value: str | None
+    rows: int
+    outliers: float
+    accepted: float
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+    accepted_accuracy: float | None
+    accepted_low: float | None
+    accepted_high: float | None
+    augrc: float | None
+
+
+def interval(right: int, rows: int, level: float = _LEVEL) -> tuple[float, float]:
+    """Two-sided Clopper-Pearson interval of a share."""
+    return float(lower_bound(right, rows, level / 2.0)), float(upper_bound(right, rows, level / 2.0))
+
+
+def measure_segments(rows: ScoredPredictions, gate: Gate | None) -> tuple[SegmentFigures, ...]:
+    """Figures of each segment of rows, most rows first, and last of rows without the tag.
+
+    Parameters
+    ----------
+    rows
+        Rows with the value of a tag.
+    gate
+        Decides which rows are accepted; None accepts all.
+    """
+    assert rows.segments is not None
+    decided = Gate() if gate is None else gate
+    accepted = decided.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=rows.segments.tolist()).accepted
+    cut = _ALPHA if decided.outlier is None else decided.outlier.p_value
+    outliers = rows.scores.p_value <= cut
+    confidence = Gate(reject_score="msp").reject_scores(rows.log_pi, rows.scores)
+    values, counts = np.unique(rows.segments, return_counts=True)
+    order = sorted(range(len(values)), key=lambda k: (values[k] == "", -counts[k]))
+    found = []
+    for k in order:
+        own = rows.segments == values[k]
+        errors = None if rows.errors is None else rows.errors[own]
+        accuracy = _accuracy(errors)
+        kept = _accuracy(None if errors is None else errors[accepted[own]])
+        found.append(
+            SegmentFigures(
+                str(values[k]) or None,
+                int(counts[k]),
+                float(outliers[own].mean()),
+                float(accepted[own].mean()),
+                *accuracy,
+                *kept,
+                None if errors is None else failure_figures(confidence[own], errors, resamples=0).augrc,
+            )
+        )
+    return tuple(found)
+
+
+def _accuracy(errors: NDArray[np.bool_] | None) -> tuple[float | None, float | None, float | None]:
+    if errors is None or not len(errors):
+        return None, None, None
+    right = len(errors) - int(errors.sum())
+    return (right / len(errors), *interval(right, len(errors)))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDrift(JsonRecord):
+    """Drift of a segment.
+
+    Parameters
+    ----------
+    key, value
+        Its tag.
+    rows
+        Rows seen.
+    outliers
+        Share of rows with a p-value up to 0.01.
+    log_evidence
+        ln E; see `darksight_core.drift.segments`.
+    is_discovery
+        Whether it is unlike the calibration rows, at the level of false discoveries.
+    is_changed
+        Whether a discovery differs from its own earlier rows too.
+    since_row
+        Row of the segment, counted from 1, at which the change of a discovery began; None for others.
+    """
+
+    key: str
+    value: str
+    rows: int
+    outliers: float
+    log_evidence: float
+    is_discovery: bool
+    is_changed: bool
+    since_row: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDriftReport(JsonRecord):
+    """Drift of all segments, most evidence first.
+
+    Parameters
+    ----------
+    segments
+        The segments.
+    explanation
+        Descriptions in words that explain the discoveries, the one that explains most first.
+    level
+        Bound on the expected share of false discoveries.
+    """
+
+    segments: tuple[SegmentDrift, ...]
+    explanation: tuple[str, ...]
+    level: float
+
+
+def report_segments(
+    test: SegmentTest, scores: Floats, p_values: Floats, tags: Mapping[str, Sequence[str]], *, seed: int = 0
+) -> SegmentDriftReport:
+    """Drift of the segments of rows in order of arrival.
+
+    Parameters
+    ----------
+    test
+        The test of the bundle.
+    scores, p_values
+        Outlier scores and their p-values, (n,), finite.
+    tags
+        Values of each key, n texts, empty where a row has none.
+    seed
+        Seed of the uniform numbers that break ties.
+    """
+    uniforms = np.random.default_rng(seed).random((len(scores), 3))
+    columns = {key: np.array(values, dtype=np.str_) for key, values in tags.items()}
+    states = {}
+    for key, column in columns.items():
+        for value in np.unique(column[column != ""]).tolist():
+            own = column == value
+            states[key, value] = test.update(test.start(), scores[own], uniforms[own])
+    evidence = {segment: test.log_evidence(state) for segment, state in states.items()}
+    found = discoveries(evidence, test.level)
+    ranks = test.p_values(scores, uniforms)
+    named: tuple[Description, ...] = explain(found, ranks, columns, len(test.calibration))
+
+    def row(segment: Segment) -> SegmentDrift:
+        key, value = segment
+        state, is_found = states[segment], segment in found
+        return SegmentDrift(
+            key=key,
+            value=value,
+            rows=state.rows,
+            outliers=float((p_values[columns[key] == value] <= _ALPHA).mean()),
+            log_evidence=evidence[segment],
+            is_discovery=is_found,
+            is_changed=is_found and test.is_changed(state),
+            since_row=state.since_row if is_found else None,
+        )
+
+    ranked = sorted(states, key=lambda segment: (segment not in found, -evidence[segment]))
+    return SegmentDriftReport(tuple(map(row, ranked)), tuple(map(describe, named)), test.level)

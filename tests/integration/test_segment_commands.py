@@ -1,0 +1,89 @@
+"""Commands with --by: each value of a tag has its own threshold, figures and evidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from darksight_service.cli import main
+
+from darksight_core.bundle import read_bundle, write_bundle
+from tests.support.bundles import make_bundle
+
+CLASSES, ROWS = 3, 1_200
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle, and labelled rows of two cameras of which one is often wrong, and of a third with few rows."""
+    folder, rng = tmp_path_factory.mktemp("segments"), np.random.default_rng(5)
+    write_bundle(folder / "model.safetensors", make_bundle(classes=CLASSES))
+    probs = rng.dirichlet(np.full(CLASSES, 0.3), ROWS).astype(np.float32)
+    probs /= probs.sum(axis=1, keepdims=True)
+    camera = rng.choice(["good", "poor", "rare"], ROWS, p=[0.6, 0.38, 0.02])
+    wrong = rng.random(ROWS) < np.where(camera == "good", 0.3, 1.0) * (1.0 - probs.max(axis=1))
+    labels = np.where(wrong, (probs.argmax(axis=1) + 1) % CLASSES, probs.argmax(axis=1))
+    np.savez(folder / "rows.npz", probs=probs, labels=labels, tag_camera=camera)
+    return folder
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], command: str, *options: str) -> dict[str, Any]:
+    """The JSON of a command on the rows."""
+    code = main([command, str(folder / "model.safetensors"), str(folder / "rows.npz"), *options, "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code in (0, None)
+    return found
+
+
+def test_calibrate_writes_thresholds_of_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundle enforces them, its certificate states them, and the command prints them."""
+    out = folder / "by.safetensors"
+    options = ("--target-accuracy", "0.9", "--by", "camera", "--out", str(out), "--overwrite")
+
+    found = run(folder, capsys, "calibrate", *options)
+    main(["calibrate", str(folder / "model.safetensors"), str(folder / "rows.npz"), *options])
+    text = capsys.readouterr().out
+
+    gate = read_bundle(out).gate
+    assert gate is not None
+    assert gate.segments is not None
+    assert gate.segments.thresholds["good"] < gate.segments.thresholds["poor"]
+    uses = {each["value"]: each["uses"] for each in found["certificate"]["reject"]["segments"]["values"]}
+    assert uses == {"good": "own", "poor": "own", "rare": "pooled"}
+    assert "separately" in text
+    assert "with confidence 0.95 for each of them" in text
+
+
+def test_score_uses_the_threshold_of_the_segment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The decisions on a file are those that the certificate counted."""
+    out = folder / "decided.safetensors"
+    made = run(folder, capsys, "calibrate", "--target-accuracy", "0.9", "--by", "camera", "--out", str(out))
+    main(["score", str(out), str(folder / "rows.npz"), "--out", str(folder / "scores.csv"), "--json"])
+
+    tally = json.loads(capsys.readouterr().out)
+
+    assert tally["accepted"] == round(made["certificate"]["observed"]["coverage"] * ROWS)
+
+
+def test_evaluate_and_drift_have_figures_of_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Accuracy with intervals of each camera, and the evidence of each."""
+    figures = run(folder, capsys, "evaluate", "--by", "camera", "--fast", "--resamples", "2")["segments"]
+    evidence = run(folder, capsys, "drift", "--by", "camera")["segments"]
+
+    assert figures["key"] == "camera"
+    by_value = {each["value"]: each for each in figures["values"]}
+    assert by_value["good"]["accuracy_low"] > by_value["poor"]["accuracy_high"]
+    assert {each["value"] for each in evidence["segments"]} == {"good", "poor", "rare"}
+    assert evidence["level"] == 0.05
+
+
+def test_a_file_without_the_tag_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the tags that it has."""
+    with pytest.raises(SystemExit) as end:
+        raise SystemExit(main(["drift", str(folder / "model.safetensors"), str(folder / "rows.npz"), "--by", "city"]))
+
+    assert end.value.code == 2
+    assert "has no column tag_city; it has tag_camera" in capsys.readouterr().err
