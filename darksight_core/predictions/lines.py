@@ -1,7 +1,8 @@
 """Rows of JSON lines: an object per line, as logs and `pandas.DataFrame.to_json(lines=True)` have them.
 
 An object has `probs` or `logits`, a list of numbers, or the columns of a table, `prob_<class>` or `logit_<class>`; and
-optionally `label`, `id` and `tag_<key>`. Other members are ignored, and so are blank lines. All lines have the form of the first.
+optionally `label`, `id` and `tag_<key>`. Other members are ignored, and so are blank lines. All lines have the form of
+the first.
 """
 
 from __future__ import annotations
