@@ -141,7 +141,8 @@ _GATE = _Section(
                     "n": _integer(0, MAX_CALIBRATION),
                     "rows_needed": _COUNT,
                     "p_value": _SHARE,
-                }
+                },
+                {"class_limits": _List(_REAL, MAX_CLASSES, 2)},
             )
         ),
         "reject": _OrNull(

@@ -39,6 +39,7 @@ from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import (
     Threshold,
@@ -153,7 +154,9 @@ class Certification:
         }
 
 
-def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) -> Certification:
+def certify(
+    rows: ScoredPredictions, targets: Targets, calibration_rows: int, classes: ClassCalibration | None = None
+) -> Certification:
     """The gate that meets the targets, as far as the rows support them.
 
     Parameters
@@ -164,11 +167,18 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
         What to guarantee.
     calibration_rows
         Number of rows among which p-values are ranks.
+    classes
+        Calibration by predicted class, for an outlier rule within each class; None for one rule.
     """
+    if classes is not None and targets.alpha is None:
+        raise ConfigError("an outlier rule within each class needs alpha")
     if len(rows) == 0 or not rows.scores.valid.all():
         raise ConfigError("a gate is certified on at least one row, and all rows must be valid")
     outlier = None if targets.alpha is None else cutoff(calibration_rows, targets.alpha, targets.delta)
-    gate = Gate(outlier=outlier if outlier is not None and outlier.feasible else None)
+    gate, pooled = Gate(outlier=outlier if outlier is not None and outlier.feasible else None), None
+    if classes is not None and gate.outlier is not None:
+        limits, pooled = classes.limits(gate.outlier.alpha, gate.outlier.delta)
+        gate = replace(gate, class_limits=limits)
     found = _reject_rule(gate, rows, targets) if targets.rejects else None
     segments = None
     if found is not None and targets.by is not None:
@@ -194,7 +204,7 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
             "choosing": len(rows) - len(certifying),
             "certifying": len(certifying),
         },
-        "outlier": None if outlier is None else _outlier_part(outlier, rows),
+        "outlier": None if outlier is None else _outlier_part(outlier, _flags(gate, rows), pooled),
         "reject": reject,
         "observed": observed,
     }
@@ -363,15 +373,19 @@ def _confidence(gate: Gate, rows: ScoredPredictions) -> Floats:
 
 
 def _flags(gate: Gate, rows: ScoredPredictions) -> Bools:
-    if gate.outlier is None:
-        return np.zeros(len(rows), dtype=np.bool_)
-    return gate.outlier.flags(rows.scores.p_value)
+    return gate.outlier_flags(rows.scores)
 
 
-def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
+def _outlier_part(outlier: Cutoff, flags: Bools, pooled: Bools | None) -> dict[str, Any]:
     sure = "on average over calibrations" if outlier.delta is None else f"with confidence {1.0 - outlier.delta:.6g}"
+    promise = f"at most {outlier.alpha:.6g} of usual rows are outliers, {sure}"
+    by_class = {}
+    if pooled is not None:
+        own = int((~pooled).sum())
+        promise = f"within each of {own} of {len(pooled)} predicted classes separately, {promise}"
+        by_class = {"by_class": {"own": own, "pooled": np.flatnonzero(pooled).tolist()}}
     return {
-        "promise": f"at most {outlier.alpha:.6g} of usual rows are outliers, {sure}",
+        "promise": promise,
         "kind": "false_alarms",
         "promised": outlier.alpha,
         "delta": outlier.delta,
@@ -381,7 +395,8 @@ def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
         "feasible": outlier.feasible,
         "rows_needed": None if outlier.feasible else outlier.rows_needed,
         "attainable": None if outlier.feasible else attainable_alpha(outlier.n, outlier.delta),
-        "observed": float(outlier.flags(rows.scores.p_value).mean()),
+        "observed": float(flags.mean()),
+        **by_class,
     }
 
 

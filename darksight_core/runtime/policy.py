@@ -47,6 +47,9 @@ class ScoringPolicy:
         learned = self.gate.learned
         if learned is not None and len(learned.offsets) != scorer.n_inputs:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
+        limits = self.gate.class_limits
+        if limits is not None and len(limits) != scorer.n_inputs:
+            raise ConfigError(f"limits of {len(limits)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
         self._rule = rule_of(self.gate) if self.gate.reject_score in REJECT_SCORES else None
 
@@ -75,6 +78,7 @@ class ScoringPolicy:
         batch = self.scorer.run(kernel, rows, self._rule)
         if segments is not None:
             self.gate.decide_by_segment(batch, segments)
+        self.gate.reject_by_class(batch)
         self.gate.reject_inside(batch)
         return batch
 
@@ -93,7 +97,8 @@ class ScoringPolicy:
         if len(values) != 4 * rows * self.scorer.n_inputs:
             raise ShapeError(f"{len(values)} bytes are not {rows} rows of {self.scorer.n_inputs} float32 values")
         probs, kernel = np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs), self.scorer.kernel
-        is_plain = not self.gate.regions and (self.gate.segments is None or not tags)
+        gate = self.gate
+        is_plain = not gate.regions and gate.class_limits is None and (gate.segments is None or not tags)
         if rows == 1 and kernel is not None and self._rule is not None and is_plain:
             # Most calls have one row, and then arrays take longer than the row.
             results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
+from darksight_core.bundle import Bundle, BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
@@ -40,6 +41,7 @@ def calibrate(
     delta: Annotated[float | None, Parameter(group=_RULES)] = None,
     score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
     by: Annotated[str | None, Parameter(group=_RULES)] = None,
+    by_class: Annotated[bool, Parameter(group=_RULES)] = False,
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -80,6 +82,9 @@ def calibrate(
     by
         Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
         with confidence 1 - delta for each; all others share one.
+    by_class
+        With --alpha: rank rows within their predicted class, so that each class with enough calibration rows keeps
+        alpha by itself.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -116,7 +121,7 @@ def calibrate(
             )
         segments = None if by is None else values_of(predictions, by)
         rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs), segments)
-        found = certify(rows, targets, len(loaded.calibration))
+        found = certify(rows, targets, len(loaded.calibration), _classes(loaded, alpha) if by_class else None)
         if found.certificate["outlier"] is not None:
             found.certificate["outlier"]["score"] = "outlier_score"
             found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256
@@ -140,6 +145,16 @@ def calibrate(
         say(f"replaced the gate of {bundle}{kept}")
     say(f"wrote {out} (version {version[:12]})" + ("" if found.feasible else "; its gate lacks what is not feasible"))
     return 0
+
+
+def _classes(bundle: Bundle, alpha: float | None) -> ClassCalibration:
+    """The calibration of a bundle by predicted class."""
+    calibration = bundle.calibration
+    if alpha is None:
+        raise ConfigError("--by-class needs --alpha")
+    if calibration.predicted is None:
+        raise ConfigError(f"{bundle.path} has no classes of its calibration rows; fit it again")
+    return ClassCalibration.of(calibration.ranked, calibration.predicted, bundle.embedder.n_inputs, alpha)
 
 
 def _print_certification(found: Certification) -> None:

@@ -425,10 +425,10 @@ def _with_regions(gate: Gate, deployment: Deployment) -> Gate:
 
 
 def _with_alpha(gate: Gate, rows: int, alpha: float) -> Gate:
+    # One level for all rows: limits of classes were calibrated for another one.
+    gate = replace(gate, outlier=None, class_limits=None)
     if alpha == 0.0:
-        return replace(gate, outlier=None)
+        return gate
     outlier = cutoff(rows, alpha)
-    if outlier.rank < 1:
-        # With so few calibration rows no p-value is that small.
-        return replace(gate, outlier=None)
-    return replace(gate, outlier=outlier)
+    # With so few calibration rows no p-value may be that small.
+    return gate if outlier.rank < 1 else replace(gate, outlier=outlier)
