@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, overload
+from uuid import UUID
 
 import grpc
 from google.protobuf.message import Message
@@ -18,13 +19,22 @@ from darksight_client.errors import DarkSightClientError, Unavailable, error_of_
 from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
 from darksight_client.reported import Reported, joined_reports
-from darksight_client.requests import Time, as_one_row, as_timestamp, outcome_requests, points_request, score_parts
+from darksight_client.requests import (
+    Time,
+    as_one_row,
+    as_table,
+    as_timestamp,
+    outcome_requests,
+    points_request,
+    score_parts,
+)
 from darksight_client.results import Decision, Gated, Point, Reason, Scored
 from darksight_client.retries import Send, Steps
 from darksight_client.rpcs import Rpc, score_steps
 from darksight_client.streams import SCORE_STREAM, StreamRequests, results, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from darksight_client.transport import Transport
+from darksight_core.frames import Table
 
 __all__ = ["Client"]
 
@@ -81,6 +91,22 @@ class Client(Transport):
 
     _grpc: ClassVar[Any] = grpc
 
+    @overload
+    def score(
+        self,
+        model: str,
+        probs: Table,
+        *,
+        version: str = "",
+        logits: bool = False,
+        prediction_ids: Sequence[str] | None = None,
+        event_time: Time | None = None,
+        partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Table: ...
+
+    @overload
     def score(
         self,
         model: str,
@@ -91,8 +117,23 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         timeout_seconds: float | None = None,
-    ) -> Scored:
+    ) -> Scored: ...
+
+    def score(
+        self,
+        model: str,
+        probs: Any,
+        *,
+        version: str = "",
+        logits: bool = False,
+        prediction_ids: Sequence[str] | None = None,
+        event_time: Time | None = None,
+        partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
         """Score a batch of predictions and decide which may be acted on.
 
         A batch that does not fit in one message is split and sent in several calls, all scored by the same version. If
@@ -103,7 +144,8 @@ class Client(Transport):
         model
             Name of the watched classifier.
         probs
-            Its probabilities, (n, K), or (K,) for one row.
+            Its probabilities, (n, K), or (K,) for one row. Or a table, such as a data frame of pandas or polars or an
+            Arrow table, with a column for each class, in any order: then the result is a table of the same kind.
         version
             sha256 of the bundle, or at least its first 12 digits. Default: the active version.
         logits
@@ -114,13 +156,18 @@ class Client(Transport):
             When the predictions were made. Default: now.
         partial_ok
             Whether invalid rows get the reason INVALID. By default the first one raises `InvalidRequest`.
+        batch_id
+            A UUIDv7 whose last 20 bits are zero, of a batch that fits one message. A call with an id that was used
+            before, also by another process, is stored once. Default: a new id, which retries of this call keep.
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
-        limit = self._max_message_bytes
-        parts = score_parts(model, probs, limit, version, logits, prediction_ids, event_time, partial_ok)
+        table, limit = as_table(probs, logits=logits), self._max_message_bytes
+        values = probs if table is None else table
+        parts = score_parts(model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        return self._run(score_steps(self._replicas, parts, seconds))
+        scored = self._run(score_steps(self._replicas, parts, seconds))
+        return scored if table is None else table.like(scored.table_columns())
 
     def gate(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_client.errors import InvalidRequest
 from darksight_client.results import Decision, Reason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_core.frames import Frame, FrameError, read_frame
 
 __all__ = [
     "MAX_ROWS",
@@ -29,6 +31,7 @@ __all__ = [
     "Time",
     "as_one_row",
     "as_rows",
+    "as_table",
     "as_timestamp",
     "make_batch_id",
     "outcome_requests",
@@ -96,6 +99,16 @@ def as_rows(values: ArrayLike) -> NDArray[np.float32]:
         return np.ascontiguousarray(array, "<f4")
 
 
+def as_table(values: Any, *, logits: bool = False) -> Frame | None:
+    """The predictions of a table, such as a data frame; None if it is not one."""
+    if isinstance(values, Frame):
+        return values
+    try:
+        return read_frame(values, logits=logits)
+    except FrameError as error:
+        raise InvalidRequest(error.message, field="class_names") from None
+
+
 def as_one_row(values: ArrayLike) -> NDArray[np.float32]:
     """Little-endian float32 (1, K)."""
     rows = as_rows(values)
@@ -122,34 +135,40 @@ def as_timestamp(moment: Time | None) -> Timestamp | None:
 
 def score_parts(
     model: str,
-    values: ArrayLike,
+    values: ArrayLike | Frame,
     max_message_bytes: int,
     version: str = "",
     logits: bool = False,
     prediction_ids: Sequence[str] | None = None,
     event_time: Time | None = None,
     partial_ok: bool = False,
+    batch_id: UUID | None = None,
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version, logits, prediction_ids, event_time, partial_ok
+    model, version, logits, prediction_ids, event_time, partial_ok, batch_id
         See `Client.score`.
     values
-        Probabilities or logits, (n, K) or (K,).
+        Probabilities or logits, (n, K) or (K,), or a table of them.
     max_message_bytes
         Maximum message size.
     """
-    rows = as_rows(values)
+    table = as_table(values, logits=logits)
+    rows = as_rows(values if table is None else table.values)  # type: ignore[arg-type]  # a Frame is a table
+    class_names = () if table is None else table.class_names
     names = () if prediction_ids is None else tuple(prediction_ids)
     if prediction_ids is not None and len(names) != len(rows):
         raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one per row.")
     name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
     row_bytes = max(rows.shape[1] * 4 + name_bytes, _RESPONSE_BYTES)
-    step = min(max((max_message_bytes - _OTHER_BYTES) // row_bytes, 1), MAX_ROWS)
+    other_bytes = _OTHER_BYTES + sum(len(name.encode()) + 4 for name in class_names)
+    step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
+        if batch_id is not None:
+            raise InvalidRequest(f"{len(rows)} rows do not fit one message, so they have no batch_id in common.")
     stamp = as_timestamp(event_time)
     parts = []
     for start in range(0, max(len(rows), 1), step):
@@ -162,7 +181,8 @@ def score_parts(
             prediction_ids=names[start : start + step],
             event_time=stamp,
             partial_ok=partial_ok,
-            batch_id=make_batch_id(),
+            batch_id=make_batch_id() if batch_id is None else batch_id.bytes,
+            class_names=class_names,
         )
         parts.append(Part(request, start, len(part), names[start : start + step]))
     return parts

@@ -180,6 +180,8 @@ class Scoring:
         # An empty field is not converted, which would take longer than to look.
         if ids:
             _check_count(ids, values.shape[0], "prediction_ids")
+        if request.class_names:
+            _check_count(request.class_names, values.shape[1], "class_names")
         score = partial(
             self._monitor.score,
             request.model,
@@ -191,6 +193,7 @@ class Scoring:
             partial_ok=request.partial_ok,
             batch_id=request.batch_id,
             is_wanted=context.is_active,
+            class_names=tuple(request.class_names) if request.class_names else (),
         )
         return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
 
@@ -269,6 +272,10 @@ def write_response(reply: ScoreReply) -> bytes:
         parts += (tag, data[where])
     if reply.recorded:
         parts.append(_RECORDED)
+    if reply.set_classes is not None:
+        for tag, values in ((_SET_SIZE, block.column("set_size")), (_SET_CLASSES, reply.set_classes)):
+            packed = b"".join(map(_varint, values.tolist()))
+            parts += (tag, _varint(len(packed)), packed)
     return b"".join(parts)
 
 
@@ -301,6 +308,7 @@ def _varint(value: int) -> bytes:
 
 
 _BATCH_ID, _RECORDED = _tag("batch_id") + b"\x10", _tag("recorded", 0) + b"\x01"
+_SET_SIZE, _SET_CLASSES = _tag("set_size"), _tag("set_classes")
 _STREAM_RESPONSE = _varint(ScoreStreamColumns.DESCRIPTOR.fields_by_name["response"].number << 3 | 2)
 
 
@@ -351,4 +359,5 @@ def _point(row: dict[str, Any]) -> monitor_pb2.Point:
         top_probability=row["top"],
         label=row["label"] if row["label"] >= 0 else None,
         probabilities=row["probs"].tolist(),
+        prediction_set=row["prediction_set"],
     )

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.frames import FrameError, column_order
 from darksight_core.gate.gate import LOGIT_SCORES
+from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
@@ -66,13 +68,17 @@ class Tensor(NamedTuple):
 
 
 class ScoreReply(NamedTuple):
-    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk."""
+    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk.
+
+    `set_classes` has the classes of all prediction sets, one set after the other; None without sets.
+    """
 
     model: str
     version: str
     batch_id: bytes
     block: ResultBlock
     recorded: bool
+    set_classes: NDArray[np.int32] | None = None
 
 
 class ScoringService:
@@ -113,6 +119,7 @@ class ScoringService:
         partial_ok: bool = False,
         batch_id: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
+        class_names: Sequence[str] = (),
     ) -> ScoreReply:
         """Score a batch of predictions.
 
@@ -134,12 +141,16 @@ class ScoringService:
             A UUIDv7 of the caller's with its last 20 bits zero; empty to make one.
         is_wanted
             Whether the caller still waits; asked from time to time while a large batch is scored.
+        class_names
+            Classes in the order of the values of a row, if it may differ from that of the bundle.
         """
         started = time.perf_counter()
         active = self.registry.get(model, version)
         if values.shape == (0, 0) and not isinstance(values, Tensor):
             # Without rows the number of classes is not known.
             values = values.reshape(0, active.bundle.scorer.n_inputs)
+        if class_names:
+            values = _in_order(active, values, class_names)
         self._check(active, values.shape, prediction_ids)
         delay_ms = 0
         if batch_id:
@@ -160,7 +171,8 @@ class ScoringService:
             _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
             if active.shadow is not None:
                 self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw, delay_ms)
-        return ScoreReply(model, active.version, batch_id, block, recorded)
+        classes = None if active.gate.sets is None else _set_classes(given, block)
+        return ScoreReply(model, active.version, batch_id, block, recorded, classes)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
@@ -332,6 +344,25 @@ def _count(
     if wants_outlier:
         row = int(np.flatnonzero(block.column("reason") == Reason.OUTLIER)[0])
         counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), float(block.column("p_value")[row]))
+
+
+def _in_order(active: ActiveModel, values: NDArray[Any] | Tensor, names: Sequence[str]) -> NDArray[Any] | Tensor:
+    """The values with classes in the order of the bundle."""
+    wanted = active.bundle.class_names
+    if len(values.shape) != 2 or values.shape[1] != len(names):
+        shape = "x".join(map(str, values.shape))
+        raise RequestError(f"class_names: {len(names)} names for a tensor of the shape {shape}", field="class_names")
+    if tuple(names) == tuple(wanted):
+        return values
+    try:
+        return np.ascontiguousarray(_array(values)[:, column_order(names, wanted)])
+    except FrameError as error:
+        raise RequestError(error.message, field="class_names") from None
+
+
+def _set_classes(values: NDArray[Any] | Tensor, block: ResultBlock) -> NDArray[np.int32] | None:
+    sizes = block.column("set_size")
+    return set_classes(_array(values), sizes) if sizes.any() else None
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:

@@ -39,13 +39,14 @@ def binary_rows(points: PointTable, values: Mapping[str, Any], probs: NDArray[np
         The points, for their ids and names.
     values
         All other columns of `point` but `probs`: an array (n,) or one value for all rows. A number that is missing is
-        NaN, or 0 for `event_at` and `delay_ms`.
+        NaN, or 0 for `event_at`, `delay_ms` and `set_size`.
     probs
         Probabilities as they are kept, (n, bytes), of no bytes if none are.
     """
     columns = {**values, "id": points.ids.view(np.uint8).reshape(-1, 16), "probs": probs}
     missing = {name: np.isnan(values[name]) for name, kind in _COLUMNS.items() if kind == ">f4"}
     missing["event_at"], missing["delay_ms"] = points.event_ms == 0, points.delay_ms == 0
+    missing["set_size"] = values["set_size"] == 0
     missing["probs"] = ~np.isfinite(points.probs).all(axis=1)
     columns["event_at"] = (values["event_at"] - _EPOCH_2000_MS) * 1000
     nulls = np.zeros(len(points), dtype=np.int64)

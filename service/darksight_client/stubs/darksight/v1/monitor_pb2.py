@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x61rksight/v1/monitor.proto\x12\x0c\x64\x61rksight.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"%\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x15\n\x03Row\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\'\n\x04Rows\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.darksight.v1.Row\"\x8a\x02\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12&\n\x06tensor\x18\x03 \x01(\x0b\x32\x14.darksight.v1.TensorH\x00\x12\"\n\x04rows\x18\x04 \x01(\x0b\x32\x12.darksight.v1.RowsH\x00\x12\x11\n\tis_logits\x18\x05 \x01(\x08\x12\x16\n\x0eprediction_ids\x18\x06 \x03(\t\x12.\n\nevent_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npartial_ok\x18\x08 \x01(\x08\x12\x10\n\x08\x62\x61tch_id\x18\t \x01(\x0c\x42\r\n\x0bpredictions\"\xea\x01\n\rScoreResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x0c\x12(\n\x08\x64\x65\x63ision\x18\x04 \x03(\x0e\x32\x16.darksight.v1.Decision\x12$\n\x06reason\x18\x05 \x03(\x0e\x32\x14.darksight.v1.Reason\x12\x0f\n\x07p_value\x18\x06 \x03(\x01\x12\x13\n\x0blog_density\x18\x07 \x03(\x01\x12\x0f\n\x07log_kde\x18\x08 \x03(\x01\x12\x0e\n\x06points\x18\t \x03(\x01\x12\x10\n\x08recorded\x18\n \x01(\x08\"A\n\x12ScoreStreamRequest\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.darksight.v1.ScoreRequest\"|\n\x13ScoreStreamResponse\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1b.darksight.v1.ScoreResponseH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.darksight.v1.StreamErrorH\x00\x42\x08\n\x06result\"U\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x10\n\x03row\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66ield\x18\x04 \x01(\tB\x06\n\x04_row\"O\n\x15ReportOutcomesRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x08outcomes\x18\x02 \x03(\x0b\x32\x15.darksight.v1.Outcome\"\x81\x01\n\x07Outcome\x12\x15\n\rprediction_id\x18\x01 \x01(\t\x12\x0f\n\x05label\x18\x02 \x01(\x05H\x00\x12\x14\n\nlabel_name\x18\x03 \x01(\tH\x00\x12/\n\x0bobserved_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05truth\"Z\n\x16ReportOutcomesResponse\x12\x10\n\x08recorded\x18\x01 \x01(\x03\x12.\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x0b\x32\x1c.darksight.v1.AccuracyReport\"\x9c\x02\n\x0e\x41\x63\x63uracyReport\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08\x65stimate\x18\x02 \x01(\x0b\x32\x1b.darksight.v1.AccuracyRange\x12\x10\n\x08withheld\x18\x03 \x01(\t\x12,\n\x07\x61udited\x18\x04 \x01(\x0b\x32\x1b.darksight.v1.AccuracyRange\x12\x14\n\x0c\x61udit_labels\x18\x05 \x01(\x03\x12\x1b\n\x13\x61udit_labels_needed\x18\x06 \x01(\x03\x12\x35\n\x0b\x63\x65rtificate\x18\x07 \x01(\x0e\x32 .darksight.v1.CertificateVerdict\x12 \n\x18\x63\x65rtificate_log_evidence\x18\x08 \x01(\x01\"9\n\rAccuracyRange\x12\r\n\x05value\x18\x01 \x01(\x01\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\"\xa8\x02\n\x11ListPointsRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tdecisions\x18\x05 \x03(\x0e\x32\x16.darksight.v1.Decision\x12%\n\x07reasons\x18\x06 \x03(\x0e\x32\x14.darksight.v1.Reason\x12\x11\n\tpredicted\x18\x07 \x03(\x05\x12\x11\n\tis_shadow\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\"R\n\x12ListPointsResponse\x12#\n\x06points\x18\x01 \x03(\x0b\x32\x13.darksight.v1.Point\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbc\x03\n\x05Point\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rprediction_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12/\n\x0breceived_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nevent_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\t\n\x01x\x18\x07 \x01(\x01\x12\t\n\x01y\x18\x08 \x01(\x01\x12\x13\n\x0blog_density\x18\t \x01(\x01\x12\x0f\n\x07log_kde\x18\n \x01(\x01\x12\x0f\n\x07p_value\x18\x0b \x01(\x01\x12(\n\x08\x64\x65\x63ision\x18\x0c \x01(\x0e\x32\x16.darksight.v1.Decision\x12$\n\x06reason\x18\r \x01(\x0e\x32\x14.darksight.v1.Reason\x12\x16\n\tpredicted\x18\x0e \x01(\x05H\x00\x88\x01\x01\x12\x17\n\x0ftop_probability\x18\x0f \x01(\x01\x12\x12\n\x05label\x18\x10 \x01(\x05H\x01\x88\x01\x01\x12\x15\n\rprobabilities\x18\x11 \x03(\x02\x42\x0c\n\n_predictedB\x08\n\x06_label*N\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43ISION_ACCEPT\x10\x01\x12\x13\n\x0f\x44\x45\x43ISION_REJECT\x10\x02*\x9c\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_NONE\x10\x01\x12\x12\n\x0eREASON_OUTLIER\x10\x02\x12\x19\n\x15REASON_LOW_CONFIDENCE\x10\x03\x12\x11\n\rREASON_REGION\x10\x04\x12\x12\n\x0eREASON_INVALID\x10\x05\x12\x13\n\x0fREASON_UNSCORED\x10\x06*\xb3\x01\n\x12\x43\x65rtificateVerdict\x12#\n\x1f\x43\x45RTIFICATE_VERDICT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_NONE\x10\x01\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_OPEN\x10\x02\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_KEPT\x10\x03\x12\x1e\n\x1a\x43\x45RTIFICATE_VERDICT_BROKEN\x10\x04\x32\xd8\x02\n\x0eMonitorService\x12@\n\x05Score\x12\x1a.darksight.v1.ScoreRequest\x1a\x1b.darksight.v1.ScoreResponse\x12V\n\x0bScoreStream\x12 .darksight.v1.ScoreStreamRequest\x1a!.darksight.v1.ScoreStreamResponse(\x01\x30\x01\x12[\n\x0eReportOutcomes\x12#.darksight.v1.ReportOutcomesRequest\x1a$.darksight.v1.ReportOutcomesResponse\x12O\n\nListPoints\x12\x1f.darksight.v1.ListPointsRequest\x1a .darksight.v1.ListPointsResponseB*\n\x0c\x64\x61rksight.v1P\x01Z\x18\x64\x61rksight/v1;darksightv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x61rksight/v1/monitor.proto\x12\x0c\x64\x61rksight.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"%\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x15\n\x03Row\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\'\n\x04Rows\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.darksight.v1.Row\"\x9f\x02\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12&\n\x06tensor\x18\x03 \x01(\x0b\x32\x14.darksight.v1.TensorH\x00\x12\"\n\x04rows\x18\x04 \x01(\x0b\x32\x12.darksight.v1.RowsH\x00\x12\x11\n\tis_logits\x18\x05 \x01(\x08\x12\x16\n\x0eprediction_ids\x18\x06 \x03(\t\x12.\n\nevent_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npartial_ok\x18\x08 \x01(\x08\x12\x10\n\x08\x62\x61tch_id\x18\t \x01(\x0c\x12\x13\n\x0b\x63lass_names\x18\x0e \x03(\tB\r\n\x0bpredictions\"\x91\x02\n\rScoreResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x0c\x12(\n\x08\x64\x65\x63ision\x18\x04 \x03(\x0e\x32\x16.darksight.v1.Decision\x12$\n\x06reason\x18\x05 \x03(\x0e\x32\x14.darksight.v1.Reason\x12\x0f\n\x07p_value\x18\x06 \x03(\x01\x12\x13\n\x0blog_density\x18\x07 \x03(\x01\x12\x0f\n\x07log_kde\x18\x08 \x03(\x01\x12\x0e\n\x06points\x18\t \x03(\x01\x12\x10\n\x08recorded\x18\n \x01(\x08\x12\x10\n\x08set_size\x18\x0b \x03(\x05\x12\x13\n\x0bset_classes\x18\x0c \x03(\x05\"A\n\x12ScoreStreamRequest\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.darksight.v1.ScoreRequest\"|\n\x13ScoreStreamResponse\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1b.darksight.v1.ScoreResponseH\x00\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x19.darksight.v1.StreamErrorH\x00\x42\x08\n\x06result\"U\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x10\n\x03row\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66ield\x18\x04 \x01(\tB\x06\n\x04_row\"O\n\x15ReportOutcomesRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x08outcomes\x18\x02 \x03(\x0b\x32\x15.darksight.v1.Outcome\"\x81\x01\n\x07Outcome\x12\x15\n\rprediction_id\x18\x01 \x01(\t\x12\x0f\n\x05label\x18\x02 \x01(\x05H\x00\x12\x14\n\nlabel_name\x18\x03 \x01(\tH\x00\x12/\n\x0bobserved_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x07\n\x05truth\"Z\n\x16ReportOutcomesResponse\x12\x10\n\x08recorded\x18\x01 \x01(\x03\x12.\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x0b\x32\x1c.darksight.v1.AccuracyReport\"\x9c\x02\n\x0e\x41\x63\x63uracyReport\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08\x65stimate\x18\x02 \x01(\x0b\x32\x1b.darksight.v1.AccuracyRange\x12\x10\n\x08withheld\x18\x03 \x01(\t\x12,\n\x07\x61udited\x18\x04 \x01(\x0b\x32\x1b.darksight.v1.AccuracyRange\x12\x14\n\x0c\x61udit_labels\x18\x05 \x01(\x03\x12\x1b\n\x13\x61udit_labels_needed\x18\x06 \x01(\x03\x12\x35\n\x0b\x63\x65rtificate\x18\x07 \x01(\x0e\x32 .darksight.v1.CertificateVerdict\x12 \n\x18\x63\x65rtificate_log_evidence\x18\x08 \x01(\x01\"9\n\rAccuracyRange\x12\r\n\x05value\x18\x01 \x01(\x01\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\"\xa8\x02\n\x11ListPointsRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tdecisions\x18\x05 \x03(\x0e\x32\x16.darksight.v1.Decision\x12%\n\x07reasons\x18\x06 \x03(\x0e\x32\x14.darksight.v1.Reason\x12\x11\n\tpredicted\x18\x07 \x03(\x05\x12\x11\n\tis_shadow\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\"R\n\x12ListPointsResponse\x12#\n\x06points\x18\x01 \x03(\x0b\x32\x13.darksight.v1.Point\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd4\x03\n\x05Point\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rprediction_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12/\n\x0breceived_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nevent_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\t\n\x01x\x18\x07 \x01(\x01\x12\t\n\x01y\x18\x08 \x01(\x01\x12\x13\n\x0blog_density\x18\t \x01(\x01\x12\x0f\n\x07log_kde\x18\n \x01(\x01\x12\x0f\n\x07p_value\x18\x0b \x01(\x01\x12(\n\x08\x64\x65\x63ision\x18\x0c \x01(\x0e\x32\x16.darksight.v1.Decision\x12$\n\x06reason\x18\r \x01(\x0e\x32\x14.darksight.v1.Reason\x12\x16\n\tpredicted\x18\x0e \x01(\x05H\x00\x88\x01\x01\x12\x17\n\x0ftop_probability\x18\x0f \x01(\x01\x12\x12\n\x05label\x18\x10 \x01(\x05H\x01\x88\x01\x01\x12\x15\n\rprobabilities\x18\x11 \x03(\x02\x12\x16\n\x0eprediction_set\x18\x14 \x03(\x05\x42\x0c\n\n_predictedB\x08\n\x06_label*N\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45\x43ISION_ACCEPT\x10\x01\x12\x13\n\x0f\x44\x45\x43ISION_REJECT\x10\x02*\x9c\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREASON_NONE\x10\x01\x12\x12\n\x0eREASON_OUTLIER\x10\x02\x12\x19\n\x15REASON_LOW_CONFIDENCE\x10\x03\x12\x11\n\rREASON_REGION\x10\x04\x12\x12\n\x0eREASON_INVALID\x10\x05\x12\x13\n\x0fREASON_UNSCORED\x10\x06*\xb3\x01\n\x12\x43\x65rtificateVerdict\x12#\n\x1f\x43\x45RTIFICATE_VERDICT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_NONE\x10\x01\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_OPEN\x10\x02\x12\x1c\n\x18\x43\x45RTIFICATE_VERDICT_KEPT\x10\x03\x12\x1e\n\x1a\x43\x45RTIFICATE_VERDICT_BROKEN\x10\x04\x32\xd8\x02\n\x0eMonitorService\x12@\n\x05Score\x12\x1a.darksight.v1.ScoreRequest\x1a\x1b.darksight.v1.ScoreResponse\x12V\n\x0bScoreStream\x12 .darksight.v1.ScoreStreamRequest\x1a!.darksight.v1.ScoreStreamResponse(\x01\x30\x01\x12[\n\x0eReportOutcomes\x12#.darksight.v1.ReportOutcomesRequest\x1a$.darksight.v1.ReportOutcomesResponse\x12O\n\nListPoints\x12\x1f.darksight.v1.ListPointsRequest\x1a .darksight.v1.ListPointsResponseB*\n\x0c\x64\x61rksight.v1P\x01Z\x18\x64\x61rksight/v1;darksightv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'darksight.v1.monitor_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014darksight.v1P\001Z\030darksight/v1;darksightv1'
-  _globals['_DECISION']._serialized_start=2447
-  _globals['_DECISION']._serialized_end=2525
-  _globals['_REASON']._serialized_start=2528
-  _globals['_REASON']._serialized_end=2684
-  _globals['_CERTIFICATEVERDICT']._serialized_start=2687
-  _globals['_CERTIFICATEVERDICT']._serialized_end=2866
+  _globals['_DECISION']._serialized_start=2531
+  _globals['_DECISION']._serialized_end=2609
+  _globals['_REASON']._serialized_start=2612
+  _globals['_REASON']._serialized_end=2768
+  _globals['_CERTIFICATEVERDICT']._serialized_start=2771
+  _globals['_CERTIFICATEVERDICT']._serialized_end=2950
   _globals['_TENSOR']._serialized_start=77
   _globals['_TENSOR']._serialized_end=114
   _globals['_ROW']._serialized_start=116
@@ -46,31 +46,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROWS']._serialized_start=139
   _globals['_ROWS']._serialized_end=178
   _globals['_SCOREREQUEST']._serialized_start=181
-  _globals['_SCOREREQUEST']._serialized_end=447
-  _globals['_SCORERESPONSE']._serialized_start=450
-  _globals['_SCORERESPONSE']._serialized_end=684
-  _globals['_SCORESTREAMREQUEST']._serialized_start=686
-  _globals['_SCORESTREAMREQUEST']._serialized_end=751
-  _globals['_SCORESTREAMRESPONSE']._serialized_start=753
-  _globals['_SCORESTREAMRESPONSE']._serialized_end=877
-  _globals['_STREAMERROR']._serialized_start=879
-  _globals['_STREAMERROR']._serialized_end=964
-  _globals['_REPORTOUTCOMESREQUEST']._serialized_start=966
-  _globals['_REPORTOUTCOMESREQUEST']._serialized_end=1045
-  _globals['_OUTCOME']._serialized_start=1048
-  _globals['_OUTCOME']._serialized_end=1177
-  _globals['_REPORTOUTCOMESRESPONSE']._serialized_start=1179
-  _globals['_REPORTOUTCOMESRESPONSE']._serialized_end=1269
-  _globals['_ACCURACYREPORT']._serialized_start=1272
-  _globals['_ACCURACYREPORT']._serialized_end=1556
-  _globals['_ACCURACYRANGE']._serialized_start=1558
-  _globals['_ACCURACYRANGE']._serialized_end=1615
-  _globals['_LISTPOINTSREQUEST']._serialized_start=1618
-  _globals['_LISTPOINTSREQUEST']._serialized_end=1914
-  _globals['_LISTPOINTSRESPONSE']._serialized_start=1916
-  _globals['_LISTPOINTSRESPONSE']._serialized_end=1998
-  _globals['_POINT']._serialized_start=2001
-  _globals['_POINT']._serialized_end=2445
-  _globals['_MONITORSERVICE']._serialized_start=2869
-  _globals['_MONITORSERVICE']._serialized_end=3213
+  _globals['_SCOREREQUEST']._serialized_end=468
+  _globals['_SCORERESPONSE']._serialized_start=471
+  _globals['_SCORERESPONSE']._serialized_end=744
+  _globals['_SCORESTREAMREQUEST']._serialized_start=746
+  _globals['_SCORESTREAMREQUEST']._serialized_end=811
+  _globals['_SCORESTREAMRESPONSE']._serialized_start=813
+  _globals['_SCORESTREAMRESPONSE']._serialized_end=937
+  _globals['_STREAMERROR']._serialized_start=939
+  _globals['_STREAMERROR']._serialized_end=1024
+  _globals['_REPORTOUTCOMESREQUEST']._serialized_start=1026
+  _globals['_REPORTOUTCOMESREQUEST']._serialized_end=1105
+  _globals['_OUTCOME']._serialized_start=1108
+  _globals['_OUTCOME']._serialized_end=1237
+  _globals['_REPORTOUTCOMESRESPONSE']._serialized_start=1239
+  _globals['_REPORTOUTCOMESRESPONSE']._serialized_end=1329
+  _globals['_ACCURACYREPORT']._serialized_start=1332
+  _globals['_ACCURACYREPORT']._serialized_end=1616
+  _globals['_ACCURACYRANGE']._serialized_start=1618
+  _globals['_ACCURACYRANGE']._serialized_end=1675
+  _globals['_LISTPOINTSREQUEST']._serialized_start=1678
+  _globals['_LISTPOINTSREQUEST']._serialized_end=1974
+  _globals['_LISTPOINTSRESPONSE']._serialized_start=1976
+  _globals['_LISTPOINTSRESPONSE']._serialized_end=2058
+  _globals['_POINT']._serialized_start=2061
+  _globals['_POINT']._serialized_end=2529
+  _globals['_MONITORSERVICE']._serialized_start=2953
+  _globals['_MONITORSERVICE']._serialized_end=3297
 # @@protoc_insertion_point(module_scope)

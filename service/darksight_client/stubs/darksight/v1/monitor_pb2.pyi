@@ -70,7 +70,7 @@ class Rows(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id")
+    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "class_names")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class ScoreRequest(_message.Message):
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_OK_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     tensor: Tensor
@@ -89,10 +90,11 @@ class ScoreRequest(_message.Message):
     event_time: _timestamp_pb2.Timestamp
     partial_ok: bool
     batch_id: bytes
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ...) -> None: ...
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded")
+    __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded", "set_size", "set_classes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,8 @@ class ScoreResponse(_message.Message):
     LOG_KDE_FIELD_NUMBER: _ClassVar[int]
     POINTS_FIELD_NUMBER: _ClassVar[int]
     RECORDED_FIELD_NUMBER: _ClassVar[int]
+    SET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SET_CLASSES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     batch_id: bytes
@@ -113,7 +117,9 @@ class ScoreResponse(_message.Message):
     log_kde: _containers.RepeatedScalarFieldContainer[float]
     points: _containers.RepeatedScalarFieldContainer[float]
     recorded: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ...) -> None: ...
+    set_size: _containers.RepeatedScalarFieldContainer[int]
+    set_classes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ..., set_size: _Optional[_Iterable[int]] = ..., set_classes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreStreamRequest(_message.Message):
     __slots__ = ("request",)
@@ -232,7 +238,7 @@ class ListPointsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities")
+    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "prediction_set")
     ID_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +256,7 @@ class Point(_message.Message):
     TOP_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_SET_FIELD_NUMBER: _ClassVar[int]
     id: str
     prediction_id: str
     model: str
@@ -267,4 +274,5 @@ class Point(_message.Message):
     top_probability: float
     label: int
     probabilities: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
+    prediction_set: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
