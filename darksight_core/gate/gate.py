@@ -20,6 +20,10 @@ With `segments` the threshold of a row depends on the value of one of its tags.
 With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
 still says UNSCORED.
 
+A row that is rejected as OUTLIER or LOW_CONFIDENCE may get a prediction set (`guarantees.prediction_sets`): these are
+the reasons that depend on nothing but the row and the calibrated rules. INVALID and UNSCORED rows have no usable
+probabilities, and regions are drawn after the sets were calibrated, so such rows get none.
+
 `darksight_core.gate.certify` chooses the levels and thresholds and states what they guarantee.
 """
 
@@ -36,6 +40,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.gate.segments import SegmentThresholds
 from darksight_core.guarantees.conformal import Cutoff
+from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
 from darksight_core.scored import Decision, Reason, ScoredBatch
@@ -44,7 +49,7 @@ from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Gate", "accepted_reasons"]
+__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
 
 _COLUMNS = ("log_density", "log_kde", "outlier_score")
 _RULE = "accept iff score >= threshold"
@@ -61,10 +66,18 @@ REJECT_SCORES = (*ROW_SCORES, *_COLUMNS, "learned", *LOGIT_SCORES)
 RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
 """The rules in order: the first that applies to a row gives its reason."""
 
+SET_REASONS = (Reason.OUTLIER, Reason.LOW_CONFIDENCE)
+"""Reasons of rows that can have a prediction set."""
+
 
 def accepted_reasons(fail_open: bool) -> frozenset[Reason]:
     """Reasons with which a row is accepted."""
     return frozenset({Reason.NONE, Reason.UNSCORED} if fail_open else {Reason.NONE})
+
+
+def has_set(batch: ScoredBatch) -> NDArray[np.bool_]:
+    """Which rows get a prediction set if the gate has sets, (n,)."""
+    return np.equal(batch.reason, SET_REASONS[0]) | np.equal(batch.reason, SET_REASONS[1])
 
 
 def _decisions(fail_open: bool) -> NDArray[np.int8]:
@@ -100,6 +113,8 @@ class Gate:
     class_limits
         Outlier score below which a row of each predicted class is an outlier, (K,), instead of the p-value among all
         rows; see `ClassCalibration.limits`.
+    sets
+        Prediction sets of rows that are rejected for one of `SET_REASONS`; None for no sets.
     """
 
     outlier: Cutoff | None = None
@@ -110,6 +125,7 @@ class Gate:
     regions: tuple[Region, ...] = ()
     segments: SegmentThresholds | None = None
     class_limits: Floats | None = None
+    sets: PredictionSets | None = None
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -187,8 +203,17 @@ class Gate:
         for rule in reversed(RULES):
             if rule in applies:
                 reason[applies[rule]] = rule
-        decided = replace(scores, confidence=confidence, decision=self.decisions(reason), reason=reason)
+        decided = replace(
+            scores,
+            confidence=confidence,
+            decision=self.decisions(reason),
+            reason=reason,
+            set_size=np.zeros(len(scores), dtype=np.int32),
+        )
         self.reject_inside(decided)
+        if self.sets is not None:
+            chosen = has_set(decided)
+            decided.set_size[chosen] = self.sets.sizes(log_pi[chosen])
         return decided
 
     def outlier_flags(self, scores: ScoredBatch) -> NDArray[np.bool_]:
@@ -251,8 +276,9 @@ class Gate:
     def settings(self) -> dict[str, Any]:
         """Everything that is not an array, as JSON values; an infinite threshold is a string that float() reads."""
         outlier = self.outlier
-        # Present only if there are regions, so that a gate without them keeps the bytes of its file.
+        # Present only if there are some, so that a gate without them keeps the bytes of its file.
         regions = {"regions": [region.settings() for region in self.regions]} if self.regions else {}
+        sets = {} if self.sets is None else {"sets": self.sets.settings()}
         return {
             "outlier": None
             if outlier is None
@@ -276,6 +302,7 @@ class Gate:
             },
             "fail_open": self.fail_open,
             **regions,
+            **sets,
         }
 
     @classmethod
@@ -294,16 +321,17 @@ class Gate:
             regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
             if sum(len(region.polygon) for region in regions) > MAX_ENFORCED_CORNERS:
                 raise ConfigError(f"the regions of the gate have more than {MAX_ENFORCED_CORNERS:,} corners")
+            sets = None if "sets" not in settings else PredictionSets.from_settings(settings["sets"])
             by_class = None if outlier is None else outlier.get("class_limits")
             limits = None if by_class is None else np.array(by_class, dtype=np.float64)
             if reject is None:
-                return cls(outlier=cutoff, fail_open=fail_open, regions=regions, class_limits=limits)
+                return cls(outlier=cutoff, fail_open=fail_open, regions=regions, class_limits=limits, sets=sets)
             table = reject.get("segments")
             if reject["rule"] != (_RULE if table is None else _SEGMENT_RULE):
                 raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
             segments = None if table is None else SegmentThresholds.from_settings(table)
             threshold = float(reject["threshold"])
-            return cls(cutoff, reject["score"], threshold, learned, fail_open, regions, segments, limits)
+            return cls(cutoff, reject["score"], threshold, learned, fail_open, regions, segments, limits, sets)
         except KeyError as missing:
             raise ConfigError(f"the gate has no setting {missing}") from None

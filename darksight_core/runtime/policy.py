@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, Gate
+from darksight_core.gate.gate import LOGIT_SCORES, SET_REASONS, Gate, has_set
 from darksight_core.runtime.arrays import REJECT_SCORES, rule_of
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
@@ -80,6 +80,10 @@ class ScoringPolicy:
             self.gate.decide_by_segment(batch, segments)
         self.gate.reject_by_class(batch)
         self.gate.reject_inside(batch)
+        if self.gate.sets is not None:
+            chosen = np.flatnonzero(has_set(batch))
+            if len(chosen):
+                batch.set_size[chosen] = self.gate.sets.sizes(log_probs(rows[chosen]))
         return batch
 
     def score_block(self, values: bytes, rows: int, tags: Tags = ()) -> ResultBlock:
@@ -102,7 +106,11 @@ class ScoringPolicy:
         if rows == 1 and kernel is not None and self._rule is not None and is_plain:
             # Most calls have one row, and then arrays take longer than the row.
             results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
-            found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), *outcomes[:, 0].tolist()))
+            decision, reason = outcomes[:, 0].tolist()
+            size = 0
+            if self.gate.sets is not None and reason in SET_REASONS:
+                size = int(self.gate.sets.sizes(log_probs(probs))[0])
+            found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), decision, reason, size))
             if found is not None:
                 return found
         return ResultBlock.of(self.score(probs, tags=tags))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Seq
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
+from uuid import UUID
 
 import grpc
 import grpc.aio
@@ -67,6 +68,7 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Table: ...
@@ -82,6 +84,7 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Scored: ...
@@ -96,13 +99,16 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Any:
         """See `Client.score`."""
         table, limit = as_table(probs, logits=logits), self._max_message_bytes
         values = probs if table is None else table
-        parts = score_parts(model, values, limit, version, logits, prediction_ids, event_time, partial_ok, tags)
+        parts = score_parts(
+            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+        )
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         scored = await self._run(score_steps(self._replicas, parts, seconds))
         return scored if table is None else table.like(scored.table_columns())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
+from uuid import UUID
 
 import grpc
 from google.protobuf.message import Message
@@ -102,6 +103,7 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Table: ...
@@ -117,6 +119,7 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Scored: ...
@@ -131,6 +134,7 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Any:
@@ -156,6 +160,9 @@ class Client(Transport):
             When the predictions were made. Default: now.
         partial_ok
             Whether invalid rows get the reason INVALID. By default the first one raises `InvalidRequest`.
+        batch_id
+            A UUIDv7 whose last 20 bits are zero, of a batch that fits one message. A call with an id that was used
+            before, also by another process, is stored once. Default: a new id, which retries of this call keep.
         tags
             Where the predictions come from, such as {"camera": "7"}: one mapping for all rows, or one for each row.
         timeout_seconds
@@ -163,7 +170,9 @@ class Client(Transport):
         """
         table, limit = as_table(probs, logits=logits), self._max_message_bytes
         values = probs if table is None else table
-        parts = score_parts(model, values, limit, version, logits, prediction_ids, event_time, partial_ok, tags)
+        parts = score_parts(
+            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+        )
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         scored = self._run(score_steps(self._replicas, parts, seconds))
         return scored if table is None else table.like(scored.table_columns())

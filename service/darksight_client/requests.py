@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -145,13 +146,14 @@ def score_parts(
     prediction_ids: Sequence[str] | None = None,
     event_time: Time | None = None,
     partial_ok: bool = False,
+    batch_id: UUID | None = None,
     tags: Tags = (),
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version, logits, prediction_ids, event_time, partial_ok, tags
+    model, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
         See `Client.score`.
     values
         Probabilities or logits, (n, K) or (K,), or a table of them.
@@ -171,6 +173,8 @@ def score_parts(
     step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
+        if batch_id is not None:
+            raise InvalidRequest(f"{len(rows)} rows do not fit one message, so they have no batch_id in common.")
     stamp = as_timestamp(event_time)
     parts = []
     for start in range(0, max(len(rows), 1), step):
@@ -183,7 +187,7 @@ def score_parts(
             prediction_ids=names[start : start + step],
             event_time=stamp,
             partial_ok=partial_ok,
-            batch_id=make_batch_id(),
+            batch_id=make_batch_id() if batch_id is None else batch_id.bytes,
             tags=common,
             row_tags=row_tags[start : start + step],
             class_names=class_names,

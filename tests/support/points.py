@@ -53,6 +53,7 @@ def make_points(
         "predicted": (probs.argmax(axis=1) if classes else np.zeros(n)).astype(np.int32),
         "decision": np.where(reason == 1, 1, 2).astype(np.int8),
         "reason": reason,
+        "set_size": np.zeros(n, dtype=np.int16),
         "probs": probs,
     }
     invalid = (np.arange(n) % 7 == 6) & with_invalid

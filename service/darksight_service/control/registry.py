@@ -415,6 +415,9 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
         # One threshold for all rows: those of segments were certified beside another one.
         gate = replace(gate, threshold=override.threshold, segments=None)
     is_as_certified = override.alpha is None and override.threshold is None
+    if not is_as_certified:
+        # They are valid for the rows that the gate of the bundle rejects.
+        gate = replace(gate, sets=None)
     return gate, bundle.certificate is not None and is_as_certified
 
 

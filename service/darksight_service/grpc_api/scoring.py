@@ -296,6 +296,10 @@ def write_response(reply: ScoreReply) -> bytes:
         parts += (tag, data[where])
     if reply.recorded:
         parts.append(_RECORDED)
+    if reply.set_classes is not None:
+        for tag, values in ((_SET_SIZE, block.column("set_size")), (_SET_CLASSES, reply.set_classes)):
+            packed = b"".join(map(_varint, values.tolist()))
+            parts += (tag, _varint(len(packed)), packed)
     return b"".join(parts)
 
 
@@ -328,6 +332,7 @@ def _varint(value: int) -> bytes:
 
 
 _BATCH_ID, _RECORDED = _tag("batch_id") + b"\x10", _tag("recorded", 0) + b"\x01"
+_SET_SIZE, _SET_CLASSES = _tag("set_size"), _tag("set_classes")
 _STREAM_RESPONSE = _varint(ScoreStreamColumns.DESCRIPTOR.fields_by_name["response"].number << 3 | 2)
 
 
@@ -380,4 +385,5 @@ def _point(row: dict[str, Any]) -> monitor_pb2.Point:
         probabilities=row["probs"].tolist(),
         tags=row["tags"],
         trace_id=row["trace_id"],
+        prediction_set=row["prediction_set"],
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from darksight_core.frames import FrameError, column_order
 from darksight_core.gate.gate import LOGIT_SCORES
+from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
@@ -68,13 +69,17 @@ class Tensor(NamedTuple):
 
 
 class ScoreReply(NamedTuple):
-    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk."""
+    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk.
+
+    `set_classes` has the classes of all prediction sets, one set after the other; None without sets.
+    """
 
     model: str
     version: str
     batch_id: bytes
     block: ResultBlock
     recorded: bool
+    set_classes: NDArray[np.int32] | None = None
 
 
 class ScoringService:
@@ -174,7 +179,8 @@ class ScoringService:
             _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
             if active.shadow is not None:
                 self._score_shadow(active.shadow, call, given, raw)
-        return ScoreReply(model, active.version, batch_id, block, recorded)
+        classes = None if active.gate.sets is None else _set_classes(given, block)
+        return ScoreReply(model, active.version, batch_id, block, recorded, classes)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
@@ -381,6 +387,11 @@ def _in_order(active: ActiveModel, values: NDArray[Any] | Tensor, names: Sequenc
         return np.ascontiguousarray(_array(values)[:, column_order(names, wanted)])
     except FrameError as error:
         raise RequestError(error.message, field="class_names") from None
+
+
+def _set_classes(values: NDArray[Any] | Tensor, block: ResultBlock) -> NDArray[np.int32] | None:
+    sizes = block.column("set_size")
+    return set_classes(_array(values), sizes) if sizes.any() else None
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.guarantees.prediction_sets import top_classes
 from darksight_core.scored import SCHEMA, Decision, ScoredBatch
 from darksight_core.tags import REFERENCE, TagSet
 from darksight_service.store.ids import default_prediction_id
@@ -189,7 +190,10 @@ class PointTable(ScoredBatch):
         )
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each point as Python values by name, scores under their names in SQL; `probs` is an array."""
+        """Each point as Python values by name, scores under their names in SQL; `probs` is an array.
+
+        `prediction_set` is empty if there is no set, or if the stored probabilities do not tell its classes.
+        """
         columns: dict[str, Sequence[Any]] = {
             "id": [str(uuid.UUID(bytes=each)) for each in self.id_bytes()],
             "prediction_id": self.prediction_ids(),
@@ -204,6 +208,10 @@ class PointTable(ScoredBatch):
             "trace_id": [each.hex() if any(each) else "" for each in self.trace_bytes()],
             "probs": [row if known else row[:0] for row, known in zip(self.probs, _are_known(self.probs), strict=True)],
         }
+        columns["prediction_set"] = [
+            top_classes(row, size).tolist() if size else []
+            for row, size in zip(columns["probs"], columns["set_size"], strict=True)
+        ]
         for values in zip(*columns.values(), strict=True):
             yield {"model": self.model, **dict(zip(columns, values, strict=True))}
 
@@ -214,6 +222,7 @@ _DEFAULTS = {
     "delay_ms": np.int64(0),
     "is_shadow": np.False_,
     "label": np.int64(-1),
+    "set_size": np.int32(0),
     "bundle": np.intp(0),
     "tags": np.intp(0),
     "traces": np.zeros((), dtype=">u8"),
@@ -314,6 +323,9 @@ def score_columns(values: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]
 def _from_sql(part: str, values: Sequence[Any], dtype: str) -> NDArray[Any]:
     if part == "is_accepted":
         return np.where(np.array(values, dtype=bool), np.int8(Decision.ACCEPT), np.int8(Decision.REJECT))
+    if part == "set_size":
+        # NULL in most rows, where it takes no space.
+        return np.array([each or 0 for each in values], dtype=dtype)
     return np.array(values, dtype=dtype)
 
 

@@ -161,6 +161,7 @@ bundle = Table(
 _SCORE_TYPES: dict[str, tuple[Any, int, bool]] = {
     "<f4": (REAL, 4, True),
     "<i4": (SmallInteger, 2, False),
+    "<i2": (SmallInteger, 2, True),
     "i1": (SmallInteger, 2, False),
     "is_accepted": (Boolean, 1, False),
 }

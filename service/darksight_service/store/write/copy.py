@@ -43,7 +43,7 @@ def binary_rows(
         The points, for their ids and names.
     values
         All other columns of `point` but `probs`: an array (n,) or one value for all rows. A number that is missing is
-        NaN, or 0 for `event_at` and `delay_ms`.
+        NaN, or 0 for `event_at`, `delay_ms` and `set_size`.
     probs
         Probabilities as they are kept, (n, bytes), of no bytes if none are.
     tags
@@ -53,6 +53,7 @@ def binary_rows(
     texts = {"prediction_id": points.names, "reference": points.references, "tags": tags}
     missing = {name: np.isnan(values[name]) for name, kind in _COLUMNS.items() if kind == ">f4"}
     missing["event_at"], missing["delay_ms"] = points.event_ms == 0, points.delay_ms == 0
+    missing["set_size"] = values["set_size"] == 0
     missing["probs"] = ~np.isfinite(points.probs).all(axis=1)
     missing["trace_id"] = ~np.not_equal(points.traces, 0).any(axis=1)
     columns["event_at"] = (values["event_at"] - _EPOCH_2000_MS) * 1000

@@ -269,7 +269,11 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
         if name != "bundle_id"
     }
     columns["id"] = map(bytearray, points.id_bytes())
-    for name, stamps in (("event_at", points.event_ms), ("delay_ms", points.delay_ms)):
+    for name, stamps in (
+        ("event_at", points.event_ms),
+        ("delay_ms", points.delay_ms),
+        ("set_size", points.set_size),
+    ):
         given = columns.pop(name)
         if stamps.any():
             columns[name] = [each or None for each in given]

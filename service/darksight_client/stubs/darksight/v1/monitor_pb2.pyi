@@ -118,7 +118,7 @@ class Tags(_message.Message):
     def __init__(self, tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded")
+    __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded", "set_size", "set_classes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,8 @@ class ScoreResponse(_message.Message):
     LOG_KDE_FIELD_NUMBER: _ClassVar[int]
     POINTS_FIELD_NUMBER: _ClassVar[int]
     RECORDED_FIELD_NUMBER: _ClassVar[int]
+    SET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SET_CLASSES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     batch_id: bytes
@@ -139,7 +141,9 @@ class ScoreResponse(_message.Message):
     log_kde: _containers.RepeatedScalarFieldContainer[float]
     points: _containers.RepeatedScalarFieldContainer[float]
     recorded: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ...) -> None: ...
+    set_size: _containers.RepeatedScalarFieldContainer[int]
+    set_classes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ..., set_size: _Optional[_Iterable[int]] = ..., set_classes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreStreamRequest(_message.Message):
     __slots__ = ("request",)
@@ -267,7 +271,7 @@ class ListPointsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id")
+    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +298,7 @@ class Point(_message.Message):
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_SET_FIELD_NUMBER: _ClassVar[int]
     id: str
     prediction_id: str
     model: str
@@ -313,4 +318,5 @@ class Point(_message.Message):
     probabilities: _containers.RepeatedScalarFieldContainer[float]
     tags: _containers.ScalarMap[str, str]
     trace_id: str
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ...) -> None: ...
+    prediction_set: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
