@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_client import Client
+from darksight_client import Client, Policy
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate import Gate, SegmentThresholds
@@ -55,9 +55,21 @@ def test_a_call_is_decided_by_the_thresholds_of_its_tags_and_named_on_the_page(s
             found: dict[str, Any] = json.load(reply)
         return found
 
+    def metrics() -> str:
+        return str(server.get("/metrics")[1])
+
     wait_until(lambda: page()["explanation"] == ["camera=7"], 60, "the explanation")
+    assert "darksight_segment" not in "".join(line for line in metrics().splitlines() if not line.startswith("#"))
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        client.set_policy("digits", Policy(metric_tags=("camera",)), comment="watch cameras")
+        kept = client.policy("digits").policy.metric_tags
+    wait_until(lambda: 'segment="camera=7"} 1.0' in metrics(), 60, "the gauge")
     first = page()["segments"][0]
 
+    assert kept == ("camera",)
+    explains = [line for line in metrics().splitlines() if line.startswith("darksight_segment_explains")]
+    assert [line.endswith(" 1.0") for line in explains if 'segment="camera=7"' in line] == [True]
+    assert not any(line.endswith(" 1.0") for line in explains if 'segment="camera=7"' not in line)
     assert not one.accepted.any()
     assert many.accepted.all()
     assert mixed.accepted.tolist() == [False, True, True]
