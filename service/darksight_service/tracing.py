@@ -18,7 +18,15 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from darksight_service.traceparent import HEADER
 
-__all__ = ["carried", "set_up_tracing", "stop_tracing", "traced_call", "traced_recorder", "traced_store"]
+__all__ = [
+    "carried",
+    "set_up_tracing",
+    "stop_tracing",
+    "traced_call",
+    "traced_recorder",
+    "traced_store",
+    "use_processor",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
