@@ -89,7 +89,7 @@ class Commands:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """One folder for all commands; f_p, which takes nine tenths of a small fit, is trained on fewer rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("darksight_core.fit.pipeline.DistilConfig", partial(DistilConfig, epoch_rows=512))
+        patch.setattr("darksight_core.fit.pipeline.DistilConfig", partial(DistilConfig, epoch_rows=256))
         yield Commands(tmp_path_factory.mktemp("kinds"))
 
 
