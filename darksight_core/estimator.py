@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from darksight_core.explain import Attribution, Chain, gradient, integrated, log
 from darksight_core.fit.config import FitConfig, Method, ScaleRule
 from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
 from darksight_core.fit.pipeline import fit_bundle
+from darksight_core.frames import Frame, read_frame
 from darksight_core.map.student import SoftmaxStudent, Student
 from darksight_core.pictures.thumbnail import thumbnail
 from darksight_core.predictions import from_arrays
@@ -108,40 +110,46 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: Any = None) -> DarkSight:
+    def fit(self, X: Any, y: Any = None) -> DarkSight:
         """Fit the map to rows X (n, K).
 
         Parameters
         ----------
         X
-            Probabilities or logits, (n, K).
+            Probabilities or logits, (n, K). Or a table, such as a data frame of pandas or polars or an Arrow table,
+            with a column for each class: its names are the classes of the bundle, and `transform`, `fit_transform` and
+            `predict_proba` of a table return a table of the same kind.
         y
             True classes (n,), if they are known. The map ignores them; `bundle` and `plot` use them.
         """
         self._fit(X, y)
         return self
 
-    def fit_transform(self, X: ArrayLike, y: Any = None, **fit_params: Any) -> Floats:
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit the map and return the points (n, 2) of its rows."""
-        self._fit(X, y)
-        return self.embedding_
+        return self._points_like(self._fit(X, y), self.embedding_)
 
-    def transform(self, X: ArrayLike) -> Floats:
+    def transform(self, X: Any) -> Any:
         """Points (n, 2) of rows X (n, K), each by solving its own two-dimensional problem."""
         check_is_fitted(self)
-        return place_rows(self._rows(X, reset=False), self._map, self._config())
+        table = self._table(X)
+        return self._points_like(table, self._place(X, table))
 
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: Any) -> Any:
         """The student's class probabilities (n, K) at the points of X: what the map says about each row."""
-        points = self.transform(X)
-        return np.exp(self.student_.log_posterior(points))
+        check_is_fitted(self)
+        table = self._table(X)
+        probs = np.exp(self.student_.log_posterior(self._place(X, table)))
+        if table is None:
+            return probs
+        return table.like({f"prob_{name}": probs[:, k] for k, name in enumerate(table.class_names)})
 
-    def score_samples(self, X: ArrayLike) -> Floats:
+    def score_samples(self, X: Any) -> Floats:
         """log P(y; θ) of each row (n,): low where predictions are unusual."""
         check_is_fitted(self)
         if isinstance(self.student_, SoftmaxStudent):
             raise ValueError("method svd has no density on the map; fit with method='fast' to score rows")
-        return self.student_.log_density(self.transform(X))
+        return self.student_.log_density(self._place(X, self._table(X)))
 
     def bundle(self, path: str | Path | None = None, *, overwrite: bool = False) -> Bundle:
         """A bundle of the fitted rows, for `Scorer.of` and for the service.
@@ -157,7 +165,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             Whether an existing file may be replaced.
         """
         check_is_fitted(self)
-        predictions = from_arrays(self._probs, labels=self._labels, source="X")
+        predictions = from_arrays(self._probs, labels=self._labels, class_names=self._class_names, source="X")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "bundle.safetensors") if path is None else path
             fit_bundle(predictions, out, config=self._config(), overwrite=overwrite)
@@ -180,7 +188,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         check_is_fitted(self)
         if isinstance(self.student_, SoftmaxStudent):
             raise ValueError("method svd has no density on the map; fit with method='fast' to draw it")
-        rows = from_arrays(self._probs, labels=self._labels, source="X")
+        rows = from_arrays(self._probs, labels=self._labels, class_names=self._class_names, source="X")
         predicted, names = rows.probs.argmax(axis=1), rows.class_names
         if interactive:
             from darksight_core.notebook import MapWidget
@@ -242,8 +250,23 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _n_features_out(self) -> int:
         return 2
 
-    def _fit(self, X: ArrayLike, y: Any) -> None:
-        rows = self._rows(X, reset=True)
+    def _table(self, X: Any) -> Frame | None:
+        """X as a table, if it is one."""
+        return read_frame(X, logits=self.input == "logits")
+
+    def _place(self, X: Any, table: Frame | None) -> Floats:
+        return place_rows(self._rows(X, table, reset=False), self._map, self._config())
+
+    def _points_like(self, table: Frame | None, points: Floats) -> Any:
+        """Points as a table, unless `set_output` says what they are."""
+        if table is None or _get_output_config("transform", self)["dense"] != "default":
+            return points
+        return table.like(dict(zip(self.get_feature_names_out(), points.T, strict=True)))
+
+    def _fit(self, X: Any, y: Any) -> Frame | None:
+        table = self._table(X)
+        rows = self._rows(X, table, reset=True)
+        self._class_names = None if table is None else table.class_names
         if rows.shape[1] < 2:
             raise ValueError("a map needs at least two classes, but X has n_features = 1")
         config = self._config()
@@ -257,12 +280,14 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.embedding_: Floats = (
             fitted.points if config.method.startswith("paper") else place_rows(rows, fitted, config)
         )
+        return table
 
-    def _rows(self, X: ArrayLike, *, reset: bool) -> NDArray[np.float32]:
+    def _rows(self, X: Any, table: Frame | None, *, reset: bool) -> NDArray[np.float32]:
         if self.input not in ("probs", "logits"):
             raise ValueError(f"input is {self.input!r}; it must be 'probs' or 'logits'")
+        given = X if table is None else table.selected
         checked = validate_data(
-            self, X, reset=reset, dtype=(np.float64, np.float32), ensure_min_samples=2 if reset else 1
+            self, given, reset=reset, dtype=(np.float64, np.float32), ensure_min_samples=2 if reset else 1
         )
         if checked.shape[1] < 2:
             raise ValueError("a map needs at least two classes, but X has n_features = 1")

@@ -16,13 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, PredictionsError
+from darksight_core.frames import Frame, Table, read_frame
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
@@ -142,16 +143,36 @@ class Scorer:
         """Wait until the compiled kernel is in use, at most for some seconds; whether it is."""
         return self._may_compile and KERNEL.wait(timeout)
 
-    def score(self, probs: ArrayLike) -> ScoredBatch:
+    @overload
+    def score(self, probs: Table) -> Table: ...
+
+    @overload
+    def score(self, probs: ArrayLike) -> ScoredBatch: ...
+
+    def score(self, probs: Any) -> Any:
         """Score rows; no row is decided, which `Gate.decide` does.
 
         Parameters
         ----------
         probs
             Probabilities, (n, n_inputs), of any real dtype. A row is bad if it has a value that is not finite or below
-            -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away.
+            -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away. Or a table with a column
+            for each class, in any order: then the scores are a table of the same kind, with the columns of score files.
         """
-        rows, kernel = self.read(probs), self.kernel
+        table = read_frame(probs)
+        if table is not None:
+            return self._score_table(table)
+        return self._score_rows(self.read(probs))
+
+    def _score_table(self, table: Frame) -> Any:
+        scored = self._score_rows(self.read(table.in_order(self.class_names)))
+        columns: dict[str, Any] = scored.file_columns()
+        names = [*self.class_names, None]  # of rows that are bad, whose class is -1
+        columns["predicted"] = [names[number] for number in scored.predicted.tolist()]
+        return table.like(columns)
+
+    def _score_rows(self, rows: Floats) -> ScoredBatch:
+        kernel = self.kernel
         if kernel is not None:
             return self.run(kernel, rows, _UNDECIDED)
         started = time.thread_time()
@@ -168,7 +189,8 @@ class Scorer:
         """Rows scored and decided by the compiled kernel."""
         results, predicted, outcomes = self.run_raw(kernel, rows, rule)
         batch: Any = ScoredBatch  # mypy does not count the rows of an array
-        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0)
+        sizes = np.zeros(len(rows), dtype=np.int32)
+        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, sizes, predicted >= 0)
         return scored
 
     def run_raw(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> Results:

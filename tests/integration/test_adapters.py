@@ -5,15 +5,22 @@ The service runs in that environment too: it has protobuf 6, and all other tests
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
+import narwhals as nw
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
-from darksight_client import Client
+from darksight_client import AsyncClient, Client, Decision, InvalidRequest, Reason
 from darksight_client.columns import COLUMNS
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
@@ -124,3 +131,44 @@ def test_a_client_for_node_gets_what_ours_gets(server: Server, rows: Path) -> No
     for name, enum in (("decision", monitor_pb2.Decision), ("reason", monitor_pb2.Reason)):
         assert [enum.Value(value) for value in columns[name]] == data[name].tolist()
     assert (found["batch_bytes"], found["recorded"], found["refused"]) == (16, 3, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_a_table_is_scored_by_the_names_of_its_columns(server: Server, rows: Path, kind: Any) -> None:
+    """The result is a table of the same kind, whatever the order of the columns, from both clients."""
+    data = np.load(rows)
+    names = [f"class {k}" for k in range(CLASSES)]
+    table = kind({f"prob_{name}": data["probs"][:, k] for k, name in reversed(list(enumerate(names)))})
+
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+        found = client.score("digits", table, prediction_ids=[f"{kind.__name__}-{row}" for row in range(200)])
+
+    async def score() -> Any:
+        async with AsyncClient(server.grpc_target, timeout_seconds=30.0) as client:
+            return await client.score("digits", table)
+
+    for each in (found, asyncio.run(score())):
+        assert type(each) is type(table)
+        columns = nw.from_native(each, eager_only=True)
+        assert columns["p_value"].to_numpy().tobytes() == data["p_value"].tobytes()
+        assert columns["accepted"].to_list() == (data["decision"] == Decision.ACCEPT).tolist()
+        assert columns["reason"].to_list() == [Reason(number).name.lower() for number in data["reason"]]
+    assert nw.from_native(found, eager_only=True)["prediction_id"][0] == f"{kind.__name__}-0"
+
+
+def test_a_table_of_other_classes_is_refused(server: Server, rows: Path) -> None:
+    """By the server, with the class and the field; over HTTP too."""
+    probs = np.load(rows)["probs"][:2]
+    columns = {f"class {k}": probs[:, k] for k in range(CLASSES)}
+    with Client(server.grpc_target, timeout_seconds=30.0) as client:
+        with pytest.raises(InvalidRequest, match="'cat' is not a class of the bundle") as raised:
+            client.score("digits", pl.DataFrame({("cat" if k == "class 3" else k): v for k, v in columns.items()}))
+        with pytest.raises(InvalidRequest, match="class 'class 9' of the bundle is missing"):
+            client.score("digits", pl.DataFrame(dict(list(columns.items())[:9])))
+    assert raised.value.field == "class_names"
+
+    body = {"rows": probs[:, ::-1].tolist(), "class_names": list(columns)[::-1]}
+    response = httpx.post(f"{server.api_url}/v1/models/digits/score", json=body, timeout=60.0)
+
+    assert response.status_code == 200, response.text
+    assert response.json()["p_value"] == np.load(rows)["p_value"][:2].tolist()

@@ -190,6 +190,15 @@ def test_functions_of_the_core_import_only_heavy_modules() -> None:
     assert {name for name in ours if not name.startswith(HEAVY_MODULES)} == set()
 
 
+def test_messages_are_for_protobuf_6() -> None:
+    """Which 6 and 7 accept; ./dev proto generates them so, and another generator does not."""
+    stubs = sorted((ROOT / "service/darksight_client/stubs").rglob("*_pb2.py"))
+
+    assert stubs
+    for path in stubs:
+        assert "# Protobuf Python Version: 6." in path.read_text(), f"{path.name}: run ./dev proto"
+
+
 def test_every_package_is_packed() -> None:
     """The list of packages in pyproject.toml has every folder with Python files, under its installed name."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]

@@ -74,6 +74,7 @@ _OF_STORAGE = {
     "store_up": "darksight_store_up",
     "store_errors": "darksight_store_errors_total",
     "pruned": "darksight_store_pruned_rows_total",
+    "tag_values_dropped": "darksight_tag_values_dropped_total",
     "starts": "darksight_storage_starts_total",
     "state_rebuilds": "darksight_state_rebuilds_total",
     "audit_trail_broken": "darksight_audit_trail_broken",
@@ -82,7 +83,7 @@ _OF_STORAGE = {
 _OF_SUPERVISOR = {"ready": "darksight_ready", "hung": "darksight_hung_processes_total"}
 _DRAINED = {"inserted": "inserted", "duplicates": "duplicate", "quarantined": "quarantined"}
 _RULE = ("calibration_rows", "alpha", "rank", "rule_since")
-_EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id")
+_EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id", "exemplar_trace")
 
 
 def render(
@@ -241,7 +242,11 @@ def _exemplar(merged: Snapshot) -> Exemplar | None:
     if merged.number("exemplar_time") == 0.0:
         return None
     name = "".join(chr(int(code)) for code in merged.sections["exemplar_id"] if code)
-    return Exemplar({"prediction_id": name}, merged.number("exemplar_p"), merged.number("exemplar_time"))
+    labels = {"prediction_id": name}
+    trace = bytes(int(code) for code in merged.sections["exemplar_trace"])
+    if any(trace):
+        labels["trace_id"] = trace.hex()
+    return Exemplar(labels, merged.number("exemplar_p"), merged.number("exemplar_time"))
 
 
 def _add_live(page: _Page, snapshot: Snapshot) -> None:

@@ -33,6 +33,7 @@ from darksight_service.processes.live_figures import LiveFigures
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
+from darksight_service.tracing import set_up_tracing, stop_tracing, traced_store
 
 __all__ = ["StorageWorker", "main"]
 
@@ -56,6 +57,7 @@ def main() -> int:
     """Run the storage worker until it is told to stop."""
     settings = read_settings()
     set_up_logs("storage", settings.log_level)
+    set_up_tracing("storage")
     # Scoring has priority: what is in the spool is safe.
     os.nice(_NICE)
     stop = stop_event()
@@ -72,6 +74,7 @@ def main() -> int:
         storage.step(time.monotonic())
     storage.finish()
     store.close()
+    stop_tracing()
     counts.close()
     return 0
 
@@ -143,7 +146,7 @@ class StorageWorker:
         """Start a drain for every new spool, including those that former workers left."""
         for folder in sorted((self._settings.data_dir / "spool").glob("worker-*")):
             if folder not in self._drains:
-                drain = self._drains[folder] = Drain(folder, self._store)
+                drain = self._drains[folder] = Drain(folder, traced_store(self._store))
                 self._start(partial(drain.run, self._stop), f"drain-{folder.name}")
 
     def _start(self, work: Callable[[], None], name: str) -> None:
@@ -245,6 +248,7 @@ class StorageWorker:
         for name in ("inserted", "duplicates", "quarantined"):
             self._counts.follow(name, sum(getattr(each, name) for each in stats))
         self._counts.follow("store_errors", sum(each.errors for each in stats))
+        self._counts.follow("tag_values_dropped", self._store.folded_tags())
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
@@ -272,6 +276,7 @@ def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts
             return Store.open(
                 settings.read_store_url,
                 keep_probs=settings.keep_probabilities,
+                max_tag_values=settings.max_tag_values,
                 auto_upgrade=settings.upgrades_store,
             )
         except DarkSightError as error:

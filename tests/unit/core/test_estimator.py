@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -78,14 +79,16 @@ def test_logits_taken_for_probabilities_name_the_real_parameter() -> None:
 
 
 def test_a_bundle_comes_straight_from_the_estimator(probs: NDArray[np.float32], tmp_path: Path) -> None:
-    """With the labels of the fit, in memory or in a file; the scorer takes it."""
+    """With the labels of the fit and the classes of its table, in memory or in a file; the scorer takes it."""
     labels = probs.argmax(axis=1)
-    estimator = DarkSight().fit(probs, labels)
+    table = pl.DataFrame({f"prob_{name}": probs[:, k] for k, name in enumerate("abcde")})
+    estimator = DarkSight().fit(table, labels)
 
     bundle = estimator.bundle(str(tmp_path / "model.safetensors"))
 
     assert read_bundle(tmp_path / "model.safetensors").version == bundle.version == estimator.bundle().version
     assert (bundle.reference.labels == bundle.reference.predicted).all()
+    assert bundle.class_names == tuple("abcde")
     assert Scorer.of(bundle, compiled=False).score(probs).valid.all()
 
 
