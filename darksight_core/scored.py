@@ -107,6 +107,8 @@ class ScoredBatch:
         The most probable class, (n,), the first of equal ones; -1 for a row that is not valid or not scored.
     decision, reason
         `Decision` and `Reason`, (n,) int8; 0 until the gate decides.
+    set_size
+        Number of classes in the prediction set, the most probable ones, (n,); 0 for a row without one.
     valid
         Whether the row is a vector of probabilities, (n,).
     """
@@ -122,6 +124,7 @@ class ScoredBatch:
     predicted: Annotated[NDArray[np.int32], Column("<i4", "<i4", file=True, browser=True)]
     decision: Annotated[NDArray[np.int8], Column("i1", "i1", parts=("is_accepted",), response=True, browser=True)]
     reason: Annotated[NDArray[np.int8], Column("i1", "i1", response=True, browser=True)]
+    set_size: Annotated[NDArray[np.int32], Column("<i4", "<i2", file=True)]
     valid: Annotated[NDArray[np.bool_], Column("?")]
 
     def __len__(self) -> int:

@@ -212,6 +212,8 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = "there is no fit row"
     elif bundle.gate is not None and bundle.gate.outlier is not None and bundle.gate.outlier.n != scores:
         problem = f"the gate's outlier rule is for {bundle.gate.outlier.n} calibration scores, not for {scores}"
+    elif bundle.gate is not None and bundle.gate.class_limits is not None and len(bundle.gate.class_limits) != classes:
+        problem = f"the gate has limits of {len(bundle.gate.class_limits)} classes, not of {classes}"
     elif bundle.gate is not None and bundle.gate.learned is not None and len(bundle.gate.learned.offsets) != classes:
         problem = f"the gate's learned score is for {len(bundle.gate.learned.offsets)} classes, not for {classes}"
     else:

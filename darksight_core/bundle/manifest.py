@@ -141,7 +141,8 @@ _GATE = _Section(
                     "n": _integer(0, MAX_CALIBRATION),
                     "rows_needed": _COUNT,
                     "p_value": _SHARE,
-                }
+                },
+                {"class_limits": _List(_REAL, MAX_CLASSES, 2)},
             )
         ),
         "reject": _OrNull(
@@ -175,12 +176,15 @@ _GATE = _Section(
         ),
         "fail_open": _FLAG,
     },
-    {"regions": _List(_REGION, MAX_REGIONS)},
+    {
+        "regions": _List(_REGION, MAX_REGIONS),
+        "sets": _Section({"coverage": _SHARE, "limit": _SIZE, "penalty": _SIZE, "n": _COUNT}),
+    },
 )
 _PROMISE = _Section(
     {
         "promise": _Text(1_000),
-        "kind": _OneOf(("accuracy", "coverage", "joint_risk", "false_alarms")),
+        "kind": _OneOf(("accuracy", "coverage", "joint_risk", "false_alarms", "set_coverage")),
         "promised": _SHARE,
         "delta": _OrNull(_SHARE),
         "feasible": _FLAG,
@@ -211,7 +215,7 @@ _MANIFEST = _Section(
         "calibration": _Section({"n": _integer(0, MAX_CALIBRATION)}),
         "splits": _Section(dict.fromkeys(("fit", "calibrate", "test"), _SKETCH)),
         "gate": _OrNull(_GATE),
-        "certificate": _OrNull(_Section({}, {"outlier": _OrNull(_PROMISE), "reject": _OrNull(_PROMISE)})),
+        "certificate": _OrNull(_Section({}, dict.fromkeys(("outlier", "reject", "sets"), _OrNull(_PROMISE)))),
     },
     {
         "warnings": _List(_Text(), 100),
@@ -262,9 +266,9 @@ def _uniqueness_problem(names: list[str]) -> str:
 
 
 def _promise_problem(certificate: Mapping[str, Any] | None) -> str:
-    if certificate is None or certificate.get("outlier") or certificate.get("reject"):
+    if certificate is None or any(certificate.get(name) for name in ("outlier", "reject", "sets")):
         return ""
-    return "certificate must have a promise in outlier or reject"
+    return "certificate must have a promise in outlier, reject or sets"
 
 
 def _corner_problem(gate: Mapping[str, Any] | None) -> str:

@@ -53,7 +53,8 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
         return [("gate", "none: the service flags p-values up to 0.01 and certifies nothing; see darksight calibrate")]
     rules = []
     if gate.outlier is not None:
-        rules.append(f"OUTLIER if p-value <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
+        within = "" if gate.class_limits is None else " within its predicted class"
+        rules.append(f"OUTLIER if p-value{within} <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
     if gate.reject_score is not None:
         accepts = f"{gate.reject_score} >= {gate.threshold:.6g}"
         if gate.segments is not None:
@@ -63,7 +64,7 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
     if gate.regions:
         rules.append(f"REGION if inside {', '.join(region.name for region in gate.regions)}")
     lines = [("gate", f"rejects a row as {rule}") for rule in rules] or [("gate", "accepts every valid row")]
-    for part in (certificate.get(name) for name in ("outlier", "reject")):
+    for part in (certificate.get(name) for name in ("outlier", "reject", "sets")):
         if isinstance(part, Mapping) and "promise" in part:
             lines.append(("promise", part["promise"] + ("" if part.get("feasible", True) else ": NOT FEASIBLE")))
     return lines

@@ -7,6 +7,7 @@ classes          confidence around class centres, and the distance of confused c
 reliability      whether confidence is accuracy, in bins and by class
 failure          how well a score finds wrong predictions and foreign rows
 compare          all scores side by side
+set_coverage     what the prediction sets of rejected rows hold
 cases            rows worth a look
 baselines        densities and maps of other methods
 """

@@ -4,6 +4,7 @@ gate                 the rules in order, and the policy that applies them
 segments             thresholds by the value of a tag
 certify              thresholds with a guarantee, chosen on labelled rows
 segment_certificate  the same for each value of a tag
+certify_sets         prediction sets for rejected rows
 attainable           what could be promised instead of an infeasible target
 scored_predictions   the rows that a gate is certified on
 """

@@ -4,6 +4,7 @@
     --coverage          at least c of the rows are accepted, on average        no labels
     --target-accuracy   at least a of accepted rows are right, P >= 1 - δ      Learn-then-Test
     --max-undetected    at most α of all rows are accepted and wrong           conformal risk control
+    --sets              the true class of a rejected row is in its set         see `certify_sets`
 
 A guarantee is about the gate as a whole. With an outlier rule, the accuracy is that of rows that pass both rules, and
 rows that the outlier rule rejects count as rejected in the other two.
@@ -36,9 +37,11 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
+from darksight_core.gate.certify_sets import SET_SHARE, add_sets, split_for_sets
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import (
     Threshold,
@@ -51,7 +54,7 @@ from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "Certification", "Targets", "candidates", "certify"]
+__all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "PROMISES", "Certification", "Targets", "candidates", "certify"]
 
 Bools: TypeAlias = NDArray[np.bool_]
 
@@ -60,6 +63,9 @@ CHOICE_SHARE = 1.0 / 3.0
 
 CHOICE_ROWS = 3_000
 """Labelled rows below which the score is not chosen: it is max-softmax, and all rows certify."""
+
+PROMISES = ("outlier", "reject", "sets")
+"""Parts of a certificate that promise something, if they are there."""
 
 _DELTA = 0.05
 # Share of delta for a score that is not max-softmax: the less, the more labels are left to max-softmax.
@@ -82,7 +88,9 @@ class Targets:
     score
         The reject score, or "auto" to choose it.
     seed
-        Seed of the split into rows that choose the score and rows that certify it.
+        Seed of the split into rows that choose the score, rows that certify it and rows that calibrate sets.
+    sets
+        Least share of rejected rows whose true class is in the prediction set; None for no sets.
     by
         Key of a tag whose values have their own thresholds; None for one threshold.
     """
@@ -94,6 +102,7 @@ class Targets:
     delta: float | None = None
     score: str = "auto"
     seed: int = 0
+    sets: float | None = None
     by: str | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +116,9 @@ class Targets:
             raise ConfigError("delta needs alpha or a target accuracy; the other guarantees hold on average")
         if self.score not in ("auto", *REJECT_SCORES):
             raise ConfigError(f"score is {self.score!r}; it must be auto or one of {', '.join(REJECT_SCORES)}")
+
+        if self.sets is not None and not 0.0 < self.sets < 1.0:
+            raise ConfigError(f"coverage of prediction sets is {self.sets}; it must be between 0 and 1")
 
     @property
     def rejects(self) -> bool:
@@ -135,7 +147,7 @@ class Certification:
     @property
     def feasible(self) -> bool:
         """Whether all targets are feasible."""
-        return all(part["feasible"] for name in ("outlier", "reject") if (part := self.certificate[name]) is not None)
+        return all(part["feasible"] for name in PROMISES if (part := self.certificate.get(name)) is not None)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -153,7 +165,9 @@ class Certification:
         }
 
 
-def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) -> Certification:
+def certify(
+    rows: ScoredPredictions, targets: Targets, calibration_rows: int, classes: ClassCalibration | None = None
+) -> Certification:
     """The gate that meets the targets, as far as the rows support them.
 
     Parameters
@@ -164,11 +178,21 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
         What to guarantee.
     calibration_rows
         Number of rows among which p-values are ranks.
+    classes
+        Calibration by predicted class, for an outlier rule within each class; None for one rule.
     """
+    if classes is not None and targets.alpha is None:
+        raise ConfigError("an outlier rule within each class needs alpha")
     if len(rows) == 0 or not rows.scores.valid.all():
         raise ConfigError("a gate is certified on at least one row, and all rows must be valid")
+    given, for_sets = rows, None
+    if targets.sets is not None:
+        for_sets, rows = split_for_sets(rows, SET_SHARE, targets.seed)
     outlier = None if targets.alpha is None else cutoff(calibration_rows, targets.alpha, targets.delta)
-    gate = Gate(outlier=outlier if outlier is not None and outlier.feasible else None)
+    gate, pooled = Gate(outlier=outlier if outlier is not None and outlier.feasible else None), None
+    if classes is not None and gate.outlier is not None:
+        limits, pooled = classes.limits(gate.outlier.alpha, gate.outlier.delta)
+        gate = replace(gate, class_limits=limits)
     found = _reject_rule(gate, rows, targets) if targets.rejects else None
     segments = None
     if found is not None and targets.by is not None:
@@ -185,18 +209,23 @@ def certify(rows: ScoredPredictions, targets: Targets, calibration_rows: int) ->
     if reject is not None:
         # Of the whole gate: the threshold alone does not count the outliers.
         reject |= {name: observed[name] if reject["feasible"] else None for name in ("coverage", "errors_accepted")}
+    sets = None
+    if targets.sets is not None and for_sets is not None:
+        gate, sets = add_sets(gate, for_sets, rows, targets.sets)
     certificate = {
         "holds_while": "new rows are drawn as these rows were",
         "rows": {
-            **rows.fingerprint(),
-            "errors": None if rows.errors is None else int(rows.errors.sum()),
+            **given.fingerprint(),
+            "errors": None if given.errors is None else int(given.errors.sum()),
             "seed": targets.seed,
             "choosing": len(rows) - len(certifying),
             "certifying": len(certifying),
+            **({} if for_sets is None else {"sets": len(for_sets)}),
         },
-        "outlier": None if outlier is None else _outlier_part(outlier, rows),
+        "outlier": None if outlier is None else _outlier_part(outlier, _flags(gate, rows), pooled),
         "reject": reject,
         "observed": observed,
+        **({} if sets is None else {"sets": sets}),
     }
     return Certification(gate, certificate, None if found is None else found.choice)
 
@@ -363,15 +392,19 @@ def _confidence(gate: Gate, rows: ScoredPredictions) -> Floats:
 
 
 def _flags(gate: Gate, rows: ScoredPredictions) -> Bools:
-    if gate.outlier is None:
-        return np.zeros(len(rows), dtype=np.bool_)
-    return gate.outlier.flags(rows.scores.p_value)
+    return gate.outlier_flags(rows.scores)
 
 
-def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
+def _outlier_part(outlier: Cutoff, flags: Bools, pooled: Bools | None) -> dict[str, Any]:
     sure = "on average over calibrations" if outlier.delta is None else f"with confidence {1.0 - outlier.delta:.6g}"
+    promise = f"at most {outlier.alpha:.6g} of usual rows are outliers, {sure}"
+    by_class = {}
+    if pooled is not None:
+        own = int((~pooled).sum())
+        promise = f"within each of {own} of {len(pooled)} predicted classes separately, {promise}"
+        by_class = {"by_class": {"own": own, "pooled": np.flatnonzero(pooled).tolist()}}
     return {
-        "promise": f"at most {outlier.alpha:.6g} of usual rows are outliers, {sure}",
+        "promise": promise,
         "kind": "false_alarms",
         "promised": outlier.alpha,
         "delta": outlier.delta,
@@ -381,7 +414,8 @@ def _outlier_part(outlier: Cutoff, rows: ScoredPredictions) -> dict[str, Any]:
         "feasible": outlier.feasible,
         "rows_needed": None if outlier.feasible else outlier.rows_needed,
         "attainable": None if outlier.feasible else attainable_alpha(outlier.n, outlier.delta),
-        "observed": float(outlier.flags(rows.scores.p_value).mean()),
+        "observed": float(flags.mean()),
+        **by_class,
     }
 
 

@@ -12,10 +12,17 @@ gate, or one with an additional rule, accepts a subset of the rows.
 A reject score within a millionth of the threshold equals it and is accepted; see `guarantees.risk_curve`. So rows that
 tie with the threshold get the same decision from numpy, from compiled code and from stored float32 columns.
 
+With `class_limits` a row is an OUTLIER if its outlier score is below the limit of its predicted class, which ranks it
+within that class.
+
 With `segments` the threshold of a row depends on the value of one of its tags.
 
 With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
 still says UNSCORED.
+
+A row that is rejected as OUTLIER or LOW_CONFIDENCE may get a prediction set (`guarantees.prediction_sets`): these are
+the reasons that depend on nothing but the row and the calibrated rules. INVALID and UNSCORED rows have no usable
+probabilities, and regions are drawn after the sets were calibrated, so such rows get none.
 
 `darksight_core.gate.certify` chooses the levels and thresholds and states what they guarantee.
 """
@@ -33,6 +40,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.gate.segments import SegmentThresholds
 from darksight_core.guarantees.conformal import Cutoff
+from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
 from darksight_core.scored import Decision, Reason, ScoredBatch
@@ -41,7 +49,7 @@ from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
 from darksight_core.simplex import Floats
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "Gate", "accepted_reasons"]
+__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
 
 _COLUMNS = ("log_density", "log_kde", "outlier_score")
 _RULE = "accept iff score >= threshold"
@@ -58,10 +66,18 @@ REJECT_SCORES = (*ROW_SCORES, *_COLUMNS, "learned", *LOGIT_SCORES)
 RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
 """The rules in order: the first that applies to a row gives its reason."""
 
+SET_REASONS = (Reason.OUTLIER, Reason.LOW_CONFIDENCE)
+"""Reasons of rows that can have a prediction set."""
+
 
 def accepted_reasons(fail_open: bool) -> frozenset[Reason]:
     """Reasons with which a row is accepted."""
     return frozenset({Reason.NONE, Reason.UNSCORED} if fail_open else {Reason.NONE})
+
+
+def has_set(batch: ScoredBatch) -> NDArray[np.bool_]:
+    """Which rows get a prediction set if the gate has sets, (n,)."""
+    return np.equal(batch.reason, SET_REASONS[0]) | np.equal(batch.reason, SET_REASONS[1])
 
 
 def _decisions(fail_open: bool) -> NDArray[np.int8]:
@@ -94,6 +110,11 @@ class Gate:
         Parts of the map in which rows are rejected.
     segments
         Thresholds that some segments have instead of `threshold`; None if all rows have the same.
+    class_limits
+        Outlier score below which a row of each predicted class is an outlier, (K,), instead of the p-value among all
+        rows; see `ClassCalibration.limits`.
+    sets
+        Prediction sets of rows that are rejected for one of `SET_REASONS`; None for no sets.
     """
 
     outlier: Cutoff | None = None
@@ -103,6 +124,8 @@ class Gate:
     fail_open: bool = False
     regions: tuple[Region, ...] = ()
     segments: SegmentThresholds | None = None
+    class_limits: Floats | None = None
+    sets: PredictionSets | None = None
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -113,6 +136,12 @@ class Gate:
             raise ConfigError("a threshold needs a reject score")
         if self.reject_score is None and self.segments is not None:
             raise ConfigError("thresholds of segments need a reject score")
+        if self.class_limits is not None:
+            limits = np.array(self.class_limits, dtype=np.float64)
+            if self.outlier is None or limits.ndim != 1 or len(limits) < 2 or not np.isfinite(limits).all():
+                raise ConfigError("limits of classes must be finite, one for each class, beside an outlier rule")
+            limits.flags.writeable = False
+            object.__setattr__(self, "class_limits", limits)
         if (self.reject_score == "learned") != (self.learned is not None):
             raise ConfigError('the reject score "learned" needs a learned model, and other scores must have none')
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
@@ -163,7 +192,7 @@ class Gate:
         unscored, confidence = np.isnan(scores.p_value), np.full(len(scores), np.nan)
         applies = {Reason.INVALID: ~scores.valid, Reason.UNSCORED: unscored}
         if self.outlier is not None:
-            applies[Reason.OUTLIER] = self.outlier.flags(scores.p_value)
+            applies[Reason.OUTLIER] = self.outlier_flags(scores)
         if self.reject_score is not None:
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 found = self.reject_scores(log_pi, scores, logits=logits)
@@ -174,9 +203,33 @@ class Gate:
         for rule in reversed(RULES):
             if rule in applies:
                 reason[applies[rule]] = rule
-        decided = replace(scores, confidence=confidence, decision=self.decisions(reason), reason=reason)
+        decided = replace(
+            scores,
+            confidence=confidence,
+            decision=self.decisions(reason),
+            reason=reason,
+            set_size=np.zeros(len(scores), dtype=np.int32),
+        )
         self.reject_inside(decided)
+        if self.sets is not None:
+            chosen = has_set(decided)
+            decided.set_size[chosen] = self.sets.sizes(log_pi[chosen])
         return decided
+
+    def outlier_flags(self, scores: ScoredBatch) -> NDArray[np.bool_]:
+        """Which rows the outlier rule rejects, (n,)."""
+        if self.outlier is None:
+            return np.zeros(len(scores), dtype=np.bool_)
+        if self.class_limits is None:
+            return self.outlier.flags(scores.p_value)
+        flags: NDArray[np.bool_] = scores.outlier_score < self.class_limits[scores.predicted.clip(0)]
+        return flags & (scores.predicted >= 0)
+
+    def reject_by_class(self, batch: ScoredBatch) -> None:
+        """Apply limits of classes to rows that were decided without an outlier rule, in place."""
+        if self.class_limits is not None:
+            rejected = np.flatnonzero(self.outlier_flags(batch) & (batch.reason != Reason.INVALID))
+            batch.decision[rejected], batch.reason[rejected] = Decision.REJECT, Reason.OUTLIER
 
     def decide_by_segment(self, batch: ScoredBatch, segments: Sequence[str]) -> None:
         """Apply the thresholds of segments to rows that were decided by `threshold`, in place; before `reject_inside`.
@@ -223,8 +276,9 @@ class Gate:
     def settings(self) -> dict[str, Any]:
         """Everything that is not an array, as JSON values; an infinite threshold is a string that float() reads."""
         outlier = self.outlier
-        # Present only if there are regions, so that a gate without them keeps the bytes of its file.
+        # Present only if there are some, so that a gate without them keeps the bytes of its file.
         regions = {"regions": [region.settings() for region in self.regions]} if self.regions else {}
+        sets = {} if self.sets is None else {"sets": self.sets.settings()}
         return {
             "outlier": None
             if outlier is None
@@ -235,6 +289,7 @@ class Gate:
                 "n": outlier.n,
                 "rows_needed": outlier.rows_needed,
                 "p_value": outlier.p_value,
+                **({} if self.class_limits is None else {"class_limits": self.class_limits.tolist()}),
             },
             "reject": None
             if self.reject_score is None
@@ -247,6 +302,7 @@ class Gate:
             },
             "fail_open": self.fail_open,
             **regions,
+            **sets,
         }
 
     @classmethod
@@ -265,13 +321,17 @@ class Gate:
             regions = tuple(Region.from_settings(each) for each in settings.get("regions", ()))
             if sum(len(region.polygon) for region in regions) > MAX_ENFORCED_CORNERS:
                 raise ConfigError(f"the regions of the gate have more than {MAX_ENFORCED_CORNERS:,} corners")
+            sets = None if "sets" not in settings else PredictionSets.from_settings(settings["sets"])
+            by_class = None if outlier is None else outlier.get("class_limits")
+            limits = None if by_class is None else np.array(by_class, dtype=np.float64)
             if reject is None:
-                return cls(outlier=cutoff, fail_open=fail_open, regions=regions)
+                return cls(outlier=cutoff, fail_open=fail_open, regions=regions, class_limits=limits, sets=sets)
             table = reject.get("segments")
             if reject["rule"] != (_RULE if table is None else _SEGMENT_RULE):
                 raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
             segments = None if table is None else SegmentThresholds.from_settings(table)
-            return cls(cutoff, reject["score"], float(reject["threshold"]), learned, fail_open, regions, segments)
+            threshold = float(reject["threshold"])
+            return cls(cutoff, reject["score"], threshold, learned, fail_open, regions, segments, limits, sets)
         except KeyError as missing:
             raise ConfigError(f"the gate has no setting {missing}") from None

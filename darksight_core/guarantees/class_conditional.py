@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.guarantees.conformal import least_rows, p_values
+from darksight_core.guarantees.conformal import cutoff, least_rows, p_values
 from darksight_core.simplex import Floats
 
 __all__ = ["ClassCalibration"]
@@ -54,6 +54,28 @@ class ClassCalibration:
     def is_pooled(self) -> NDArray[np.bool_]:
         """Which classes have too few rows, (K,)."""
         return np.diff(self.starts) < self.min_rows
+
+    def limits(self, alpha: float, delta: float | None = None) -> tuple[Floats, NDArray[np.bool_]]:
+        """Score below which a row of each class is an outlier, and which classes are pooled, (K,) each.
+
+        A row is below its limit exactly if its p-value within the class is at most that of `cutoff`. A pooled class has
+        the limit of all rows.
+
+        Parameters
+        ----------
+        alpha, delta
+            As for `cutoff`.
+        """
+        pooled = cutoff(len(self.scores), alpha, delta)
+        if not pooled.feasible:
+            raise ConfigError(f"alpha {alpha} needs at least {pooled.rows_needed} calibration rows")
+        found = np.full(len(self.starts) - 1, self._all_sorted[pooled.rank - 1])
+        is_pooled = np.ones(len(found), dtype=np.bool_)
+        for label, (start, end) in enumerate(zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)):
+            own = cutoff(end - start, alpha, delta) if end > start else None
+            if own is not None and own.feasible:
+                found[label], is_pooled[label] = self.scores[start + own.rank - 1], False
+        return found, is_pooled
 
     def p_values(self, scores: Floats, classes: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
         """p-value of each row, and whether it is pooled, (m,) each.

@@ -182,14 +182,17 @@ def _ranks(ranks: list[RankTransform]) -> Floats:
 
 
 def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
-    """A gate but for its regions, of which the compiled code knows nothing; without a decision all outcomes are 0."""
+    """A gate without regions, limits of classes and thresholds of segments, which the compiled code does not know.
+
+    Without a decision all outcomes are 0.
+    """
     reasons = np.array(_REASONS, dtype=np.int8)
     table = np.stack([gate.decisions(reasons), reasons])
     rule = Rule(
         table=table if is_decided else np.zeros_like(table),
         score=REJECT_SCORES.index(gate.reject_score),
         lowest=gate.lowest_accepted,
-        p_value=-math.inf if gate.outlier is None else float(gate.outlier.p_value),
+        p_value=-math.inf if gate.outlier is None or gate.class_limits is not None else float(gate.outlier.p_value),
     )
     return _fixed(rule)
 

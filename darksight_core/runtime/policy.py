@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, Gate
+from darksight_core.gate.gate import LOGIT_SCORES, SET_REASONS, Gate, has_set
 from darksight_core.runtime.arrays import REJECT_SCORES, rule_of
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
@@ -47,6 +47,9 @@ class ScoringPolicy:
         learned = self.gate.learned
         if learned is not None and len(learned.offsets) != scorer.n_inputs:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
+        limits = self.gate.class_limits
+        if limits is not None and len(limits) != scorer.n_inputs:
+            raise ConfigError(f"limits of {len(limits)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
         self._rule = rule_of(self.gate) if self.gate.reject_score in REJECT_SCORES else None
 
@@ -75,7 +78,12 @@ class ScoringPolicy:
         batch = self.scorer.run(kernel, rows, self._rule)
         if segments is not None:
             self.gate.decide_by_segment(batch, segments)
+        self.gate.reject_by_class(batch)
         self.gate.reject_inside(batch)
+        if self.gate.sets is not None:
+            chosen = np.flatnonzero(has_set(batch))
+            if len(chosen):
+                batch.set_size[chosen] = self.gate.sets.sizes(log_probs(rows[chosen]))
         return batch
 
     def score_block(self, values: bytes, rows: int, tags: Tags = ()) -> ResultBlock:
@@ -93,11 +101,16 @@ class ScoringPolicy:
         if len(values) != 4 * rows * self.scorer.n_inputs:
             raise ShapeError(f"{len(values)} bytes are not {rows} rows of {self.scorer.n_inputs} float32 values")
         probs, kernel = np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs), self.scorer.kernel
-        is_plain = not self.gate.regions and (self.gate.segments is None or not tags)
+        gate = self.gate
+        is_plain = not gate.regions and gate.class_limits is None and (gate.segments is None or not tags)
         if rows == 1 and kernel is not None and self._rule is not None and is_plain:
             # Most calls have one row, and then arrays take longer than the row.
             results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
-            found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), *outcomes[:, 0].tolist()))
+            decision, reason = outcomes[:, 0].tolist()
+            size = 0
+            if self.gate.sets is not None and reason in SET_REASONS:
+                size = int(self.gate.sets.sizes(log_probs(probs))[0])
+            found = ResultBlock.of_row((*results[:, 0].tolist(), predicted.item(), decision, reason, size))
             if found is not None:
                 return found
         return ResultBlock.of(self.score(probs, tags=tags))

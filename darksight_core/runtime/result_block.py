@@ -4,6 +4,7 @@
     stored     float32   points | log_density | log_kde | outlier_score | p_value | confidence | top
                int32     predicted
                int8      decision | reason
+               int16     set_size
 
 The columns come from `darksight_core.scored.SCHEMA`: first those whose type in a response differs from the stored one,
 then the stored ones. Each column has all of its rows, one after the other, as on the wire and in a record. Whatever
@@ -121,7 +122,7 @@ class ResultBlock:
 
     @classmethod
     def of_row(cls, values: tuple[float, ...]) -> ResultBlock | None:
-        """The block of a single row, by its values in the order of `SCHEMA` up to the reason; None if one is too large.
+        """The block of a single row, by its values in the order of `SCHEMA` up to `set_size`; None if one is too large.
 
         It takes a tenth of the time that arrays would.
         """

@@ -189,7 +189,8 @@ class Scorer:
         """Rows scored and decided by the compiled kernel."""
         results, predicted, outcomes = self.run_raw(kernel, rows, rule)
         batch: Any = ScoredBatch  # mypy does not count the rows of an array
-        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0)
+        sizes = np.zeros(len(rows), dtype=np.int32)
+        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, sizes, predicted >= 0)
         return scored
 
     def run_raw(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> Results:

@@ -6,8 +6,8 @@ Columns are read-only numpy arrays in the order of the batch.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -100,6 +100,9 @@ class Gated:
         Whether the point was on the server's disk before the response was sent.
     failure
         Code of the error because of which `on_failure` of the client decided; empty if the service decided.
+    prediction_set
+        Classes among which the true class is with the probability that the bundle certifies, most probable class first;
+        empty if it is accepted or the bundle has no sets.
     """
 
     accepted: bool
@@ -113,6 +116,7 @@ class Gated:
     version: str
     recorded: bool
     failure: str = ""
+    prediction_set: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,6 +141,10 @@ class Scored:
         Whether all points were on the server's disk before the response was sent.
     names
         Prediction ids given by the caller, n or none.
+    set_size
+        Number of classes in the prediction set of each row, (n,); 0 for a row without one.
+    set_classes
+        Classes of all sets, one set after the other; `prediction_sets` has them by row.
     """
 
     model: str
@@ -150,6 +158,8 @@ class Scored:
     points: NDArray[np.float64]
     recorded: bool
     names: tuple[str, ...] = ()
+    set_size: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    set_classes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.decision)
@@ -169,6 +179,7 @@ class Scored:
             prediction_id=self._name(row),
             version=self.version,
             recorded=self.recorded,
+            prediction_set=self._set(row),
         )
 
     def __iter__(self) -> Iterator[Gated]:
@@ -206,6 +217,20 @@ class Scored:
             "version": [self.version] * len(self),
         }
 
+    @property
+    def prediction_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Classes in the prediction set of each row, most probable class first; empty for a row without one."""
+        if not len(self.set_classes):
+            return ((),) * len(self)
+        ends = np.cumsum(self.set_size)[:-1]
+        return tuple(tuple(part.tolist()) for part in np.split(self.set_classes, ends))
+
+    def _set(self, row: int) -> tuple[int, ...]:
+        if not len(self.set_classes) or not self.set_size[row]:
+            return ()
+        end = int(self.set_size[: row + 1].sum())
+        return tuple(self.set_classes[end - int(self.set_size[row]) : end].tolist())
+
     def _calls(self) -> Iterator[tuple[str, int]]:
         return ((str(batch.id), batch.rows) for batch in self.batches)
 
@@ -240,6 +265,9 @@ class Point:
     top_probability: float
     label: int | None
     probabilities: tuple[float, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    trace_id: str = ""
+    prediction_set: tuple[int, ...] = ()
 
 
 def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Scored:
@@ -247,14 +275,26 @@ def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Score
     if len(message.batch_id) != 16:
         raise ValueError(f"a batch id of {len(message.batch_id)} bytes")
     batch = Batch(uuid.UUID(bytes=message.batch_id), len(columns["decision"]))
-    return Scored(message.model, message.version, (batch,), **columns, recorded=message.recorded, names=names)
+    sets = _read_sets(message, batch.rows)
+    return Scored(message.model, message.version, (batch,), **columns, recorded=message.recorded, names=names, **sets)
+
+
+def _read_sets(message: Any, rows: int) -> Columns:
+    """Sizes of the prediction sets, (rows,), and their classes."""
+    sizes = np.array(message.set_size, dtype=np.int32) if len(message.set_size) else np.zeros(rows, dtype=np.int32)
+    classes = np.array(message.set_classes, dtype=np.int32)
+    if len(sizes) != rows or (sizes < 0).any() or sizes.sum() != len(classes):
+        raise ValueError(f"{len(classes)} classes in prediction sets of {len(sizes)} sizes for {rows} rows")
+    sizes.flags.writeable = classes.flags.writeable = False
+    return {"set_size": sizes, "set_classes": classes}
 
 
 def joined(parts: Sequence[Scored]) -> Scored:
     """One Scored from those of the parts of a batch."""
     if len(parts) == 1:
         return parts[0]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+    names = (*COLUMNS, "set_size", "set_classes")
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     for column in columns.values():
         column.flags.writeable = False
     return Scored(
@@ -298,4 +338,7 @@ def read_point(message: Any) -> Point:
         top_probability=message.top_probability,
         label=read_optional(message, "label"),
         probabilities=tuple(message.probabilities),
+        tags=dict(message.tags),
+        trace_id=message.trace_id,
+        prediction_set=tuple(message.prediction_set),
     )

@@ -151,6 +151,9 @@ class Settings(BaseSettings):
     keep_probabilities: Annotated[str, AfterValidator(_check_codec)] = Field(
         "float16", description="how the store keeps probabilities: `float16`, `topK:5` or `none`"
     )
+    max_tag_values: int = Field(
+        200, ge=1, description="values of a key of tags that the store keeps; further ones are stored as `_other`"
+    )
     retention_days: float = Field(0.0, ge=0, description="age in days at which points are deleted; 0 for never")
     retention_rows: int = Field(
         0, ge=0, description="number of stored points above which the oldest are deleted; 0 for no limit"

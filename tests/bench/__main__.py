@@ -24,6 +24,7 @@ QUICK = {
     "report": ["--sets", "cifar100_resnet56"],
     "score": ["--rounds", "3", "--altered", "500"],
     "serve": ["--quick"],
+    "sets": ["--seeds", "5"],
     "soak": ["--minutes", "0.5"],
     "spool": ["--rounds", "2"],
     "store": ["--rows", "100000", "--pace-rows", "60000"],

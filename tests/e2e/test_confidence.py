@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from darksight_service.cli import main
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
@@ -166,6 +167,62 @@ def test_score_applies_the_gate_of_a_bundle(folder: Path, tmp_path: Path, ending
     rejected = {reason: table["reason"].count(reason) for reason in set(table["reason"]) - {"none"}}
     assert found["rejected"] == rejected
     assert (found["alpha"], found["outliers"]) == (0.05, rejected.get("outlier", 0))
+
+
+def test_sets_are_calibrated_scored_and_evaluated(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """calibrate --sets splits the rows, score writes the sets, evaluate measures them, and alone it keeps the gate."""
+    gated, again, out = tmp_path / "gated.safetensors", tmp_path / "again.safetensors", tmp_path / "scores.csv"
+    labelled, model = folder / "labelled.npz", folder / "model.safetensors"
+
+    def run(*arguments: object) -> tuple[int, str]:
+        status = main([str(argument) for argument in arguments])
+        return status or 0, capsys.readouterr().out
+
+    status, text = run("calibrate", model, labelled, "--coverage", 0.7, "--sets", 0.95, "--out", gated)
+    assert status == 0
+    assert "of 500 rows, drawn by seed, are rejected and calibrate the sets" in text
+    bundle = read_bundle(gated)
+    assert bundle.gate is not None
+    assert bundle.gate.sets is not None
+    assert bundle.manifest["certificate"]["rows"]["certifying"] == 1_000
+    assert bundle.manifest["certificate"]["sets"]["n"] == bundle.gate.sets.n
+    run("score", gated, labelled, "--out", out, "--quiet")
+    with out.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rejected = [row for row in rows if row["decision"] == "reject"]
+    assert all(int(row["set_size"]) == len(row["prediction_set"].split("|")) for row in rejected)
+    assert {row["set_size"] for row in rows if row["decision"] == "accept"} == {"0"}
+    assert all(row["prediction_set"].split("|")[0] == row["predicted"] for row in rejected)
+    found = json.loads(run("evaluate", gated, labelled, "--fast", "--resamples", 0, "--json")[1])["sets"]
+    assert found["rows"] == len(rejected)
+    assert found["coverage"] >= 0.9
+    assert found["accuracy"] < found["coverage"]
+    assert 1.0 < found["mean_size"] <= found["top_k"]
+
+    assert main(["calibrate", str(gated), str(labelled), "--sets", "0.9", "--out", str(again)]) == 2
+    assert "these rows certified the gate" in capsys.readouterr().err
+    status, text = run("calibrate", gated, folder / "fit.npz", "--held-out", "--sets", 0.9, "--out", again)
+    kept = read_bundle(again)
+    assert status == 0
+    assert kept.gate is not None
+    assert kept.gate.sets is not None
+    assert (kept.gate.threshold, kept.gate.sets.coverage) == (bundle.gate.threshold, 0.9)
+    assert kept.manifest["certificate"]["reject"] == bundle.manifest["certificate"]["reject"]
+
+
+def test_sets_that_too_few_rows_support_are_not_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 3 with the number of rejected rows that it takes."""
+    arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--coverage", 0.9, "--sets", 0.999)
+
+    status = main([*map(str, arguments), "--out", str(tmp_path / "out.safetensors")])
+
+    assert status == 3
+    assert "this needs 999 rejected rows that certify nothing else, so about" in capsys.readouterr().out
+    assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_alpha_with_delta_is_stricter_than_on_average(folder: Path, tmp_path: Path) -> None:

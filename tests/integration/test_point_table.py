@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.store import Store
+from sqlalchemy import text
 
 from tests.integration.conftest import NOW_MS
 from tests.support.points import VERSION, make_outcomes, make_points, rows_of
@@ -41,6 +42,22 @@ def test_labelled_points_have_outcomes(store: Store) -> None:
     assert found.errors.tolist() == (found.predicted != found.label).tolist()
     assert store.labelled_points("digits", since_ms=NOW_MS, limit=10).label.tolist() == [7]
     assert store.labelled_points("digits", limit=1).label.tolist() == [7]
+
+
+def test_prediction_sets_are_stored_by_their_size(store: Store) -> None:
+    """Their classes are the most probable ones; a point without a set has NULL."""
+    probs = np.array([[0.5, 0.1, 0.4], [0.9, 0.1, 0.0], [0.3, 0.3, 0.4]])
+    batch = make_points(3, classes=3, probs=probs, set_size=[2, 0, 2], with_invalid=False)
+    store.insert([batch])
+
+    points = {point.prediction_id: point for point in rows_of(store.list_points(PointFilter("digits")).points)}
+
+    found = [points[name] for name in batch.prediction_ids()]
+    assert [point.set_size for point in found] == [2, 0, 2]
+    # Two classes of the last row are equally probable, so it is not known which of them is in the set.
+    assert [point.prediction_set for point in found] == [[0, 2], [], []]
+    with store._engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM point WHERE set_size IS NULL")).scalar() == 1
 
 
 def test_points_are_found_by_the_name_of_their_prediction(store: Store) -> None:

@@ -57,6 +57,19 @@ def test_calibrate_writes_thresholds_of_segments(folder: Path, capsys: pytest.Ca
     assert "with confidence 0.95 for each of them" in text
 
 
+def test_calibrate_by_class_ranks_within_the_predicted_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundle has a limit for each class, and the promise says which classes have their own."""
+    out = folder / "classes.safetensors"
+
+    found = run(folder, capsys, "calibrate", "--alpha", "0.1", "--by-class", "--out", str(out), "--overwrite")
+
+    gate = read_bundle(out).gate
+    assert gate is not None
+    assert gate.class_limits is not None
+    assert len(gate.class_limits) == CLASSES
+    assert "predicted classes separately" in found["certificate"]["outlier"]["promise"]
+
+
 def test_score_uses_the_threshold_of_the_segment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The decisions on a file are those that the certificate counted."""
     out = folder / "decided.safetensors"

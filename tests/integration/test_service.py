@@ -34,6 +34,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
+from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from tests.support.builders import make_probs
@@ -47,7 +48,8 @@ SCORE = "/darksight.v1.MonitorService/Score"
 def gated_bundle(path: Path, *, seed: int = 0, classes: int = K, threshold: float = 1.0) -> Path:
     """A bundle with both rules."""
     bundle = make_bundle(rows=900, classes=classes, seed=seed)
-    gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=threshold)
+    sets = PredictionSets(0.9, limit=0.9, penalty=0.0, n=50)
+    gate = Gate(outlier=cutoff(len(bundle.calibration), 0.05), reject_score="msp", threshold=threshold, sets=sets)
     write_bundle(path, bundle.with_gate(gate, CERTIFICATE))
     return path
 
@@ -123,6 +125,10 @@ def test_the_service_says_what_the_bundle_says(client: Client, bundles: dict[str
     np.testing.assert_array_equal(scored.decision, expected.decision)
     np.testing.assert_array_equal(scored.reason, expected.reason)
     np.testing.assert_array_equal(scored.p_value, expected.p_value)
+    order = np.argsort(-probs, axis=1, kind="stable").tolist()
+    sets = [tuple(row[:size]) for row, size in zip(order, expected.set_size.tolist(), strict=True)]
+    assert list(scored.prediction_sets) == [row.prediction_set for row in scored] == sets
+    assert [len(each) > 0 for each in sets] == (~expected.accepted).tolist()
     for name in ("log_density", "log_kde", "points"):
         np.testing.assert_allclose(getattr(scored, name), getattr(expected, name), rtol=1e-9, atol=1e-9)
 
@@ -293,6 +299,22 @@ def test_points_are_in_the_store_soon_and_outcomes_find_them(client: Client):
     np.testing.assert_allclose(point.probabilities, make_probs(2, K)[0], atol=1e-3)
 
 
+def test_the_prediction_set_of_a_point_is_stored(client: Client):
+    """As it was in the response, and not if the point was accepted."""
+    name = f"set-{uuid.uuid4()}"
+    scored = client.score("digits", make_probs(40, K, seed=4), prediction_ids=[f"{name}-{row}" for row in range(40)])
+
+    def stored() -> dict[str, tuple[int, ...]]:
+        found = client.points("digits", page_size=100)
+        return {point.prediction_id: point.prediction_set for point in found if point.prediction_id.startswith(name)}
+
+    wait_until(lambda: len(stored()) == 40, what="points in the store")
+    assert any(scored.prediction_sets)
+    assert {name: set(classes) for name, classes in stored().items()} == {
+        row.prediction_id: set(row.prediction_set) for row in scored
+    }
+
+
 def test_the_answer_to_outcomes_has_the_accuracy_of_the_active_version(client: Client):
     """Computed before: without labels of the audit nothing is known about accepted rows."""
 
@@ -398,6 +420,8 @@ def test_a_policy_overrides_the_gate_and_can_be_tried_first(client: Client):
     assert not changed.is_certified
     wait_until(lambda: all(client.score("digits", probs).accepted.mean() < wanted for _ in range(6)))
     assert client.policy("digits").history[0].comment == "too many complaints"
+    # Sets are valid for what the gate of the bundle rejects, and it is another gate now.
+    assert not any(client.score("digits", probs).prediction_sets)
 
     client.set_policy("digits", Policy(), author="me")
     wait_until(lambda: all(client.score("digits", probs).accepted.mean() == wanted for _ in range(6)))

@@ -9,11 +9,14 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from darksight_core.bundle import BundleOverlapError, read_bundle, refuse_existing, write_bundle
+from darksight_core.bundle import Bundle, BundleOverlapError, read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
+from darksight_core.gate.certify_sets import in_segments, sets_for_gate
 from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.guarantees.class_conditional import ClassCalibration
+from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
@@ -38,8 +41,10 @@ def calibrate(
     target_accuracy: Annotated[float | None, Parameter(group=_RULES)] = None,
     max_undetected: Annotated[float | None, Parameter(group=_RULES)] = None,
     delta: Annotated[float | None, Parameter(group=_RULES)] = None,
+    sets: Annotated[float | None, Parameter(group=_RULES)] = None,
     score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
     by: Annotated[str | None, Parameter(group=_RULES)] = None,
+    by_class: Annotated[bool, Parameter(group=_RULES)] = False,
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -54,6 +59,9 @@ def calibrate(
     bundle with that gate and its certificate. --alpha can be combined with one of --coverage, --target-accuracy and
     --max-undetected; the promise is then about rows that pass both rules. An existing gate is replaced.
 
+    --sets adds prediction sets for rejected rows, calibrated on a third of FILE that certifies nothing else. Alone it
+    adds sets to the gate that the bundle has and keeps its certificate; FILE must then have new rows.
+
     If the labels do not support a promise, the result says how many labels it needs and which promise these labels
     support. Then no bundle is written and the exit status is 3, unless --allow-infeasible is given.
 
@@ -62,7 +70,7 @@ def calibrate(
     bundle
         Bundle to read.
     file
-        Labelled predictions, .npz, .npy, .csv or .parquet.
+        Labelled predictions, .npz, .npy, .csv, .parquet or .jsonl.
     alpha
         Flag at most this share of usual rows as outliers.
     coverage
@@ -74,12 +82,17 @@ def calibrate(
     delta
         Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
         which otherwise holds on average.
+    sets
+        The true class of at least this share of the rejected rows is in a set of classes that comes with each.
     score
         Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
         is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
     by
         Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
         with confidence 1 - delta for each; all others share one.
+    by_class
+        With --alpha: rank rows within their predicted class, so that each class with enough calibration rows keeps
+        alpha by itself.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -89,15 +102,22 @@ def calibrate(
     """
     if sum(rule is not None for rule in (coverage, target_accuracy, max_undetected)) > 1:
         raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
-    targets = Targets(
-        alpha=alpha,
-        coverage=coverage,
-        accuracy=target_accuracy,
-        undetected=max_undetected,
-        delta=delta,
-        score=score,
-        seed=seed,
-        by=by,
+    rules = (alpha, coverage, target_accuracy, max_undetected, by)
+    adds_sets = sets is not None and all(rule is None for rule in rules)
+    targets = (
+        None
+        if adds_sets
+        else Targets(
+            alpha=alpha,
+            coverage=coverage,
+            accuracy=target_accuracy,
+            undetected=max_undetected,
+            delta=delta,
+            score=score,
+            seed=seed,
+            by=by,
+            sets=sets,
+        )
     )
     refuse_existing(out, overwrite=overwrite)
     with on_interrupt(f"{out} was not {'changed' if out.exists() else 'written'}"):
@@ -116,10 +136,14 @@ def calibrate(
             )
         segments = None if by is None else values_of(predictions, by)
         rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs), segments)
-        found = certify(rows, targets, len(loaded.calibration))
-        if found.certificate["outlier"] is not None:
-            found.certificate["outlier"]["score"] = "outlier_score"
-            found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256
+        if targets is None:
+            assert sets is not None
+            found = _only_sets(loaded, rows, predictions, sets, seed)
+        else:
+            found = certify(rows, targets, len(loaded.calibration), _classes(loaded, alpha) if by_class else None)
+            if found.certificate["outlier"] is not None:
+                found.certificate["outlier"]["score"] = "outlier_score"
+                found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256
         # The map is the same, so the regions where analysts reject are too.
         regions = () if loaded.gate is None else loaded.gate.regions
         gate = replace(found.gate, regions=regions)
@@ -130,16 +154,44 @@ def calibrate(
         print_json({**found.as_dict(), "bundle": str(out) if is_written else None, "version": version})
     else:
         _print_certification(found)
-        if is_written:
+        if is_written and targets is not None:
             _print_effect(found.certificate)
     if version is None:
         say(f"{out} was not written: a promise is not feasible; --allow-infeasible writes a gate without it")
         return _INFEASIBLE
-    if loaded.gate is not None:
+    if loaded.gate is not None and targets is not None:
         kept = f"; its {len(regions)} regions were kept and are not part of the certificate" if regions else ""
         say(f"replaced the gate of {bundle}{kept}")
     say(f"wrote {out} (version {version[:12]})" + ("" if found.feasible else "; its gate lacks what is not feasible"))
     return 0
+
+
+def _only_sets(
+    bundle: Bundle, rows: ScoredPredictions, predictions: Predictions, coverage: float, seed: int
+) -> Certification:
+    """The gate of a bundle with prediction sets; ConfigError if these rows certified it."""
+    if bundle.gate is None:
+        raise ConfigError(
+            "the bundle has no gate, so no row is rejected; give a rule, such as --target-accuracy, beside --sets"
+        )
+    certificate = bundle.manifest["certificate"] or {}
+    if certificate.get("rows", {}).get("sha256") == rows.fingerprint()["sha256"]:
+        raise ConfigError(
+            "these rows certified the gate of the bundle, so they cannot calibrate its prediction sets; use other "
+            "rows, or give --sets together with the rules"
+        )
+    gate, part = sets_for_gate(bundle.gate, in_segments(bundle.gate, rows, predictions.tags), coverage, seed=seed)
+    return Certification(gate, {**certificate, "sets": part}, None)
+
+
+def _classes(bundle: Bundle, alpha: float | None) -> ClassCalibration:
+    """The calibration of a bundle by predicted class."""
+    calibration = bundle.calibration
+    if alpha is None:
+        raise ConfigError("--by-class needs --alpha")
+    if calibration.predicted is None:
+        raise ConfigError(f"{bundle.path} has no classes of its calibration rows; fit it again")
+    return ClassCalibration.of(calibration.ranked, calibration.predicted, bundle.embedder.n_inputs, alpha)
 
 
 def _print_certification(found: Certification) -> None:
@@ -159,11 +211,13 @@ def _print_certification(found: Certification) -> None:
         print(f"* in use: {found.choice.baseline}, unless another is better by more than one standard error and,")
         print("  for an accuracy, its certificate accepts more rows.\n")
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
-        if certificate[name] is not None:
+        if certificate.get(name) is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
-    segments = (certificate["reject"] or {}).get("segments")
+    segments = (certificate.get("reject") or {}).get("segments")
     if segments is not None:
         _print_segments(segments)
+    if certificate.get("sets") is not None:
+        print("\n".join(_describe_sets(certificate["sets"])))
 
 
 def _print_segments(part: dict[str, Any]) -> None:
@@ -196,6 +250,22 @@ def _print_effect(certificate: dict[str, Any]) -> None:
     print(f"The gate accepts {observed['coverage']:.2%} of the {rows['certifying']:,} certifying rows{accuracy}.")
     print("These promises hold while traffic is like these rows. They say nothing about a single row, and do not hold")
     print("after a drift: monitor the p-values and calibrate again.")
+
+
+def _describe_sets(part: dict[str, Any]) -> list[str]:
+    """Prediction sets and their promise, or why there are none."""
+    rejected = f"{part['n']:,} of {part['rows']:,} rows, drawn by seed, are rejected and calibrate the sets"
+    if not part["feasible"]:
+        needed = f"this needs {part['rejected_needed']:,} rejected rows that certify nothing else"
+        if part["labels_needed"] is not None:
+            needed += f", so about {part['labels_needed']:,} rows like these in place of {part['rows']:,}"
+        return ["SETS: NOT FEASIBLE.", f"  Cannot promise that {part['promise']}:", f"  {rejected}; {needed}."]
+    low, high = part["range"]
+    return [
+        f"SETS: {rejected}; they have {part['mean_size']:.2f} classes on average.",
+        f"  Promise: {part['promise']}.",
+        f"  One calibration on {part['n']:,} rows has a coverage from {low:.3f} to {high:.3f} in 9 of 10 cases.",
+    ]
 
 
 def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:

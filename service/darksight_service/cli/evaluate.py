@@ -14,6 +14,7 @@ from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.segments import SegmentFigures, measure_segments
+from darksight_core.evaluation.set_coverage import set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict
 from darksight_core.predictions import Predictions, labels_among
@@ -48,7 +49,8 @@ def evaluate(
 
     Places the rows of FILE as the service does and measures the map: KL_sym, agreement with the classifier and with the
     labels, neighbours, clusters and their arrangement. Then compares all scores: which one finds the wrong predictions,
-    and which one finds the rows of each --ood file. Scores that need stored rows get a random quarter of FILE, at most
+    and which one finds the rows of each --ood file. If the bundle has prediction sets, their coverage and size on
+    rejected rows are measured. Scores that need stored rows get a random quarter of FILE, at most
     2,500 rows; all scores are measured on the rest.
 
     Parameters
@@ -56,7 +58,7 @@ def evaluate(
     bundle
         Bundle to evaluate.
     file
-        Predictions, .npz, .npy, .csv or .parquet. Labels are needed for accuracy and errors.
+        Predictions, .npz, .npy, .csv, .parquet or .jsonl. Labels are needed for accuracy and errors.
     ood
         Predictions for out-of-distribution inputs, one or several files.
     by
@@ -93,12 +95,14 @@ def evaluate(
     unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
     measures = _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed)
     comparison = compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed)
+    sets = None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags)
     by_segment = () if by is None else measure_segments(known, loaded.gate)
     result: dict[str, Any] = {
         "bundle": str(bundle),
         "version": loaded.version,
         **measures.as_dict(),
         **comparison.as_dict(),
+        "sets": None if sets is None else sets.as_dict(),
         "fit_share": shared,
         "warning": warning,
     }
@@ -115,6 +119,8 @@ def evaluate(
         _print_comparison(comparison)
         if by is not None:
             _print_segments(by, by_segment)
+        if sets is not None:
+            print(f"\n{sets.summary}")
 
 
 def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:

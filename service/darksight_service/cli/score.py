@@ -33,7 +33,7 @@ from darksight_service.cli.options import (
     Quiet,
 )
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
-from darksight_service.scoring.files.columns import Columns, bundle_columns, class_labels, lower_names
+from darksight_service.scoring.files.columns import Columns, bundle_columns, class_labels, lower_names, set_labels
 from darksight_service.scoring.files.tables import open_scores
 
 __all__ = ["score"]
@@ -89,7 +89,7 @@ def score(
     bundle
         Bundle file or, with --server, the name of a model.
     files
-        Predictions: one .npz, .npy, .csv or .parquet file, several .parquet files, or a quoted pattern such as
+        Predictions: one .npz, .npy, .csv, .parquet or .jsonl file, several .parquet files, or a quoted pattern such as
         'day/*.parquet'.
     alpha
         Count rows with a p-value up to this as outliers. Default: the rule of the bundle's gate, or 0.01 without one.
@@ -228,4 +228,6 @@ def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
         "predicted": class_labels(chunk.class_names, chunk.probs.argmax(axis=1)),
         "decision": lower_names(Decision, scored.decision),
         "reason": lower_names(Reason, scored.reason),
+        "set_size": scored.set_size,
+        "prediction_set": set_labels(chunk.class_names, chunk.probs, scored.set_size),
     }

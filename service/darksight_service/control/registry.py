@@ -415,6 +415,9 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
         # One threshold for all rows: those of segments were certified beside another one.
         gate = replace(gate, threshold=override.threshold, segments=None)
     is_as_certified = override.alpha is None and override.threshold is None
+    if not is_as_certified:
+        # They are valid for the rows that the gate of the bundle rejects.
+        gate = replace(gate, sets=None)
     return gate, bundle.certificate is not None and is_as_certified
 
 
@@ -425,10 +428,10 @@ def _with_regions(gate: Gate, deployment: Deployment) -> Gate:
 
 
 def _with_alpha(gate: Gate, rows: int, alpha: float) -> Gate:
+    # One level for all rows: limits of classes were calibrated for another one.
+    gate = replace(gate, outlier=None, class_limits=None)
     if alpha == 0.0:
-        return replace(gate, outlier=None)
+        return gate
     outlier = cutoff(rows, alpha)
-    if outlier.rank < 1:
-        # With so few calibration rows no p-value is that small.
-        return replace(gate, outlier=None)
-    return replace(gate, outlier=outlier)
+    # With so few calibration rows no p-value may be that small.
+    return gate if outlier.rank < 1 else replace(gate, outlier=outlier)

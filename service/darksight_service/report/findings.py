@@ -19,6 +19,7 @@ from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
 from darksight_core.evaluation.segments import SegmentFigures, measure_segments
+from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.map.strip import spread_over_strip
@@ -82,6 +83,8 @@ class Findings:
         Maps of those rows by other methods.
     comparison
         Comparison of all scores; None with too few rows.
+    sets
+        Prediction sets of rejected rows; None if the bundle has none.
     foreign
         Points of the rows of each foreign file, (m, 2).
     paths
@@ -113,6 +116,7 @@ class Findings:
     measures_compared: MapMeasures
     baselines: tuple[Baseline, ...]
     comparison: Comparison | None
+    sets: SetCoverage | None
     foreign: dict[str, Floats]
     paths: tuple[tuple[str, MapPath], ...]
     cases: tuple[Case, ...]
@@ -156,6 +160,7 @@ class Findings:
             "map_on_compared_rows": self.measures_compared.as_dict(),
             "baselines": {baseline.key: baseline.as_dict() for baseline in self.baselines},
             **({} if self.comparison is None else self.comparison.as_dict()),
+            "sets": None if self.sets is None else self.sets.as_dict(),
             "confusion": _cells(self.confusion()),
             "paths": [_path_dict(name, path) for name, path in self.paths],
             "cases": [case.as_dict() for case in self.cases],
@@ -303,6 +308,7 @@ def find(
         measures_compared=measures_compared,
         baselines=tuple(baselines),
         comparison=comparison,
+        sets=None if bundle.gate is None else set_coverage(bundle.gate, known, predictions.tags),
         foreign={name: rows.scores.points for name, rows in others.items()},
         paths=drawn,
         cases=_cases(known, log_pi, predicted, labels),

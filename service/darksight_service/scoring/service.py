@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from darksight_core.frames import FrameError, column_order
 from darksight_core.gate.gate import LOGIT_SCORES
+from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
+from darksight_service.scoring.tags import NO_TAGS, RowTags, Tags, read_tags
 from darksight_service.store.ids import MAX_ROWS, MINUTE_MS, id_ms, is_batch_id, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
 
@@ -67,13 +69,17 @@ class Tensor(NamedTuple):
 
 
 class ScoreReply(NamedTuple):
-    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk."""
+    """The reply to one call; `block` has the columns, and `recorded` says whether the points are on disk.
+
+    `set_classes` has the classes of all prediction sets, one set after the other; None without sets.
+    """
 
     model: str
     version: str
     batch_id: bytes
     block: ResultBlock
     recorded: bool
+    set_classes: NDArray[np.int32] | None = None
 
 
 class ScoringService:
@@ -113,6 +119,8 @@ class ScoringService:
         event_ms: int = 0,
         partial_ok: bool = False,
         batch_id: bytes = b"",
+        tags: Tags = (),
+        trace: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
         class_names: Sequence[str] = (),
     ) -> ScoreReply:
@@ -134,6 +142,10 @@ class ScoringService:
             Whether a row that is not valid gets the reason INVALID; if not, it fails the call.
         batch_id
             A UUIDv7 of the caller's with its last 20 bits zero; empty to make one.
+        tags
+            Values by key: one mapping for all rows, one for each row, or none.
+        trace
+            Trace id of the call, 16 bytes, or empty.
         is_wanted
             Whether the caller still waits; asked from time to time while a large batch is scored.
         class_names
@@ -147,6 +159,7 @@ class ScoringService:
         if class_names:
             values = _in_order(active, values, class_names)
         self._check(active, values.shape, prediction_ids)
+        row_tags = read_tags(tags, values.shape[0]) if tags else NO_TAGS
         delay_ms = 0
         if batch_id:
             delay_ms = self._check_batch_id(batch_id)
@@ -156,17 +169,18 @@ class ScoringService:
         if logits:
             given = _array(values)
             given, raw = _softmax(given), given.astype(np.float64)
-        block = self._score(active, given, raw, is_wanted)
+        block = self._score(active, given, raw, is_wanted, row_tags)
         if not (partial_ok or block.are_valid):
             _raise_row_error(_array(values), block, logits)
         recorded = True
         if block.rows:
-            record = _record(active, batch_id, event_ms, prediction_ids, given, block, delay_ms)
-            recorded = self._recorder.append(record)
+            call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace)
+            recorded = self._recorder.append(_record(active, call, given, block))
             _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
             if active.shadow is not None:
-                self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw, delay_ms)
-        return ScoreReply(model, active.version, batch_id, block, recorded)
+                self._score_shadow(active.shadow, call, given, raw)
+        classes = None if active.gate.sets is None else _set_classes(given, block)
+        return ScoreReply(model, active.version, batch_id, block, recorded, classes)
 
     def report(
         self, model: str, prediction_ids: Sequence[str], labels: Sequence[int | str], observed_ms: Sequence[int]
@@ -247,6 +261,7 @@ class ScoringService:
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
         is_wanted: Callable[[], bool],
+        row_tags: RowTags,
     ) -> ResultBlock:
         if logits is None and active.gate.reject_score in LOGIT_SCORES:
             raise RequestError(
@@ -254,18 +269,21 @@ class ScoringService:
                 field="is_logits",
             )
         policy = active.policy
+        # Only thresholds of segments depend on tags.
+        tags: Tags = () if active.gate.segments is None else row_tags.dicts()
         try:
             if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
-                return policy.score_block(values.data, values.shape[0])
+                return policy.score_block(values.data, values.shape[0], tags)
             values = _array(values)
             if len(values) <= _PIECE:
-                return ResultBlock.of(policy.score(values, logits=logits))
+                return ResultBlock.of(policy.score(values, logits=logits, tags=tags))
             pieces = []
             for start in range(0, len(values), _PIECE):
                 if not is_wanted():
                     raise AbandonedError("the caller has cancelled the call")
                 part = slice(start, start + _PIECE)
-                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part]))
+                some = tags if isinstance(tags, Mapping) else tags[part]
+                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part], tags=some))
             return ResultBlock.of(ScoredBatch.join(pieces))
         except AbandonedError:
             raise
@@ -277,39 +295,56 @@ class ScoringService:
     def _score_shadow(
         self,
         shadow: ActiveModel,
-        batch_id: bytes,
-        event_ms: int,
-        ids: Sequence[str],
+        call: _Call,
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
-        delay_ms: int,
     ) -> None:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
-            block = self._score(shadow, values, logits, lambda: True)
-            shadow_id = make_batch_id(id_ms(batch_id), batch_id[9:])
+            block = self._score(shadow, values, logits, lambda: True, call.tags)
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
-            ids = ids or [prediction_id(batch_id, row) for row in range(block.rows)]
-            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, delay_ms, is_shadow=True))
+            ids = call.prediction_ids or [prediction_id(call.batch_id, row) for row in range(block.rows)]
+            shadow_id = make_batch_id(id_ms(call.batch_id), call.batch_id[9:])
+            call = call._replace(batch_id=shadow_id, prediction_ids=ids)
+            self._recorder.append(_record(shadow, call, values, block, is_shadow=True))
             _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
 
 
+class _Call(NamedTuple):
+    """What a call says about its rows; it is recorded with them."""
+
+    batch_id: bytes
+    event_ms: int
+    delay_ms: int
+    prediction_ids: Sequence[str]
+    tags: RowTags
+    trace: bytes
+
+
 def _record(
     active: ActiveModel,
-    batch_id: bytes,
-    event_ms: int,
-    ids: Sequence[str],
+    call: _Call,
     values: NDArray[Any] | Tensor,
     block: ResultBlock,
-    delay_ms: int,
     *,
     is_shadow: bool = False,
 ) -> bytes:
-    probs = values.data if isinstance(values, Tensor) else _float32(values)
-    return encode_points(batch_id, active.model, active.version, is_shadow, event_ms, ids, block, probs, delay_ms)
+    return encode_points(
+        call.batch_id,
+        active.model,
+        active.version,
+        is_shadow,
+        call.event_ms,
+        call.prediction_ids,
+        block,
+        values.data if isinstance(values, Tensor) else _float32(values),
+        call.delay_ms,
+        (call.tags.encoded, call.tags.references),
+        call.trace,
+    )
 
 
 def _count(
@@ -352,6 +387,11 @@ def _in_order(active: ActiveModel, values: NDArray[Any] | Tensor, names: Sequenc
         return np.ascontiguousarray(_array(values)[:, column_order(names, wanted)])
     except FrameError as error:
         raise RequestError(error.message, field="class_names") from None
+
+
+def _set_classes(values: NDArray[Any] | Tensor, block: ResultBlock) -> NDArray[np.int32] | None:
+    sizes = block.column("set_size")
+    return set_classes(_array(values), sizes) if sizes.any() else None
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Engine, exists, func, select
 
 from darksight_core.drift.audit import AuditedRows
+from darksight_core.drift.segments import Segment, SegmentTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
@@ -36,6 +37,8 @@ from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
+from darksight_service.store.write.segment_state import SegmentEvidence, read_segments
+from darksight_service.store.write.tags import TagNumbers
 
 __all__ = ["Inserted", "Store", "StoreStats"]
 
@@ -101,15 +104,25 @@ class Store:
         Of the database.
     keep_probs
         `float16`, `topK:<k>` or `none`.
+    max_tag_values
+        Values of a key of tags; further ones are stored as `_other`.
     clock
         Unix milliseconds.
     """
 
-    def __init__(self, engine: Engine, *, keep_probs: str = "float16", clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        keep_probs: str = "float16",
+        max_tag_values: int = 200,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._names = Names(engine, self._clock)
-        self._inserter = Inserter(engine, self._names, parse_probability_codec(keep_probs))
+        self._tags = TagNumbers(engine, max_tag_values)
+        self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs))
         self._matcher = OutcomeMatcher(engine)
 
     @classmethod
@@ -118,6 +131,7 @@ class Store:
         url: str | Callable[[], str],
         *,
         keep_probs: str = "float16",
+        max_tag_values: int = 200,
         auto_upgrade: bool = False,
         check: bool = True,
         timeouts: Timeouts | None = None,
@@ -132,6 +146,8 @@ class Store:
             password may change.
         keep_probs
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
+        max_tag_values
+            Values of a key of tags; further ones are stored as `_other`.
         auto_upgrade
             Whether to run missing migrations.
         check
@@ -141,7 +157,8 @@ class Store:
         clock
             Unix milliseconds, for tests.
         """
-        store = cls(make_engine(url, timeouts=timeouts), keep_probs=keep_probs, clock=clock)
+        engine = make_engine(url, timeouts=timeouts)
+        store = cls(engine, keep_probs=keep_probs, max_tag_values=max_tag_values, clock=clock)
         try:
             if auto_upgrade:
                 store.upgrade()
@@ -211,6 +228,10 @@ class Store:
         """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""
         self._inserter.follower = DriftFollower(replica, tests)
 
+    def folded_tags(self) -> int:
+        """Tags of points that this process stored as `_other` since its start."""
+        return self._inserter.folded_tags
+
     def drift_state(self, model: str, version: str) -> DriftState | None:
         """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
         follower = self._inserter.follower
@@ -219,6 +240,15 @@ class Store:
     def drift_states(self, model: str, version: str, test: DriftTest) -> list[DriftState]:
         """Drift evidence of a bundle, of each replica that has stored rows of it."""
         return read_states(self._engine, model, version, test)
+
+    def segment_evidence(self, model: str, version: str, test: SegmentTest) -> SegmentEvidence:
+        """Drift evidence of the segments of a bundle, of all replicas."""
+        return read_segments(self._engine, model, version, test)
+
+    def tag_counts(self, model: str, version: str, *, until_ms: int, minutes: int) -> dict[Segment, rollups.TagCounts]:
+        """Points, accepted points and outliers of each tag within some minutes."""
+        bundles = self._names.known(model, version)
+        return rollups.tag_counts(self._engine, bundles, until_ms=until_ms, minutes=minutes)
 
     def audited_rows(
         self, model: str, version: str, *, start_ms: int, max_labels: int = audited_rows.MAX_LABELS
@@ -237,6 +267,7 @@ class Store:
     def forget_database(self) -> None:
         """Forget what was read, because the database is another one: restored, or after a fail-over."""
         self._names.clear()
+        self._tags.clear()
         self._matcher = OutcomeMatcher(self._engine)
         if self._inserter.follower is not None:
             self._inserter.follower.forget_all()
@@ -268,10 +299,10 @@ class Store:
         """The points with this prediction id, newest first, those of shadow versions included."""
         return point_table.points_by_name(self._engine, self._names.known(model, None), model, name)
 
-    def newest_points(self, wanted: PointFilter, *, limit: int) -> PointTable:
-        """The newest points that pass a filter, without names and event times."""
+    def newest_points(self, wanted: PointFilter, *, limit: int, with_tags: bool = False) -> PointTable:
+        """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
         bundles = self._names.known(wanted.model, wanted.version)
-        return point_table.newest_points(self._engine, bundles, wanted, limit=limit)
+        return point_table.newest_points(self._engine, bundles, wanted, limit=limit, with_tags=with_tags)
 
     def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
         """Points of a span of time that are drawn for an audit, and their rate; see `point_table.drawn_points`."""
@@ -287,11 +318,19 @@ class Store:
         until_ms: int = _FOREVER,
         limit: int = 100_000,
         with_probs: bool = True,
+        with_tags: bool = False,
     ) -> PointTable:
         """The newest points that have a label: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
         return point_table.labelled_points(
-            self._engine, bundles, model, since_ms=since_ms, until_ms=until_ms, limit=limit, with_probs=with_probs
+            self._engine,
+            bundles,
+            model,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            limit=limit,
+            with_probs=with_probs,
+            with_tags=with_tags,
         )
 
     def filled_since(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,18 @@ def test_parts_are_joined_in_order() -> None:
     assert whole.accepted.tolist() == [True, False, True]
     assert not whole.recorded
     assert not whole.p_value.flags.writeable
+
+
+def test_prediction_sets_of_parts_are_joined() -> None:
+    """Each row keeps its classes; without sets every row has an empty one."""
+    sets = {"set_size": np.array([2, 0], np.int32), "set_classes": np.array([3, 8], np.int32)}
+    other = {"set_size": np.array([1], np.int32), "set_classes": np.array([5], np.int32)}
+
+    whole = joined([replace(make_scored(2), **sets), replace(make_scored(1), **other)])
+
+    assert whole.prediction_sets == ((3, 8), (), (5,))
+    assert [row.prediction_set for row in whole] == [(3, 8), (), (5,)]
+    assert make_scored(2).prediction_sets == ((), ())
 
 
 def test_a_reason_of_a_newer_server_is_unspecified() -> None:

@@ -24,7 +24,9 @@ CSV_ROWS = 100_000
 """Maximum number of rows in a CSV file."""
 
 _PAGE = 2_000
-_FIELDS = ("id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label")
+_FIELDS = (
+    "id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label", "set_size", "prediction_set",
+)  # fmt: skip
 _NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 
 
@@ -122,7 +124,8 @@ def _row(point: dict[str, Any]) -> dict[str, Any]:
 
 
 _HEADER = (
-    "prediction_id", "received_at", "version", "decision", "reason", "predicted", "label", *_NUMBERS, "point_id",
+    "prediction_id", "received_at", "version", "decision", "reason", "predicted", "label", *_NUMBERS, "set_size",
+    "prediction_set", "point_id",
 )  # fmt: skip
 
 
@@ -137,6 +140,8 @@ def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
         csv_text(_class_name(point["predicted"], names)),
         csv_text(_class_name(point["label"], names)),
         *("" if point[name] != point[name] else f"{point[name]:.7g}" for name in _NUMBERS),
+        point["set_size"] or "",
+        csv_text("|".join(_class_name(number, names) for number in point["prediction_set"])),
         point["id"],
     ]
 

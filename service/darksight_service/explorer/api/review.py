@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field, PlainValidator
 
 from darksight_core.scored import Decision, Reason, stored_name
+from darksight_service.control.registry import ActiveModel
 from darksight_service.explorer.analysis.audit import Audit, audited_accuracy
 from darksight_service.explorer.analysis.background import BackgroundResults
 from darksight_service.explorer.analysis.learning import LearnedScore, learn
@@ -39,7 +40,9 @@ __all__ = ["endpoints"]
 
 _MAX_BATCH = 1_000
 _TOP_CLASSES = 10
-_POINT_FIELDS = ("id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted")
+_POINT_FIELDS = (
+    "id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted", "set_size", "prediction_set",
+)  # fmt: skip
 _NO_SCORE = LearnedScore(0, 0, 1)
 
 
@@ -95,6 +98,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         points = sources.store().points_by_id(active.model, active.version, ids)
         return {
             "class_names": active.bundle.class_names,
+            "set_coverage": _set_coverage(active),
             "counts": found.counts,
             "points": len(found.table),
             "is_drawn": found.table is not newest,
@@ -129,6 +133,12 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         Endpoint("GET", "/api/review/learned-score", "read", LabelsInput, learned_score),
         Endpoint("POST", "/api/labels", "report", _LabelsBody, label),
     ]
+
+
+def _set_coverage(active: ActiveModel) -> float | None:
+    """Certified coverage of the stored prediction sets of a version."""
+    gate = active.bundle.content.gate
+    return None if gate is None or gate.sets is None else gate.sets.coverage
 
 
 def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:

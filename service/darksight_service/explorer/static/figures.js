@@ -27,6 +27,13 @@ export function chance(p) {
   return p < 0.001 ? Number(p).toExponential(1) : Number(p).toFixed(3);
 }
 
+/** The classes of a prediction set, or their number if the stored probabilities do not tell which they are. */
+export function setText(point, className) {
+  const shown = point.prediction_set.slice(0, 10).map(className).join(", ");
+  if (!shown) return `${count(point.set_size)} classes`;
+  return point.set_size > 10 ? `${shown} and ${count(point.set_size - 10)} more` : shown;
+}
+
 /** A time in UTC. */
 export function when(ms) {
   return ms ? `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC` : "–";

@@ -1,7 +1,7 @@
 // Details of a point, with its probabilities as bars.
 
 import { getJson } from "./api.js";
-import { when } from "./figures.js";
+import { setText, when } from "./figures.js";
 import { element, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 
@@ -49,6 +49,7 @@ function show(map, point, classes) {
   const name = (number) => (number >= 0 ? map.class_names[number] : "unknown");
   const facts = [["predicted", name(point.predicted)], ["true class", name(point.label)]];
   if (point.decision) facts.push(["decision", point.reason === "none" ? point.decision : `${point.decision}: ${point.reason}`]);
+  if (point.set_size) facts.push(["prediction set", setText(point, name)]);
   for (const [key, title] of [["p_value", "p-value"], ["log_density", "log P(y; θ)"], ["log_kde", "log KDE"]]) {
     if (Number.isFinite(point[key])) facts.push([title, point[key].toPrecision(4)]);
   }

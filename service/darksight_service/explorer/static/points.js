@@ -1,7 +1,7 @@
 // The points page: filters, pages, details of a point, CSV file.
 
 import { address, getJson } from "./api.js";
-import { count, fixed, percent, spanOf, spanOptions, table, when } from "./figures.js";
+import { count, fixed, percent, setText, spanOf, spanOptions, table, when } from "./figures.js";
 import { element, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
@@ -63,6 +63,7 @@ function showDetail(point) {
     element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
   ]);
   const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
+  if (point.set_size) facts.push(["prediction set", setText(point, className)]);
   detail.replaceChildren(
     element("h2", {}, `Prediction ${point.prediction_id}`),
     element("div", { class: "grid" },

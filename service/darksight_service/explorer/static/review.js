@@ -2,7 +2,7 @@
 // and stays in this browser until the server confirms it.
 
 import { getJson, postJson } from "./api.js";
-import { count, fixed, percent, stat, table, when } from "./figures.js";
+import { count, fixed, percent, setText, stat, table, when } from "./figures.js";
 import { element, notify, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
@@ -94,7 +94,7 @@ function showItem() {
   }
   const mayLabel = page.may("report");
   const picks = item.classes.map((number, rank) =>
-    element("button", { class: "pick", disabled: !mayLabel, onclick: () => label(number) },
+    element("button", { class: rank < item.set_size ? "pick in-set" : "pick", disabled: !mayLabel, onclick: () => label(number) },
       element("kbd", {}, rank < 9 ? String(rank + 1) : "0"), element("span", { class: "swatch", style: `background:${classColour(number)}` }),
       element("span", { style: "flex:0 0 9em" }, className(number)),
       element("span", { class: "bar-track", style: "flex:1" }, element("span", { class: "bar-fill", style: `display:block;width:${100 * item.probs[rank]}%` })),
@@ -107,6 +107,7 @@ function showItem() {
       stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned score"),
       ...(state.stream === "certificate" ? [stat(percent(item.odds, 1), "odds to be drawn")] : [])),
     element("p", {}, element("a", { class: "mono", href: point }, item.prediction_id), ` · ${when(item.received_ms)}`),
+    ...(item.set_size ? [element("p", { id: "prediction-set" }, element("strong", {}, `One of ${setText(item, className)}`), found.set_coverage ? ` with ${percent(found.set_coverage, 0)}: press the marked keys first.` : "")] : []),
     ...(item.classes.length ? picks : [element("p", { class: "hint" }, "No probabilities are stored; type the class.")]),
     ...(mayLabel ? [] : [element("p", { class: "hint" }, "Labelling needs a token with scope report.")]),
   );

@@ -151,7 +151,10 @@ def _reason(gate: Gate, points: FromClause) -> ColumnElement[int]:
     unscored: ColumnElement[bool] = points.c.p_value.is_(None)
     applies = {Reason.INVALID: points.c.reason == Reason.INVALID, Reason.UNSCORED: unscored}
     # Stored numbers were rounded to float32, so what they are compared with must be too.
-    if gate.outlier is not None:
+    if gate.class_limits is not None:
+        # Not overridden: an override has one level for all rows.
+        applies[Reason.OUTLIER] = points.c.reason == Reason.OUTLIER
+    elif gate.outlier is not None:
         applies[Reason.OUTLIER] = points.c.p_value <= float(np.float32(gate.outlier.p_value))
     if gate.reject_score is not None:
         applies[Reason.UNSCORED] = or_(unscored, points.c.confidence.is_(None))

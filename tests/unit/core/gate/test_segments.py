@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from darksight_core.bundle import decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate import Gate, ScoredPredictions, SegmentThresholds, Targets, certify
+from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import Region
 from darksight_core.runtime.policy import ScoringPolicy
@@ -176,3 +177,44 @@ def test_the_certificate_of_each_segment_holds() -> None:
     assert made["hard"] > 0.3 * runs
     for value, count in wrong.items():
         assert count / runs <= delta + 3 * math.sqrt(delta * (1 - delta) / runs), value
+
+
+def test_limits_of_classes_give_the_decisions_of_class_conditional_p_values() -> None:
+    """A row is an outlier if its p-value within its predicted class is small; classes with few rows are pooled."""
+    rng, alpha = np.random.default_rng(3), 0.05
+    classes = np.repeat([0, 1, 2], [400, 300, 10])
+    calibration = ClassCalibration.of(rng.normal(classes.astype(float)), classes, 3, alpha)
+    limits, pooled = calibration.limits(alpha)
+    new = rng.integers(0, 3, 2_000)
+    scores = replace(
+        ScoredBatch.unscored(2_000),
+        outlier_score=rng.normal(new.astype(float)),
+        p_value=rng.random(2_000),
+        predicted=new.astype(np.int32),
+    )
+    gate = Gate(outlier=cutoff(710, alpha), class_limits=limits)
+
+    found = gate.decide(np.zeros((2_000, 3)), scores)
+    later = Gate().decide(np.zeros((2_000, 3)), scores)
+    gate.reject_by_class(later)
+
+    p_values, is_pooled = calibration.p_values(scores.outlier_score, new)
+    assert pooled.tolist() == [False, False, True]
+    expected = p_values <= np.where(is_pooled, cutoff(710, alpha).p_value, alpha)
+    assert ((found.reason == Reason.OUTLIER) == expected).all()
+    assert later.reason.tolist() == found.reason.tolist()
+    for label in (0, 1):
+        assert (found.reason[new == label] == Reason.OUTLIER).mean() < alpha + 4 * math.sqrt(alpha / 300)
+
+
+def test_a_bundle_keeps_limits_of_classes() -> None:
+    """Read back, they decide alike; an override of alpha would drop them."""
+    bundle = make_bundle(classes=3)
+    gate = Gate(outlier=cutoff(len(bundle.calibration), 0.1), class_limits=np.array([0.5, -1.0, 2.0]))
+
+    loaded = decode_bundle(encode_bundle(bundle.with_gate(gate, CERTIFICATE)))
+
+    assert loaded.gate is not None
+    assert loaded.gate.settings() == gate.settings()
+    with pytest.raises(ConfigError, match="beside an outlier rule"):
+        Gate(class_limits=np.array([0.5, 1.0]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from darksight_client.columns import COLUMNS, ScoreColumns
+from darksight_client.columns import COLUMNS, ScoreColumns, read_response
+from darksight_client.results import read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.scoring import ScoreCall, write_response
@@ -39,6 +40,26 @@ def test_a_response_is_what_protobuf_would_write(policy: ScoringPolicy, rows: in
 
     message = ScoreColumns(model="m", version=VERSION, batch_id=batch_id, **columns, recorded=recorded)
     assert found == message.SerializeToString()
+
+
+def test_prediction_sets_are_what_protobuf_would_write(policy: ScoringPolicy) -> None:
+    """Sizes of all rows and the classes of the sets, also above 127."""
+    scored, batch_id = policy.score(make_probs(3, 3, seed=3)), make_batch_id(1_790_000_000_123)
+    scored.set_size[:] = [300, 0, 2]
+    classes = np.array([*range(300), 7, 500], dtype=np.int32)
+
+    found = write_response(ScoreReply("m", VERSION, batch_id, ResultBlock.of(scored), True, classes))
+
+    message = monitor_pb2.ScoreResponse.FromString(found)
+    assert list(message.set_size) == [300, 0, 2]
+    assert list(message.set_classes) == classes.tolist()
+    assert message.SerializeToString() == found
+    read = read_scored(*read_response(found, 3), ())
+    assert [len(each) for each in read.prediction_sets] == [300, 0, 2]
+    assert [row.prediction_set for row in read][1:] == [(), (7, 500)]
+    message.set_classes.pop()
+    with pytest.raises(ValueError, match="301 classes"):
+        read_scored(*read_response(message.SerializeToString(), 3), ())
 
 
 def test_the_message_of_a_call_is_parsed_once() -> None:
