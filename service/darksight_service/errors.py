@@ -214,18 +214,18 @@ class ErrorReport(NamedTuple):
     request_id: str
 
 
-def report_error(error: Exception, log: logging.Logger) -> ErrorReport:
-    """Log an error, at `debug`, as thousands of calls may fail for one reason, and return what its caller learns.
+def report_error(error: Exception, log: logging.Logger, **facts: str) -> ErrorReport:
+    """Log an error with some facts, at `debug`, as thousands of calls may fail for one reason, and return what its caller learns.
 
     An error that `STATUSES` does not name is logged as an error, and the caller gets a fixed text with its id: no
     stack, SQL or path leaves the process.
     """
     request_id, (grpc, http) = uuid.uuid4().hex, statuses_of(error)
     if http == 500 or not isinstance(error, DarkSightError):
-        log.error("call_failed", exc_info=error, extra={"request": request_id})
+        log.error("call_failed", exc_info=error, extra={"request": request_id, **facts})
         text = f"internal error; see the server log for request {request_id}"
         return ErrorReport(*_INTERNAL, "internal", text, request_id)
-    log.debug("call_refused", extra={"request": request_id, "code": grpc, "error": error.message})
+    log.debug("call_refused", extra={"request": request_id, **facts, "code": grpc, "error": error.message})
     return ErrorReport(grpc, http, error.code, public_message(error), request_id)
 
 

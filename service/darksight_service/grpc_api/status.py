@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import OverloadedError, report_error, statuses_of
+from darksight_service.traceparent import trace_of
 
 __all__ = ["abort", "abort_code", "status_of"]
 
@@ -30,9 +31,12 @@ def _code(error: Exception) -> grpc.StatusCode:
     return grpc.StatusCode[statuses_of(error)[0]]
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
-    """The status of an error and its google.rpc.Status with details."""
-    found, code = report_error(error, _log), _code(error)
+def status_of(
+    error: Exception, context: grpc.ServicerContext | None = None
+) -> tuple[grpc.StatusCode, status_pb2.Status]:
+    """The status of an error and its google.rpc.Status with details; logs it, with the trace of its call."""
+    trace = b"" if context is None else trace_of(context.invocation_metadata())
+    found, code = report_error(error, _log, **({"trace_id": trace.hex()} if trace else {})), _code(error)
     info = error_details_pb2.RequestInfo(request_id=found.request_id)
     details = [] if code is grpc.StatusCode.INTERNAL else _details(error, found.message)
     return code, _status(code, found.message, *details, info)
@@ -40,7 +44,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End a call with the status of an error."""
-    code, status = status_of(error)
+    code, status = status_of(error, context)
     trailers = [(_DETAILS, status.SerializeToString())]
     if isinstance(error, OverloadedError):
         # gRPC's own retries read this key.
