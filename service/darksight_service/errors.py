@@ -215,9 +215,9 @@ class ErrorReport(NamedTuple):
 
 
 def report_error(error: Exception, log: logging.Logger, **facts: str) -> ErrorReport:
-    """Log an error with some facts, at `debug`, as thousands of calls may fail for one reason, and return what its caller learns.
+    """Log an error with some facts and return what its caller learns.
 
-    An error that `STATUSES` does not name is logged as an error, and the caller gets a fixed text with its id: no
+    It is logged at `debug`, as thousands of calls may fail for one reason. An error that `STATUSES` does not name is logged as an error, and the caller gets a fixed text with its id: no
     stack, SQL or path leaves the process.
     """
     request_id, (grpc, http) = uuid.uuid4().hex, statuses_of(error)
