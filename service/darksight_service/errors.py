@@ -217,8 +217,8 @@ class ErrorReport(NamedTuple):
 def report_error(error: Exception, log: logging.Logger, **facts: str) -> ErrorReport:
     """Log an error with some facts and return what its caller learns.
 
-    It is logged at `debug`, as thousands of calls may fail for one reason. An error that `STATUSES` does not name is logged as an error, and the caller gets a fixed text with its id: no
-    stack, SQL or path leaves the process.
+    It is logged at `debug`, as thousands of calls may fail for one reason. An error that `STATUSES` does not name is
+    logged as an error, and the caller gets a fixed text with its id: no stack, SQL or path leaves the process.
     """
     request_id, (grpc, http) = uuid.uuid4().hex, statuses_of(error)
     if http == 500 or not isinstance(error, DarkSightError):
