@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from darksight_service.references.pictures import encode_png
 from darksight_service.report import Findings, build_page, find
 from darksight_service.report.figures import (
     accuracy_figure,
@@ -26,7 +27,7 @@ from darksight_service.report.figures import (
 )
 from darksight_service.report.figures.chart import packed
 from darksight_service.report.figures.panels import class_groups
-from darksight_service.report.images import encode_png, read_features, read_images
+from darksight_service.report.images import read_features, read_images
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
