@@ -9,6 +9,7 @@ arrays     .npy, .npz and arrays in memory            tables     .csv and .parqu
 raw_rows   rows before they are checked               checks     the rules for rows
 labels     the rules for labels and ids               defects    one exception for each defect
 rows       the checked rows                           split      fit, calibration and test rows
+lines      JSON lines
 sketch     which rows two sets have in common         sizes      how much memory a file may take
 """
 
@@ -45,7 +46,7 @@ from darksight_core.predictions.defects import (
     TagValueError,
     UnknownFormatError,
 )
-from darksight_core.predictions.files import from_arrays, iter_predictions, read_predictions
+from darksight_core.predictions.files import from_arrays, iter_lines, iter_predictions, read_predictions
 from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions, labels_among
 
@@ -87,6 +88,7 @@ __all__ = [
     "UnknownFormatError",
     "find_files",
     "from_arrays",
+    "iter_lines",
     "iter_predictions",
     "labels_among",
     "mixed_labels",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import IO, get_args
 
 from numpy.typing import ArrayLike
 
@@ -22,13 +22,20 @@ from darksight_core.predictions.defects import (
     UnknownFormatError,
     defect,
 )
+from darksight_core.predictions.lines import line_rows
 from darksight_core.predictions.raw_rows import Kind, RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import csv_rows, parquet_rows
 
-__all__ = ["check_path", "from_arrays", "iter_predictions", "read_predictions"]
+__all__ = ["check_path", "from_arrays", "iter_lines", "iter_predictions", "read_predictions"]
 
-_FORMATS = {".npz": npz_rows, ".npy": npy_rows, ".csv": csv_rows, ".parquet": parquet_rows}
+_FORMATS = {
+    ".npz": npz_rows,
+    ".npy": npy_rows,
+    ".csv": csv_rows,
+    ".parquet": parquet_rows,
+    ".jsonl": line_rows,
+}
 
 # 8,192 csv rows of ten classes take about 7 MB as Python objects; larger chunks leave the cache and are slower.
 _READ_ROWS = 8_192
@@ -49,9 +56,9 @@ def read_predictions(
     path
         `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,),
         `tag_<key>` (n,); `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or
-        `logit_<class>` and optional `label`, `id` and `tag_<key>`. Integer labels of arrays are class
-        indices. Labels as text, and all labels of tables, are class names, or class indices unless the classes are
-        named by other integers.
+        `logit_<class>` and optional `label`, `id` and `tag_<key>`; `.jsonl` with an object per line that has these
+        members, or a list `probs` or `logits`. Integer labels of arrays are class indices. Labels as text, and all
+        labels of tables, are class names, or class indices unless the classes are named by other integers.
     kind
         What to read, "probs" or "logits". By default what the file has, logits if it has both; a `.npy` file has
         probabilities.
@@ -88,6 +95,25 @@ def iter_predictions(
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
     return (check(raw, keep_logits=keep_logits, seen={}) for raw in _rows(path, kind, chunk_rows, rows))
+
+
+def iter_lines(
+    stream: IO[bytes], *, source: str, kind: Kind | None = None, chunk_rows: int = 65_536, keep_logits: bool = False
+) -> Iterator[Predictions]:
+    """Read and check JSON lines of a stream in chunks, as `iter_predictions` does those of a `.jsonl` file.
+
+    Parameters
+    ----------
+    stream
+        Of bytes, such as the standard input.
+    source
+        Name of the stream in messages.
+    kind, chunk_rows, keep_logits
+        As for `iter_predictions`.
+    """
+    _check_kind(kind)
+    rows = _not_empty(line_rows(stream, source=source, kind=kind, chunk_rows=chunk_rows), source)
+    return (check(raw, keep_logits=keep_logits, seen={}) for raw in rows)
 
 
 def from_arrays(

@@ -29,7 +29,7 @@ from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_tex
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 from darksight_core.tags import COLUMN_PREFIX
 
-__all__ = ["csv_rows", "parquet_layout", "parquet_rows"]
+__all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout", "tag_columns"]
 
 # A cell as a Python object.
 _CELL_BYTES = 64
@@ -49,9 +49,10 @@ def _columns(header: Sequence[str], kind: Kind | None, source: str) -> tuple[lis
     raise defect(MissingDataError, source, text)
 
 
-def _layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None) -> Layout:
+def table_layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None = None) -> Layout:
+    """The layout of a table with these columns; MissingDataError if none of them has predictions."""
     columns, is_logits = _columns(header, kind, source)
-    for name in ("label", "id", *_tag_columns(header)):
+    for name in ("label", "id", *tag_columns(header)):
         if list(header).count(name) > 1:
             raise defect(ClassNamesError, source, "the column occurs twice; remove one.", column=f"column {name}")
     return Layout(
@@ -66,7 +67,7 @@ def _layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int |
     )
 
 
-def _tag_columns(header: Sequence[str]) -> dict[str, str]:
+def tag_columns(header: Sequence[str]) -> dict[str, str]:
     """Keys of tags by column."""
     return {name: name.removeprefix(COLUMN_PREFIX) for name in header if name.startswith(COLUMN_PREFIX)}
 
@@ -77,7 +78,7 @@ def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         reader = csv.reader(text)
         with damage(source):
             header = [name.strip() for name in next(reader, [])]
-        layout = _layout(header, kind, source, None)
+        layout = table_layout(header, kind, source, None)
         chunk_rows = rows_of_chunk(chunk_rows, _CELL_BYTES * len(header))
         records = ((reader.line_num, cells) for cells in reader if cells)
         first_row = 0
@@ -107,7 +108,7 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
             text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
             location = {"row": first_row + row, "line": lines[row]}
             raise defect(NotNumericError, layout.source, text, column=column, **location) from None
-    tags = {key: by_name[name] for name, key in _tag_columns(header).items()}
+    tags = {key: by_name[name] for name, key in tag_columns(header).items()}
     return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines, tags)
 
 
@@ -132,7 +133,7 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
         declared = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups))
         n_bytes = file.seek(0, 2)
-    layout = _layout(header, kind, source, n_rows)
+    layout = table_layout(header, kind, source, n_rows)
     check_expansion(max(declared, 4 * n_rows * len(layout.columns)), n_bytes, source)
     return layout, table
 
@@ -155,7 +156,7 @@ def parquet_rows(
     first_row = ends[groups[0]] - sizes[groups[0]] if groups else 0
     n_rows = first_row + sum(sizes[group] for group in groups)
     columns = [column.removeprefix("column ") for column in layout.columns]
-    of_tags = _tag_columns(header)
+    of_tags = tag_columns(header)
     extra = [*(name for name in ("label", "id") if name in header), *of_tags]
     with damage(source):
         batches = table.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=columns + extra)

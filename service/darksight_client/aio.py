@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
+from uuid import UUID
 
 import grpc
 import grpc.aio
@@ -22,6 +23,7 @@ from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, Poli
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
 from darksight_client.reported import Reported, joined_reports
 from darksight_client.requests import (
+    Tags,
     Time,
     as_one_row,
     as_table,
@@ -66,6 +68,8 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Table: ...
 
@@ -80,6 +84,8 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Scored: ...
 
@@ -93,12 +99,16 @@ class AsyncClient(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Any:
         """See `Client.score`."""
         table, limit = as_table(probs, logits=logits), self._max_message_bytes
         values = probs if table is None else table
-        parts = score_parts(model, values, limit, version, logits, prediction_ids, event_time, partial_ok)
+        parts = score_parts(
+            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+        )
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         scored = await self._run(score_steps(self._replicas, parts, seconds))
         return scored if table is None else table.like(scored.table_columns())
@@ -112,6 +122,7 @@ class AsyncClient(Transport):
         logits: bool = False,
         prediction_id: str | None = None,
         event_time: Time | None = None,
+        tags: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Gated:
         """See `Client.gate`."""
@@ -122,6 +133,7 @@ class AsyncClient(Transport):
             logits=logits,
             prediction_ids=None if prediction_id is None else [prediction_id],
             event_time=event_time,
+            tags=tags or (),
             timeout_seconds=timeout_seconds,
         )
         return (await self._run(steps))[0]
@@ -134,13 +146,14 @@ class AsyncClient(Transport):
         version: str = "",
         logits: bool = False,
         partial_ok: bool = False,
+        tags: Mapping[str, str] | None = None,
         max_in_flight: int = 16,
         timeout_seconds: float | None = None,
     ) -> AsyncIterator[Scored]:
         """See `Client.stream`; batches may also come from an asynchronous iterable."""
         limit = self._max_message_bytes
         requests = AsyncStreamRequests(
-            lambda batch: stream_part(model, batch, limit, version, logits, partial_ok), max_in_flight
+            lambda batch: stream_part(model, batch, limit, version, logits, partial_ok, tags or ()), max_in_flight
         )
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -172,10 +185,13 @@ class AsyncClient(Transport):
         reasons: Sequence[Reason] = (),
         predicted: Sequence[int] = (),
         is_shadow: bool = False,
+        tags: Mapping[str, str] | None = None,
         page_size: int = 500,
     ) -> AsyncIterator[Point]:
         """See `Client.points`."""
-        request = points_request(model, version, since, until, decisions, reasons, predicted, is_shadow, page_size)
+        request = points_request(
+            model, version, since, until, decisions, reasons, predicted, is_shadow, page_size, tags or {}
+        )
         while True:
             points, request.page_token = await self._call(rpcs.LIST_POINTS, request)
             for point in points:

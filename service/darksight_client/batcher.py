@@ -15,7 +15,7 @@ import copy
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -38,6 +38,7 @@ class _Waiting:
 
     row: NDArray[np.float32]
     prediction_id: str | None
+    tags: Mapping[str, str]
     arrived: float
     result: Future[Gated] = field(default_factory=Future)
 
@@ -91,13 +92,15 @@ class Batcher:
         for thread in self._threads:
             thread.start()
 
-    def gate(self, row: ArrayLike, *, prediction_id: str | None = None) -> Gated:
+    def gate(self, row: ArrayLike, *, prediction_id: str | None = None, tags: Mapping[str, str] | None = None) -> Gated:
         """Score one prediction, as `Client.gate` does, and wait for the result."""
-        return self.submit(row, prediction_id=prediction_id).result()
+        return self.submit(row, prediction_id=prediction_id, tags=tags).result()
 
-    def submit(self, row: ArrayLike, *, prediction_id: str | None = None) -> Future[Gated]:
+    def submit(
+        self, row: ArrayLike, *, prediction_id: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> Future[Gated]:
         """Score one prediction without waiting."""
-        waiting = _Waiting(as_one_row(row)[0], prediction_id, time.monotonic())
+        waiting = _Waiting(as_one_row(row)[0], prediction_id, tags or {}, time.monotonic())
         with self._closing:
             if self._is_closed:
                 raise DarkSightClientError("the batcher is closed.")
@@ -151,7 +154,14 @@ class Batcher:
         names = [waiting.prediction_id for waiting in group if waiting.prediction_id is not None]
         try:
             rows = np.stack([waiting.row for waiting in group])
-            gate = self._client._gate_steps(self._model, rows, logits=self._logits, prediction_ids=names or None)
+            tags = [waiting.tags for waiting in group]
+            gate = self._client._gate_steps(
+                self._model,
+                rows,
+                logits=self._logits,
+                prediction_ids=names or None,
+                tags=tags if any(tags) else (),
+            )
             gated = self._client._run(gate)
         except InvalidRequest as error:
             if len(group) == 1:

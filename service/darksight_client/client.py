@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
+from uuid import UUID
 
 import grpc
 from google.protobuf.message import Message
@@ -19,6 +20,7 @@ from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, Poli
 from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
 from darksight_client.reported import Reported, joined_reports
 from darksight_client.requests import (
+    Tags,
     Time,
     as_one_row,
     as_table,
@@ -101,6 +103,8 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Table: ...
 
@@ -115,6 +119,8 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Scored: ...
 
@@ -128,6 +134,8 @@ class Client(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
+        batch_id: UUID | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Any:
         """Score a batch of predictions and decide which may be acted on.
@@ -152,12 +160,19 @@ class Client(Transport):
             When the predictions were made. Default: now.
         partial_ok
             Whether invalid rows get the reason INVALID. By default the first one raises `InvalidRequest`.
+        batch_id
+            A UUIDv7 whose last 20 bits are zero, of a batch that fits one message. A call with an id that was used
+            before, also by another process, is stored once. Default: a new id, which retries of this call keep.
+        tags
+            Where the predictions come from, such as {"camera": "7"}: one mapping for all rows, or one for each row.
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
         table, limit = as_table(probs, logits=logits), self._max_message_bytes
         values = probs if table is None else table
-        parts = score_parts(model, values, limit, version, logits, prediction_ids, event_time, partial_ok)
+        parts = score_parts(
+            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+        )
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         scored = self._run(score_steps(self._replicas, parts, seconds))
         return scored if table is None else table.like(scored.table_columns())
@@ -171,6 +186,7 @@ class Client(Transport):
         logits: bool = False,
         prediction_id: str | None = None,
         event_time: Time | None = None,
+        tags: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Gated:
         """Score one prediction. An invalid row is rejected with the reason INVALID.
@@ -181,6 +197,8 @@ class Client(Transport):
         ----------
         model, version, logits, event_time
             As for `score`.
+        tags
+            Where the prediction comes from, such as {"camera": "7"}.
         row
             Probabilities, (K,).
         prediction_id
@@ -195,6 +213,7 @@ class Client(Transport):
             logits=logits,
             prediction_ids=None if prediction_id is None else [prediction_id],
             event_time=event_time,
+            tags=tags or (),
             timeout_seconds=timeout_seconds,
         )
         return self._run(steps)[0]
@@ -207,6 +226,7 @@ class Client(Transport):
         version: str = "",
         logits: bool = False,
         partial_ok: bool = False,
+        tags: Mapping[str, str] | None = None,
         max_in_flight: int = 16,
         timeout_seconds: float | None = None,
     ) -> Iterator[Scored]:
@@ -218,13 +238,15 @@ class Client(Transport):
             As for `score`.
         batches
             Probabilities, (n, K) each. Each batch must fit in one message. They are consumed in a separate thread.
+        tags
+            Tags of all rows.
         max_in_flight
             Maximum number of batches in flight.
         timeout_seconds
             Timeout of the whole stream. Default: none.
         """
         limit = self._max_message_bytes
-        parts = (stream_part(model, batch, limit, version, logits, partial_ok) for batch in batches)
+        parts = (stream_part(model, batch, limit, version, logits, partial_ok, tags or ()) for batch in batches)
         requests = StreamRequests(parts, max_in_flight)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -263,6 +285,7 @@ class Client(Transport):
         reasons: Sequence[Reason] = (),
         predicted: Sequence[int] = (),
         is_shadow: bool = False,
+        tags: Mapping[str, str] | None = None,
         page_size: int = 500,
     ) -> Iterator[Point]:
         """Stored points, newest first.
@@ -277,10 +300,14 @@ class Client(Transport):
             Only points with one of these values. Default: all.
         is_shadow
             Whether to list points scored by shadow versions instead of those returned to callers.
+        tags
+            Only points with all of these tags. Default: all.
         page_size
             Number of points fetched at a time.
         """
-        request = points_request(model, version, since, until, decisions, reasons, predicted, is_shadow, page_size)
+        request = points_request(
+            model, version, since, until, decisions, reasons, predicted, is_shadow, page_size, tags or {}
+        )
         while True:
             points, request.page_token = self._call(rpcs.LIST_POINTS, request)
             yield from points

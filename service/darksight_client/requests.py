@@ -10,10 +10,11 @@ import math
 import operator
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -27,6 +28,7 @@ from darksight_core.frames import Frame, FrameError, read_frame
 __all__ = [
     "MAX_ROWS",
     "Part",
+    "Tags",
     "Time",
     "as_one_row",
     "as_rows",
@@ -40,6 +42,9 @@ __all__ = [
 
 Time: TypeAlias = datetime | float
 """A datetime with a time zone, or seconds since 1970."""
+
+Tags: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
+"""Tags of all rows by key, or those of each row."""
 
 MAX_ROWS = 1 << 20
 """Maximum rows of one call: the batch id leaves 20 bits for the row number."""
@@ -141,12 +146,14 @@ def score_parts(
     prediction_ids: Sequence[str] | None = None,
     event_time: Time | None = None,
     partial_ok: bool = False,
+    batch_id: UUID | None = None,
+    tags: Tags = (),
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version, logits, prediction_ids, event_time, partial_ok
+    model, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
         See `Client.score`.
     values
         Probabilities or logits, (n, K) or (K,), or a table of them.
@@ -160,11 +167,14 @@ def score_parts(
     if prediction_ids is not None and len(names) != len(rows):
         raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one per row.")
     name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
-    row_bytes = max(rows.shape[1] * 4 + name_bytes, _RESPONSE_BYTES)
+    common, row_tags, tag_bytes = _tag_messages(tags, len(rows))
+    row_bytes = max(rows.shape[1] * 4 + name_bytes + tag_bytes, _RESPONSE_BYTES)
     other_bytes = _OTHER_BYTES + sum(len(name.encode()) + 4 for name in class_names)
     step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
+        if batch_id is not None:
+            raise InvalidRequest(f"{len(rows)} rows do not fit one message, so they have no batch_id in common.")
     stamp = as_timestamp(event_time)
     parts = []
     for start in range(0, max(len(rows), 1), step):
@@ -177,11 +187,29 @@ def score_parts(
             prediction_ids=names[start : start + step],
             event_time=stamp,
             partial_ok=partial_ok,
-            batch_id=make_batch_id(),
+            batch_id=make_batch_id() if batch_id is None else batch_id.bytes,
+            tags=common,
+            row_tags=row_tags[start : start + step],
             class_names=class_names,
         )
         parts.append(Part(request, start, len(part), names[start : start + step]))
     return parts
+
+
+def _tag_messages(tags: Tags, rows: int) -> tuple[Mapping[str, str], list[Any], int]:
+    """Tags of all rows, those of each row, and the bytes that the largest of the latter take."""
+    try:
+        if isinstance(tags, Mapping):
+            monitor_pb2.Tags(tags=tags)  # as a check
+            return tags, [], 0
+        messages = [monitor_pb2.Tags(tags=each) for each in tags]
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            "the tags are not texts by key; give {'camera': '7'}, or one such mapping per row."
+        ) from None
+    if messages and len(messages) != rows:
+        raise InvalidRequest(f"{len(messages)} mappings of tags for {rows} rows; give one per row, or one for all.")
+    return {}, messages, max((each.ByteSize() + 4 for each in messages), default=0)
 
 
 def _check_unique(names: tuple[str, ...]) -> None:
@@ -227,6 +255,7 @@ def points_request(
     predicted: Sequence[int],
     is_shadow: bool,
     page_size: int,
+    tags: Mapping[str, str],
 ) -> Any:
     """The ListPointsRequest for the first page; see `Client.points`."""
     return monitor_pb2.ListPointsRequest(
@@ -239,4 +268,5 @@ def points_request(
         predicted=predicted,
         is_shadow=is_shadow,
         page_size=page_size,
+        tags=tags,
     )

@@ -6,7 +6,7 @@ Columns are read-only numpy arrays in the order of the batch.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -265,6 +265,8 @@ class Point:
     top_probability: float
     label: int | None
     probabilities: tuple[float, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    trace_id: str = ""
     prediction_set: tuple[int, ...] = ()
 
 
@@ -336,5 +338,7 @@ def read_point(message: Any) -> Point:
         top_probability=message.top_probability,
         label=read_optional(message, "label"),
         probabilities=tuple(message.probabilities),
+        tags=dict(message.tags),
+        trace_id=message.trace_id,
         prediction_set=tuple(message.prediction_set),
     )

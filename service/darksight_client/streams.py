@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from darksight_client.columns import read_stream_response
 from darksight_client.errors import MessageTooLarge, ServerError, Unavailable, error_of_status, row_of
-from darksight_client.requests import Part, score_parts
+from darksight_client.requests import Part, Tags, score_parts
 from darksight_client.results import Scored, read_scored
 from darksight_client.retries import Replicas
 from darksight_client.stubs.darksight.v1 import monitor_pb2
@@ -31,10 +31,16 @@ SCORE_STREAM = "/darksight.v1.MonitorService/ScoreStream"
 
 
 def stream_part(
-    model: str, batch: ArrayLike, max_message_bytes: int, version: str, logits: bool, partial_ok: bool
+    model: str,
+    batch: ArrayLike,
+    max_message_bytes: int,
+    version: str,
+    logits: bool,
+    partial_ok: bool,
+    tags: Tags = (),
 ) -> Part:
     """The ScoreStreamRequest for a batch, which must fit in one message."""
-    parts = score_parts(model, batch, max_message_bytes, version, logits, partial_ok=partial_ok)
+    parts = score_parts(model, batch, max_message_bytes, version, logits, partial_ok=partial_ok, tags=tags)
     if len(parts) > 1:
         rows = sum(part.rows for part in parts)
         raise MessageTooLarge(

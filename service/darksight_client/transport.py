@@ -16,7 +16,7 @@ from darksight_client.connections import Connections
 from darksight_client.credentials import Token, tls_credentials
 from darksight_client.errors import DarkSightClientError
 from darksight_client.fallback import Breaker, Fallback, GateCounts, OnFailure
-from darksight_client.requests import Time, score_parts
+from darksight_client.requests import Tags, Time, score_parts
 from darksight_client.results import Gated
 from darksight_client.retries import Replicas, Steps
 from darksight_client.rpcs import score_steps
@@ -92,11 +92,12 @@ class Transport:
         logits: bool = False,
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
+        tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Steps[list[Gated]]:
         """Steps that decide rows, by the service or by `on_failure`."""
         limit = self._max_message_bytes
-        parts = score_parts(model, rows, limit, version, logits, prediction_ids, event_time, partial_ok=True)
+        parts = score_parts(model, rows, limit, version, logits, prediction_ids, event_time, partial_ok=True, tags=tags)
         seconds = self._gate_timeout_seconds if timeout_seconds is None else timeout_seconds
         return self._fallback.steps(score_steps(self._replicas, parts, seconds), len(rows), prediction_ids)
 

@@ -169,6 +169,9 @@ class Settings(BaseSettings):
     ] = Field(
         (), description="origins such as `https://images.example.com` from which the explorer may show references"
     )
+    max_tag_values: int = Field(
+        200, ge=1, description="values of a key of tags that the store keeps; further ones are stored as `_other`"
+    )
     retention_days: float = Field(0.0, ge=0, description="age in days at which points are deleted; 0 for never")
     retention_rows: int = Field(
         0, ge=0, description="number of stored points above which the oldest are deleted; 0 for no limit"

@@ -228,7 +228,7 @@ def events(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[result
             wait_until(lambda due=due: logger.delivered.statuses[202] > due or not sending.is_alive(), 600.0, "events")
             fault = faults[number % len(faults)]
             fault()
-            done[fault.__name__.replace("_", " -9 of a " if "worker" in fault.__name__ else " -9 of the ")] += 1
+            done[fault.__name__.removeprefix("kill_")] += 1
         sending.join()
         service.settle()
         delays = [_until_stored(logger, data_dir, args.events + number) for number in range(5)]
@@ -240,7 +240,9 @@ def events(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[result
     header = ("events", "deliveries", "acknowledged", "rows in SQL", "lost", "doubled")
     counted = (expected, statuses.total(), statuses[202], stored.total(), lost, doubled)
     parts: list[str | results.Table] = [
-        f"{sum(done.values())} kills: " + ", ".join(f"{count} {name}" for name, count in sorted(done.items())) + ".",
+        f"{sum(done.values())} times kill -9: "
+        + ", ".join(f"{count} {name}" for name, count in sorted(done.items()))
+        + ".",
         results.Table(header, [tuple(f"{each:,}" for each in counted)]),
         results.Table(
             ("figure", "found"),

@@ -1,6 +1,7 @@
 """Fuzz: hostile calls, manifests and files; no INTERNAL, no deadlock, no process above twice its resting memory.
 
-Calls are good ones with changed bytes, sent to a real service with tokens, metrics and SQLite. Manifests have valid
+Calls are good ones with changed bytes, sent to a real service with tokens, metrics and SQLite. HTTP requests are good
+ones with changed fields, bytes and queries on every path, and noise. Manifests have valid
 hashes around one to four changed entries. Files have any shape, dtype and text, and half of them damaged bytes. All
 seeds are fixed.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +31,7 @@ from tests.bench import results
 from tests.bench.load import Generator, resident_bytes
 from tests.bench.serve import Bench, Served, connect, demand_ok, generators, tell, together, verdict
 from tests.support.bundles import CERTIFICATE, make_bundle
+from tests.support.fuzz.bodies import Bodies, send_noise
 from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, infer_seeds, score_seeds
 from tests.support.fuzz.files import hostile_bundles, hostile_predictions, use_bundle, use_predictions
 
@@ -36,6 +39,7 @@ T = TypeVar("T")
 
 _MODEL, _CLASSES = "k10", 10
 _SCORES, _INFERS, _ADMINS, _MANIFESTS, _FILES = 100_000, 20_000, 20_000, 10_000, 2_000
+_BODIES, _CONNECTIONS = 100_000, 4
 _LOAD_SECONDS = 5.0
 _MOST_MEMORY = 2.0
 _WRONG = ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE")
@@ -74,12 +78,9 @@ class _Peaks:
 
 def calls(bench: Bench, share: float) -> list[tuple[object, ...]]:
     """Rows of the table for calls, with this share of the full counts."""
-    bundles = bench.folder / "bundles"
-    bundles.mkdir(exist_ok=True)
-    bundle = bench.bundle(_CLASSES)
-    (bundles / bundle.name).write_bytes(bundle.read_bytes())
+    bundle = _in_bundle_dir(bench)
     rows: list[tuple[object, ...]] = []
-    with bench.serving([_CLASSES], "--bundle-dir", str(bundles)) as ours, generators() as some:
+    with bench.serving([_CLASSES], "--bundle-dir", str(bundle.parent)) as ours, generators() as some:
         connect(some, "ours", ours.address, ours.workers, ours.metadata)
         healthy = bench.requests(1, _CLASSES)
         demand_ok(together(some, "closed", "ours", SCORE, healthy, in_flight=16, seconds=3.0), "resting")
@@ -89,7 +90,8 @@ def calls(bench: Bench, share: float) -> list[tuple[object, ...]]:
             probs = bench.tensors(3, _CLASSES, 1)[0]
             rows.append(_fuzz(some, "Score", {SCORE: score_seeds(_MODEL, probs)}, share * _SCORES))
             rows.append(_fuzz(some, "ModelInfer", {INFER: infer_seeds(_MODEL, probs)}, share * _INFERS))
-            rows.append(_fuzz(some, "admin", _admin_seeds(ours, bundle), share * _ADMINS))
+            admins = admin_seeds(_MODEL, _active_version(ours), bundle.name, hostile=100)
+            rows.append(_fuzz(some, "admin", admins, share * _ADMINS))
         after = together(some, "closed", "ours", SCORE, healthy, in_flight=16, seconds=2.0)
         rows.append(_row("failed calls afterwards", after.calls - after.ok, 0))
         rows.append(_row("processes that died or hung", len(ours.server.events("child_died")), 0))
@@ -98,12 +100,48 @@ def calls(bench: Bench, share: float) -> list[tuple[object, ...]]:
     return rows
 
 
-def _admin_seeds(ours: Served, bundle: Path) -> dict[str, list[bytes]]:
+def http(bench: Bench, share: float) -> results.Parts:
+    """The table of HTTP requests, with this share of the full count."""
+    bundle, count = _in_bundle_dir(bench), int(share * _BODIES) // _CONNECTIONS
+    with bench.serving([_CLASSES], "--api-port", "0", "--bundle-dir", str(bundle.parent)) as ours:
+        version, probs = _active_version(ours), bench.tensors(2, _CLASSES, 1)[0]
+
+        def send(seed: int, count: int = count) -> Counter[int]:
+            bodies = Bodies(probs, seed=seed, model=_MODEL, version=version, bundle=bundle.name)
+            return send_noise(ours.server.api_url, ours.token, bodies, count)
+
+        # The first requests open the store and load modules, which processes keep.
+        send(_CONNECTIONS, 500)
+        names = {**{f"worker {k}": pid for k, pid in enumerate(ours.workers)}, "storage worker": ours.storage}
+        peaks = _Peaks({**names, "supervisor": ours.server.process.pid})
+        started = time.perf_counter()
+        with peaks.watching(), ThreadPoolExecutor(_CONNECTIONS) as threads:
+            statuses = sum(threads.map(send, range(_CONNECTIONS)), Counter())
+        seconds = time.perf_counter() - started
+        died, failed = len(ours.server.events("child_died")), len(ours.server.events("call_failed"))
+    found = ", ".join(f"{status} {n:,}" for status, n in statuses.most_common())
+    rows = [
+        _row(f"status 500 of {statuses.total():,} requests", statuses[500], 0, found),
+        _row("errors in the log", failed, 0, f"{statuses.total() / seconds:,.0f} requests/s"),
+        _row("processes that died or hung", died, 0),
+        *(_memory(name, rest, peaks.peak[name]) for name, rest in peaks.rest.items()),
+    ]
+    about = f"{_CONNECTIONS} connections. 429 and 503 are refusals by a limit, with a time to retry."
+    return about, results.Table(("figure", "found", "target", "", "note"), tuple(rows))
+
+
+def _in_bundle_dir(bench: Bench) -> Path:
+    """A copy of the bundle in a bundle directory."""
+    bundles, bundle = bench.folder / "bundles", bench.bundle(_CLASSES)
+    bundles.mkdir(exist_ok=True)
+    return Path(shutil.copy(bundle, bundles))
+
+
+def _active_version(ours: Served) -> str:
     from darksight_client import Client
 
     with Client(ours.address, token=ours.token) as client:
-        version = client.model(_MODEL).active_version
-    return admin_seeds(_MODEL, version, bundle.name, hostile=100)
+        return client.model(_MODEL).active_version
 
 
 def _fuzz(some: Sequence[Generator], name: str, seeds: Mapping[str, list[bytes]], count: float) -> tuple[object, ...]:
@@ -187,13 +225,19 @@ def fuzz(bench: Bench, share: float) -> results.Parts:
 
 
 def main(argv: list[str]) -> int:
-    """Run all parts; 1 if a target was missed."""
+    """Run the parts that are named; 1 if a target was missed."""
+    parts = {"calls": ("fuzz: hostile calls and files", fuzz), "http": ("fuzz: hostile requests over HTTP", http)}
     parser = argparse.ArgumentParser(prog="./dev bench fuzz", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[], help="default: all")
     parser.add_argument("--share", type=float, default=1.0, help="of the full counts (default 1)")
     args = parser.parse_args(argv)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="darksight-bench-") as folder:
-        parts = fuzz(Bench(Path(folder), results.is_quick), args.share)
-    results.save("fuzz: hostile calls and files", parts)
-    return int("**missed**" in str(parts[-1]))
+        bench, is_missed = Bench(Path(folder), results.is_quick), False
+        for name in args.parts or parts:
+            title, run = parts[name]
+            found = run(bench, args.share)
+            results.save(title, found)
+            is_missed |= "**missed**" in str(found[-1])
+    return int(is_missed)

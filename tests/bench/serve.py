@@ -755,9 +755,7 @@ def _atheris(runs: int) -> tuple[object, str]:
 
 
 def http(bench: Bench) -> results.Parts:
-    """Calls per second over HTTP beside Score over gRPC on the same workers, and noise."""
-    from tests.support.fuzz.bodies import Bodies, send_noise
-
+    """Calls per second over HTTP beside Score over gRPC on the same workers."""
     seconds, turns, each = bench.either(4.0, 1.5), bench.either(4, 3), 8
     rows: list[Row] = []
     with bench.serving([10], "--api-port", "0") as ours, generators() as some:
@@ -790,14 +788,6 @@ def http(bench: Bench) -> results.Parts:
                     spread(ratios), "at least 0.5", verdict(median(ratios), 0.5, most=False),
                 )
             )  # fmt: skip
-        count = bench.either(100_000, 5_000)
-        bodies = Bodies(bench.tensors(2, 10, 1)[0], seed=11, model="k10")
-        statuses = send_noise(ours.server.api_url, ours.token, bodies, count)
-        bad = sum(n for status, n in statuses.items() if status >= 500) + len(ours.server.events("child_died"))
-        seen = ", ".join(f"{status}: {n:,}" for status, n in statuses.most_common())
-        rows.append(
-            (f"status 500 or dead processes, {count:,} altered bodies", bad, seen, "", 0, verdict(bad, 0, most=True))
-        )
     header = ("figure", "HTTP", "Score over gRPC", "ratio, median (range)", "target", "")
     return results.Table(header, rows), f"{each * _WORKERS * _GENERATORS} calls in flight, one per HTTP connection."
 

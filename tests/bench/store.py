@@ -27,7 +27,7 @@ from darksight_service.store.probabilities import parse_probability_codec
 from darksight_service.store.store import Store
 from darksight_service.store.texts import Texts
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
-from darksight_service.store.write.insert import BundlePoints, sql_values, sqlite_statements
+from darksight_service.store.write.insert import BundlePoints, sql_values, sqlite_statements, tag_blobs
 from darksight_service.store.write.retention import Limits
 
 from darksight_core.gate.gate import Gate
@@ -121,7 +121,7 @@ def pace(server: Postgres, folder: Path, rows: int) -> results.Table:
             if size == 1:
                 given = decode_all([encode(batch) for batch in given])
             group = BundlePoints(1, 1, PointTable.join(given))
-            parts = binary_rows(group.points, sql_values(group), codec(group.points.probs))
+            parts = binary_rows(group.points, sql_values(group), codec(group.points.probs), tag_blobs(group))
             data = HEADER + b"".join(part.tobytes() for part in parts) + TRAILER
             tuples = [(statement, list(values)) for statement, values in sqlite_statements(group, codec)]
             work: list[Callable[[], object]] = [

@@ -50,7 +50,7 @@ BLOCK = re.compile(
 )
 CLASSES = 10
 # Commands that talk to a service.
-REMOTE = ("evidence", "model", "policy", "region")
+REMOTE = ("evidence", "ingest", "model", "policy", "region")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from darksight_service.control.tokens import SCOPES, make_token
 from darksight_core.bundle import write_bundle
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
-from tests.support.fuzz.bodies import Bodies, send_noise
 from tests.support.servers import Server, running_server, wait_until
 
 CLASSES = 10
@@ -264,16 +263,3 @@ def test_an_invalid_row_has_null_scores(http: httpx.Client) -> None:
     assert found["reason"][1] == 5
     assert found["p_value"][1] is None
     assert None not in (found["p_value"][0], found["p_value"][2])
-
-
-def test_noise_gives_no_internal_error(
-    http: httpx.Client, server: Server, secrets: tuple[Path, dict[str, str]], rows: np.ndarray
-) -> None:
-    """2,000 random and altered bodies on paths that take one: no status 500, and no worker dies."""
-    statuses = send_noise(server.api_url, secrets[1]["all"], Bodies(rows[:2], seed=7), 2000)
-
-    assert not [status for status in statuses if status >= 500], statuses
-    assert statuses[200] > 50, statuses
-    assert server.events("child_died") == []
-    assert server.events("call_failed") == []
-    http.post("/v2/models/digits/infer", json=body_of(rows)).raise_for_status()

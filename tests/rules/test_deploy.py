@@ -30,6 +30,24 @@ FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and "__pycac
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 CUSTOM = {"PrometheusRule", "ServiceMonitor"}
 KUBERNETES = "1.32"
+# Values that fit the chart into a cluster, all of them.
+PLACED: dict[str, Any] = {
+    "image": {"pullSecrets": ["a", "b"]},
+    "nodeSelector": {"pool": "scoring"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "arch", "operator": "In", "values": ["amd64"]}]}]
+            }
+        }
+    },
+    "podLabels": {"team.example.com/cost": "7"},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "monitoring": {"labels": {"release": "prometheus"}},
+    "settings": {"http_tls": True, "api_port": 8083},
+    "fit": {"enabled": True, "nodeSelector": {"pool": "gpu"}},
+}
 # What the supervisor gives workers and storage worker beyond the grace.
 KEEPER_SECONDS = 20
 
@@ -213,10 +231,10 @@ def test_compose_exposes_nothing_and_waits_for_health() -> None:
 
 
 def test_manifests_follow_the_schemas_of_kubernetes() -> None:
-    """kubernetes-validate accepts all that are not of somebody's own kind."""
+    """kubernetes-validate accepts all that are not of somebody's own kind, with the default values and with all."""
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
 
-    plain = [manifest for manifest in manifests() if manifest["kind"] not in CUSTOM]
+    plain = [manifest for manifest in (*manifests(), *render_chart(PLACED)) if manifest["kind"] not in CUSTOM]
     for manifest in plain:
         validate.validate(manifest, KUBERNETES, strict=True)
     kinds = {manifest["kind"] for manifest in manifests()}
@@ -263,6 +281,58 @@ def test_values_change_what_they_name() -> None:
     assert "preferredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAntiAffinity"]
     pinned = render_chart({"image": {"digest": f"sha256:{'0' * 64}"}})
     assert f"darksight@sha256:{'0' * 64}" in json.dumps(pinned)
+
+
+def test_pods_find_registry_and_nodes_and_the_operator_finds_its_objects() -> None:
+    """Pull secrets, nodes, labels and annotations are those of every pod; a fit may have nodes of its own."""
+    rendered = render_chart(PLACED)
+
+    pods = {each["kind"]: each["spec"]["template"] for each in rendered if each["kind"] in ("StatefulSet", "Job")}
+    assert len(pods) == 2
+    for pod in pods.values():
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+        assert pod["spec"]["tolerations"] == PLACED["tolerations"]
+        assert pod["metadata"]["labels"]["team.example.com/cost"] == "7"
+        assert pod["metadata"]["annotations"] == PLACED["podAnnotations"]
+    assert pods["StatefulSet"]["spec"]["nodeSelector"] == PLACED["nodeSelector"]
+    assert pods["Job"]["spec"]["nodeSelector"] == PLACED["fit"]["nodeSelector"]
+    assert pods["StatefulSet"]["spec"]["affinity"].keys() == {"nodeAffinity", "podAntiAffinity"}
+    labelled = [each["metadata"]["labels"]["release"] for each in rendered if each["kind"] in CUSTOM]
+    assert labelled == ["prometheus"] * len(CUSTOM)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"podLabels": {"app.kubernetes.io/component": "mine"}},
+        {"affinity": {"podAntiAffinity": {}}},
+        {"settings": {"api_port": 8081}},
+        {"nodeSelector": {"a": 1}},
+    ],
+)
+def test_values_that_would_break_the_manifests_are_refused(values: dict[str, Any]) -> None:
+    """Labels of selectors, the affinity that the chart sets, and ports that are in use."""
+    with pytest.raises(jsonschema.ValidationError):
+        render_chart(values)
+
+
+def test_settings_that_change_ports_change_the_manifests() -> None:
+    """With http_tls probes and monitor use HTTPS; the HTTP API gets a port of pod and service, open to clients."""
+    groups = {"analysts": "read,report", "fraud team": "read models=fraud"}
+    rendered = render_chart({"settings": {"http_tls": True, "api_port": 8083, "oidc_groups": groups}})
+    by_name = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in rendered}
+
+    (container,) = by_name["StatefulSet", "darksight"]["template"]["spec"]["containers"]
+    assert {container[probe]["httpGet"]["scheme"] for probe in ("readinessProbe", "livenessProbe")} == {"HTTPS"}
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables["DARKSIGHT_API_PORT"] == "8083"
+    assert json.loads(variables["DARKSIGHT_OIDC_GROUPS"]) == groups
+    (endpoint,) = by_name["ServiceMonitor", "darksight"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"serverName": "darksight.darksight.svc"})
+    assert {"name": "api", "containerPort": 8083} in container["ports"]
+    assert {"name": "api", "port": 8083, "targetPort": "api"} in by_name["Service", "darksight-http"]["ports"]
+    clients = by_name["NetworkPolicy", "darksight"]["ingress"][0]
+    assert [each["port"] for each in clients["ports"]] == [8081, 8083]
 
 
 def test_settings_of_the_chart_are_settings() -> None:

@@ -58,6 +58,7 @@ def test_decisions_and_reasons_have_one_numbering(ours: type, client: type, prot
 def test_sql_has_the_stored_columns() -> None:
     """Beside those that identify a point."""
     others = {"id", "event_at", "delay_ms", "bundle_id", "is_shadow", "prediction_id", "probs"}
+    others |= {"tags", "reference", "trace_id"}
 
     assert {column.name for column in point.columns} - others == parts("stored")
 

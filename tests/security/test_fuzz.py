@@ -16,6 +16,7 @@ from darksight_core.guarantees.conformal import cutoff
 from tests.bench.load import Mutations, resident_bytes
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
+from tests.support.fuzz.bodies import Bodies, send_noise
 from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, infer_seeds, score_seeds
 from tests.support.fuzz.files import hostile_bundles, hostile_predictions, use_bundle, use_predictions
 from tests.support.servers import Server, running_server, wait_until
@@ -38,7 +39,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service of one worker."""
-    options = ("--workers", "1", "--bundle-dir", str(bundle.parent))
+    options = ("--workers", "1", "--api-port", "0", "--bundle-dir", str(bundle.parent))
     with running_server({"m": bundle}, tmp_path_factory.mktemp("data"), *options) as running:
         yield running
 
@@ -77,6 +78,21 @@ def test_hostile_calls_are_answered(server: Server, bundle: Path) -> None:
         assert not WRONG & found.keys()
         assert len(client.score("m", probs)) == 3
     assert all(resident_bytes(server.children()[name]) < 2 * size for name, size in rest.items())
+
+
+def test_hostile_bodies_are_answered(server: Server, bundle: Path) -> None:
+    """Random and altered requests on every path of the HTTP API: no status 500, and no worker dies."""
+    with Client(server.grpc_target) as client:
+        version = client.model("m").active_version
+    bodies = Bodies(make_probs(2, CLASSES), seed=7, model="m", version=version, bundle=bundle.name)
+
+    found = send_noise(server.api_url, "", bodies, 1_200)
+
+    assert 500 not in found
+    assert found[200] > 50
+    assert found[400] > 400
+    assert server.events("child_died") == []
+    assert server.events("call_failed") == []
 
 
 def test_hostile_manifests_are_refused_or_work(bundle: Path) -> None:

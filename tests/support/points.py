@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from darksight_service.ingest.records import encode_points
+from darksight_service.ingest.tag_section import encode_references, encode_tag_sets
 from darksight_service.store.ids import make_batch_id, point_ids
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.texts import Texts
@@ -31,6 +33,8 @@ def make_points(
     event_ms: int = 0,
     delay_ms: int = 0,
     with_invalid: bool = True,
+    tags: Mapping[str, str] | Sequence[Mapping[str, str]] = (),
+    trace: bytes = b"",
     **columns: Any,
 ) -> PointTable:
     """The points of one batch, as a gate would decide; names None gives each row one. Every 7th row is not valid."""
@@ -60,6 +64,14 @@ def make_points(
     if names is None:
         names = tuple([f"order-{seed % 10_000:04d}-{row:05d}" for row in range(n)])
     made |= {name: np.asarray(value, dtype=made[name].dtype) for name, value in columns.items()}
+    row_tags = [tags] * n if isinstance(tags, Mapping) else tags or [{}] * n
+    sets = [tuple(sorted(pair for pair in each.items() if pair[0] != "reference")) for each in row_tags]
+    made |= {
+        "tag_sets": tuple(dict.fromkeys(sets)) or ((),),
+        "tags": np.array([list(dict.fromkeys(sets)).index(each) for each in sets], dtype=np.intp),
+        "references": Texts.of([each.get("reference") for each in row_tags]),
+        "traces": np.broadcast_to(np.frombuffer(trace or bytes(16), ">u8"), (n, 2)),
+    }
     batch_id = np.frombuffer(make_batch_id(ms, rng.bytes(7)), ">u8").reshape(1, 2)
     return PointTable.of(
         point_ids(batch_id, n),
@@ -86,6 +98,11 @@ def encode(points: PointTable) -> bytes:
         ResultBlock.of(points),
         points.probs.tobytes(),
         int(points.delay_ms[0]),
+        (
+            encode_tag_sets(points.tag_sets, points.tags.tolist() if len(points.tag_sets) > 1 else ()),
+            encode_references([each or "" for each in points.references.tolist()]),
+        ),
+        points.trace_bytes()[0] if points.traces.any() else b"",
     )
 
 

@@ -14,3 +14,9 @@
 {{- define "darksight.bundles" -}}
 {{ .Values.bundles.existingClaim | default (printf "%s-bundles" .Release.Name) }}
 {{- end -}}
+{{- define "darksight.scheme" -}}
+{{ if eq (index .Values.settings "http_tls" | toString) "true" }}HTTPS{{ else }}HTTP{{ end }}
+{{- end -}}
+{{- define "darksight.pullSecrets" -}}
+[{{ range $i, $name := .Values.image.pullSecrets }}{{ if $i }}, {{ end }}{name: {{ $name }}}{{ end }}]
+{{- end -}}

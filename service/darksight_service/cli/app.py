@@ -33,6 +33,7 @@ COMMANDS = {
     },
     "Score and serve": {
         "score": "Score predictions in files.",
+        "ingest": "Send the predictions in logs to a running service.",
         "drift": "Test predictions in a file for drift, in order.",
         "serve": "Run the scoring service.",
         "explore": "Run the explorer alone.",

@@ -70,7 +70,7 @@ def calibrate(
     bundle
         Bundle to read.
     file
-        Labelled predictions, .npz, .npy, .csv or .parquet.
+        Labelled predictions, .npz, .npy, .csv, .parquet or .jsonl.
     alpha
         Flag at most this share of usual rows as outliers.
     coverage

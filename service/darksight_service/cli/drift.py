@@ -52,7 +52,7 @@ def drift(
     bundle
         Bundle of the watched classifier.
     file
-        Predictions in order of arrival, .npz, .npy, .csv or .parquet.
+        Predictions in order of arrival, .npz, .npy, .csv, .parquet or .jsonl.
     by
         Keys of tags, columns tag_KEY of FILE: test each of their values, and name the segment that explains a drift.
         At most 5% of the segments that are found changed are so by chance, on average.

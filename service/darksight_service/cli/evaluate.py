@@ -58,7 +58,7 @@ def evaluate(
     bundle
         Bundle to evaluate.
     file
-        Predictions, .npz, .npy, .csv or .parquet. Labels are needed for accuracy and errors.
+        Predictions, .npz, .npy, .csv, .parquet or .jsonl. Labels are needed for accuracy and errors.
     ood
         Predictions for out-of-distribution inputs, one or several files.
     by

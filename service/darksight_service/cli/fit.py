@@ -49,7 +49,7 @@ def fit(
     Parameters
     ----------
     files
-        Predictions: one .npz, .npy, .csv or .parquet file, several .parquet files, or a quoted pattern such as
+        Predictions: one .npz, .npy, .csv, .parquet or .jsonl file, several .parquet files, or a quoted pattern such as
         'day/*.parquet'.
     nproc
         Processes on this machine. Use torchrun for several machines.

@@ -68,7 +68,7 @@ def report(
     bundle
         Bundle to report on.
     file
-        Labelled predictions, .npz, .npy, .csv or .parquet.
+        Labelled predictions, .npz, .npy, .csv, .parquet or .jsonl.
     ood
         Predictions for out-of-distribution inputs, one or several files.
     features

@@ -89,7 +89,7 @@ def score(
     bundle
         Bundle file or, with --server, the name of a model.
     files
-        Predictions: one .npz, .npy, .csv or .parquet file, several .parquet files, or a quoted pattern such as
+        Predictions: one .npz, .npy, .csv, .parquet or .jsonl file, several .parquet files, or a quoted pattern such as
         'day/*.parquet'.
     alpha
         Count rows with a p-value up to this as outliers. Default: the rule of the bundle's gate, or 0.01 without one.

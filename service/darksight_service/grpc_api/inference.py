@@ -5,7 +5,8 @@
               darksight/v1/monitor.proto
 
 The response has the parameters `batch_id` (row r has the prediction id "<batch_id>-<r>") and `recorded`. With the
-parameter `partial_ok` of a request, a row that is not valid does not fail the call. Responses are raw if requests are.
+parameter `partial_ok` of a request, a row that is not valid does not fail the call. Parameters `tag_<key>` of a request
+are tags of all rows. Responses are raw if requests are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from darksight_core import __version__
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.scored import SCHEMA
+from darksight_core.tags import COLUMN_PREFIX
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
@@ -31,6 +33,7 @@ from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.store.ids import MAX_ROWS
+from darksight_service.traceparent import trace_of
 
 __all__ = ["InferenceServicer"]
 
@@ -39,6 +42,7 @@ Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 _PLATFORM = "darksight"
 # A client names each output once.
 _MAX_OUTPUTS = 64
+_MAX_PARAMETERS = 1_000
 
 
 class _Output(NamedTuple):
@@ -182,6 +186,8 @@ class InferenceServicer:
                 values,
                 logits=kind == "logits",
                 partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
+                tags=_tags(request),
+                trace=trace_of(context.invocation_metadata()),
                 is_wanted=context.is_active,
             )
 
@@ -193,6 +199,19 @@ def _needed(active: ActiveModel) -> tuple[str, int]:
     """Name of the input that a model needs, and K."""
     name = "logits" if active.gate.reject_score in LOGIT_SCORES else "probs"
     return name, active.bundle.scorer.n_inputs
+
+
+def _tags(request: pb2.ModelInferRequest) -> dict[str, str]:
+    """Tags of all rows: the parameters whose names start with `tag_`."""
+    if len(request.parameters) > _MAX_PARAMETERS:
+        raise RequestError(
+            f"parameters: there are {len(request.parameters):,}; the limit is {_MAX_PARAMETERS}", field="parameters"
+        )
+    return {
+        name.removeprefix(COLUMN_PREFIX): value.string_param
+        for name, value in request.parameters.items()
+        if name.startswith(COLUMN_PREFIX)
+    }
 
 
 def _wanted(request: pb2.ModelInferRequest) -> Sequence[str]:

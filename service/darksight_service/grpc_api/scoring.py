@@ -6,7 +6,7 @@ INTERNAL. Columns of a response are cut out of the result block, so that no numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_core.runtime.result_block import place
+from darksight_core.tags import REFERENCE, TagSet, find_problem
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
@@ -25,7 +26,9 @@ from darksight_service.grpc_api.status import abort_code, status_of
 from darksight_service.grpc_api.timestamps import milliseconds, timestamp
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
+from darksight_service.scoring.tags import Tags
 from darksight_service.store.points import PointFilter
+from darksight_service.traceparent import trace_of
 from darksight_service.validation import check_text
 
 if TYPE_CHECKING:
@@ -167,6 +170,7 @@ class Scoring:
             reasons=tuple(request.reasons),
             predicted=tuple(request.predicted),
             is_shadow=request.is_shadow,
+            tags=_tag_filter(request.tags),
         )
         page = self._store().list_points(wanted, page_size=request.page_size, page_token=request.page_token)
         response = monitor_pb2.ListPointsResponse(
@@ -192,6 +196,8 @@ class Scoring:
             event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
             partial_ok=request.partial_ok,
             batch_id=request.batch_id,
+            tags=_tags(request, values.shape[0]) if request.tags or request.row_tags else (),
+            trace=trace_of(context.invocation_metadata()),
             is_wanted=context.is_active,
             class_names=tuple(request.class_names) if request.class_names else (),
         )
@@ -222,6 +228,24 @@ def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tens
     if kind == "rows":
         return _read_rows(request.rows)
     raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
+
+
+def _tags(request: monitor_pb2.ScoreRequest, rows: int) -> Tags:
+    """The tags of all rows, or of each row."""
+    _check_count(request.tags, _MAX_FILTER, "tags")
+    if not request.row_tags:
+        return dict(request.tags)
+    _check_count(request.row_tags, rows, "row_tags")
+    for row, each in enumerate(request.row_tags):
+        _check_count(each.tags, _MAX_FILTER, f"row_tags[{row}]")
+    return [{**request.tags, **each.tags} for each in request.row_tags]
+
+
+def _tag_filter(tags: Mapping[str, str]) -> TagSet:
+    problem = find_problem(tags) or (f"{REFERENCE} is not a filter" if REFERENCE in tags else None)
+    if problem:
+        raise RequestError(f"tags: {problem}", field="tags")
+    return tuple(sorted(tags.items()))
 
 
 def _check_count(values: Sized, limit: int, field: str) -> None:
@@ -359,5 +383,7 @@ def _point(row: dict[str, Any]) -> monitor_pb2.Point:
         top_probability=row["top"],
         label=row["label"] if row["label"] >= 0 else None,
         probabilities=row["probs"].tolist(),
+        tags=row["tags"],
+        trace_id=row["trace_id"],
         prediction_set=row["prediction_set"],
     )

@@ -27,7 +27,7 @@ from darksight_service.errors import (
     OverloadedError,
     RequestError,
 )
-from darksight_service.http_api.calls import Call, Callers, Method, Reply, Request
+from darksight_service.http_api.calls import READ_HEADERS, Call, Callers, Method, Reply, Request
 from darksight_service.http_api.events import EventAnswer
 from darksight_service.http_api.inference import Answer, answer_infer, answer_state
 from darksight_service.http_api.messages import MessageAnswer
@@ -47,7 +47,7 @@ _SHORT_BYTES = 1 << 12
 _BULK_BYTES = 1 << 13
 _RETRY_SECONDS = 0.05
 _HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-_READ = (b"authorization", b"content-length", b"content-encoding", b"host", b"origin", SIZE_HEADER.encode())
+_READ = (*READ_HEADERS, b"content-length", b"content-encoding", b"host", b"origin", SIZE_HEADER.encode())
 
 Headers = Mapping[bytes, str]
 
@@ -156,7 +156,7 @@ class _Endpoint:
         else:
             request = Request(scope["path_params"], scope["query_string"], body, headers.get(_READ[-1]), headers)
             check = None if caller.models is None else partial(self._check_model, caller)
-            call = Call(headers.get(b"authorization"), check)
+            call = Call(headers, check)
             run = partial(self._run, request, call, scope["path"])
             reply = run() if self._is_short(request) else await _while_wanted(self._submit(run, body), receive, call)
         await _send(send, reply)

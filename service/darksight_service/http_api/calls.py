@@ -12,8 +12,12 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from darksight_service.control.tokens import Caller
 from darksight_service.http_api.problems import ProblemError
+from darksight_service.traceparent import HEADER
 
-__all__ = ["Call", "Callers", "Method", "Reply", "Request"]
+__all__ = ["READ_HEADERS", "Call", "Callers", "Method", "Reply", "Request"]
+
+READ_HEADERS = (b"authorization", HEADER.encode())
+"""Headers that handlers read as metadata of a call."""
 
 
 class Method(Protocol):
@@ -66,8 +70,8 @@ class Call:
 
     Parameters
     ----------
-    authorization
-        The header of that name, which names the caller of a change.
+    headers
+        Those that handlers read: `authorization`, which names the caller of a change, and `traceparent`.
     check
         Checks a request, if its caller may use some models only.
 
@@ -77,10 +81,10 @@ class Call:
         Set when the caller has closed the connection.
     """
 
-    def __init__(self, authorization: str | None, check: Callable[[Method, Any], None] | None = None) -> None:
+    def __init__(self, headers: Mapping[bytes, str], check: Callable[[Method, Any], None] | None = None) -> None:
         self.is_abandoned = False
         self._check = check
-        self._metadata = () if authorization is None else (("authorization", authorization),)
+        self._metadata = tuple((name.decode(), headers[name]) for name in READ_HEADERS if name in headers)
         self._trailers: Iterable[tuple[str, str | bytes]] = ()
 
     def run(self, method: Method, message: bytes) -> bytes:

@@ -16,6 +16,7 @@ from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from darksight_core.tags import COLUMN_PREFIX
 from darksight_service.errors import RequestError
 from darksight_service.http_api.calls import Call, Method, Reply, Request
 from darksight_service.http_api.messages import read_json
@@ -123,6 +124,9 @@ def _read_infer(request: Request) -> tuple[pb2.ModelInferRequest, _Wanted]:
         message.id = _text(given, "id")
         if "partial_ok" in parameters:
             message.parameters["partial_ok"].bool_param = _flag(parameters, "partial_ok")
+        for name in parameters:
+            if name.startswith(COLUMN_PREFIX):
+                message.parameters[name].string_param = _text(parameters, name)
         named = {}
         for output in _objects(given, "outputs"):
             added = message.outputs.add(name=_text(output, "name"))

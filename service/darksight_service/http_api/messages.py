@@ -111,12 +111,21 @@ def _read_query(fields: Mapping[str, FieldDescriptor], query: bytes) -> dict[str
 def _read_parameter(field: FieldDescriptor | None, name: str, texts: list[str]) -> Any:
     if field is None:
         raise RequestError(f"{name[:100]}: there is no such parameter", field=name[:100])
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(_read_pair(name, text) for text in texts)
     values = [_read_bool(name, text) if field.type == FieldDescriptor.TYPE_BOOL else text for text in texts]
     if field.is_repeated:
         return values
     if len(values) > 1:
         raise RequestError(f"{name}: is given {len(values)} times", field=name)
     return values[0]
+
+
+def _read_pair(name: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise RequestError(f"{name}: must be KEY=VALUE, not {text[:40]!r}", field=name)
+    return key, value
 
 
 def _read_bool(name: str, text: str) -> bool:

@@ -34,6 +34,8 @@ _SCALARS: dict[int, Schema] = {
     FieldDescriptor.TYPE_STRING: _STRING,
 }
 _ROWS: Schema = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+# In a query.
+_PAIRS: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}, "examples": [["camera=7"]]}
 _OBJECT: Schema = {"type": "object", "additionalProperties": True}
 _TENSOR: Schema = {
     "type": "object",
@@ -72,6 +74,7 @@ _SCHEMAS: dict[str, Schema] = {
             "parameters": {
                 "type": "object",
                 "properties": {"partial_ok": _TRUTH, "binary_data_output": _TRUTH},
+                "patternProperties": {"^tag_": _STRING},
             },
             "inputs": {"type": "array", "minItems": 1, "maxItems": 1, "items": _TENSOR},
             "outputs": {
@@ -223,7 +226,7 @@ def _message_operation(path: Path, scope: str, schemas: dict[str, Schema]) -> di
         found["requestBody"] = {"content": {"application/json": {"schema": _reference(request.full_name)}}}
     else:
         found["parameters"] += [
-            {"name": field.name, "in": "query", "schema": _field(field, schemas)}
+            {"name": field.name, "in": "query", "schema": _PAIRS if _is_map(field) else _field(field, schemas)}
             for field in request.fields
             if field.name not in in_path
         ]
@@ -250,7 +253,13 @@ def _message(descriptor: Descriptor, schemas: dict[str, Schema]) -> Schema:
     return _reference(descriptor.full_name)
 
 
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
 def _field(field: FieldDescriptor, schemas: dict[str, Schema]) -> Schema:
+    if _is_map(field):
+        return {"type": "object", "additionalProperties": _STRING}
     item = _item(field, schemas)
     return {"type": "array", "items": item} if field.is_repeated else item
 

@@ -89,7 +89,7 @@ def _of_outputs(outputs: list[Any], rest: bytes, output: str) -> NDArray[Any]:
     fitting = [
         index
         for index, each in enumerate(outputs)
-        if (names[index] == output if output else each.get("datatype") in _DTYPES and _is_table(each.get("shape")))
+        if (names[index] == output if output else _datatype(each) in _DTYPES and _is_table(each.get("shape")))
     ]
     if len(fitting) != 1:
         wanted = f"one with the name {output!r}" if output else "one of floats with rows and classes"
@@ -119,14 +119,18 @@ def _raw_parts(outputs: list[dict[str, Any]], rest: bytes) -> list[bytes | None]
     return parts
 
 
+def _datatype(output: dict[str, Any]) -> str:
+    return str(output.get("datatype"))[:20]
+
+
 def _is_table(shape: Any) -> bool:
     return isinstance(shape, list) and len(shape) in (1, 2) and all(type(size) is int and size >= 0 for size in shape)
 
 
 def _tensor(output: dict[str, Any], name: str, raw: bytes | None) -> NDArray[Any]:
-    shape, datatype = output.get("shape"), output.get("datatype")
+    shape, datatype = output.get("shape"), _datatype(output)
     if datatype not in _DTYPES:
-        raise RequestError(f"outputs: {name} must be {', '.join(_DTYPES)}, not {str(datatype)[:20]!r}", field="outputs")
+        raise RequestError(f"outputs: {name} must be {', '.join(_DTYPES)}, not {datatype!r}", field="outputs")
     if not _is_table(shape):
         raise RequestError(f"outputs: {name} must have a shape [n, K] or [K]", field="outputs")
     assert isinstance(shape, list)

@@ -4,6 +4,7 @@ A record of scored rows holds them as columns, so that it is one join of pieces 
 nothing.
 
     points     header | float32 probabilities | stored part of the result block | model | version | prediction ids
+               | section for tags and the trace id, if there are any (`tag_section`)
     outcomes   header | int64 observed | int32 labels | model | prediction ids
 
 All numbers are little endian and every column starts at a multiple of its item size. The first byte is the version of
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from darksight_core.runtime.result_block import RESPONSE_BYTES, STORED_BYTES, ResultBlock, stored_pieces
 from darksight_service.errors import RecordError
+from darksight_service.ingest.tag_section import NO_TRACE, SECTION, decode_tag_sets
 from darksight_service.store.ids import MAX_ROWS, is_batch_id, point_ids
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.texts import Texts
@@ -39,7 +41,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 Record: TypeAlias = PointTable | OutcomeBatch
 
 _POINTS, _OUTCOMES = 1, 2
-_IS_SHADOW, _HAS_NAMES = 1, 2
+_IS_SHADOW, _HAS_NAMES, _HAS_TAGS = 1, 2, 4
 
 # version, kind, flags, 0 | batch id | event ms | rows, classes | bytes of model, of version, of names | delay ms
 _POINT_HEADER = struct.Struct("<4B16sqIIHHIi")
@@ -69,6 +71,8 @@ def encode_points(
     block: ResultBlock,
     probs: bytes,
     delay_ms: int = 0,
+    tags: tuple[bytes, bytes] = (b"", b""),
+    trace: bytes = b"",
 ) -> bytes:
     """The record of a call; RecordError if it cannot be stored.
 
@@ -90,12 +94,20 @@ def encode_points(
         Little-endian float32, (n, K).
     delay_ms
         How long after the time of the batch id the call was received, by the clock of the server.
+    tags
+        Tags and references of the rows, as `tag_section` encodes them.
+    trace
+        Trace id of the call, 16 bytes, or empty.
     """
     rows = block.rows
     classes = len(probs) // (4 * rows) if rows else 0
     if not 0 < rows <= MAX_ROWS or len(probs) != 4 * rows * classes or not is_batch_id(batch_id):
         raise RecordError(f"{rows} rows with {len(probs)} bytes of probabilities cannot be stored", rows=rows)
     flags = (_IS_SHADOW if is_shadow else 0) | (_HAS_NAMES if prediction_ids else 0)
+    section: tuple[bytes, ...] = ()
+    if trace or tags[0] or tags[1]:
+        flags |= _HAS_TAGS
+        section = SECTION.pack(len(tags[0]), len(tags[1]), trace or NO_TRACE), *tags
     try:
         texts = (*_encode_texts(model, version), _join(prediction_ids, rows) if prediction_ids else b"")
         header = _POINT_HEADER.pack(
@@ -103,7 +115,7 @@ def encode_points(
         )  # fmt: skip
     except (struct.error, UnicodeEncodeError) as error:
         raise RecordError(f"a batch of {rows} rows cannot be stored: {error}", rows=rows) from None
-    return b"".join((header, probs, block.data[RESPONSE_BYTES * rows :], *texts))
+    return b"".join((header, probs, block.data[RESPONSE_BYTES * rows :], *texts, *section))
 
 
 def encode_outcomes(batch: OutcomeBatch) -> bytes:
@@ -167,28 +179,51 @@ def _decode_points(table: NDArray[np.uint8]) -> Iterator[PointTable]:
     """Records of points of one size, (m, size)."""
     if table.shape[1] < _START:
         raise RecordError("a record ends within its header", size=table.shape[1])
-    for alike in _grouped(table, np.column_stack((table[:, _LAYOUT], table[:, 2] & _HAS_NAMES))):
+    for alike in _grouped(table, np.column_stack((table[:, _LAYOUT], table[:, 2] & (_HAS_NAMES | _HAS_TAGS)))):
         first = alike[0, :_START].view(_POINT_FIELDS)[0]
         rows, classes, model, version, names = (
             int(first[name]) for name in ("rows", "classes", "model", "version", "names")
         )
         texts = _START + rows * (4 * classes + STORED_BYTES)
-        size = texts + model + version + names
-        has_names = bool(first["flags"] & _HAS_NAMES)
-        if size != table.shape[1] or not 0 < rows <= MAX_ROWS or (names and not has_names):
+        end = texts + model + version + names
+        has_names, has_tags = bool(first["flags"] & _HAS_NAMES), bool(first["flags"] & _HAS_TAGS)
+        size = end + SECTION.size if has_tags else end
+        is_whole = table.shape[1] >= size if has_tags else table.shape[1] == size
+        if not is_whole or not 0 < rows <= MAX_ROWS or (names and not has_names):
             raise RecordError(f"a record of {table.shape[1]} bytes has a header for {size}", size=table.shape[1])
-        for part in _grouped(alike, alike[:, texts : texts + model + version]):
+        keys = alike[:, texts : end - names]
+        if has_tags:
+            # The sizes of tags and references come first in their section.
+            keys = np.concatenate((keys, alike[:, end : end + 8]), axis=1)
+        for part in _grouped(alike, keys):
             served = _text(part[0, texts : texts + model]), _text(part[0, texts + model : texts + model + version])
-            yield _decode_group(part, rows, classes, *served, part[:, texts + model + version :] if has_names else None)
+            columns = _decode_section(part[:, end:], rows) if has_tags else {}
+            columns["names"] = _split(part[:, end - names : end], rows) if has_names else Texts.none(len(part) * rows)
+            yield _decode_group(part, rows, classes, *served, columns)
+
+
+def _decode_section(section: NDArray[np.uint8], rows: int) -> dict[str, Any]:
+    """Tags, references and traces of records (m, size) whose sections have the same sizes."""
+    size, start = section.shape[1], SECTION.size
+    tags, references, _ = SECTION.unpack(section[0, :start].tobytes())
+    if size != start + tags + references:
+        raise RecordError("the tags of a record have another size than its section", size=size)
+    sets, index = decode_tag_sets(section[:, start : start + tags], rows)
+    traces = np.ascontiguousarray(section[:, start - 16 : start]).view(">u8")
+    found: dict[str, Any] = {"tag_sets": sets, "tags": index, "traces": np.repeat(traces, rows, axis=0)}
+    if references:
+        texts = _split(section[:, start + tags :], rows)
+        found["references"] = Texts(texts.data, np.where(texts.sizes > 0, texts.sizes, -1))
+    return found
 
 
 def _decode_group(
-    table: NDArray[np.uint8], rows: int, classes: int, model: str, version: str, names: NDArray[np.uint8] | None
+    table: NDArray[np.uint8], rows: int, classes: int, model: str, version: str, columns: dict[str, Any]
 ) -> PointTable:
-    """Records (m, size) of one layout, model and version."""
+    """Records (m, size) of one layout, model and version, with columns from their texts."""
     count = len(table)
     header = np.ascontiguousarray(table[:, :_START]).view(_POINT_FIELDS)[:, 0]
-    if (header["zero"] | (header["flags"] > 3) | (header["batch_id"][:, 1] & (MAX_ROWS - 1))).any():
+    if (header["zero"] | (header["flags"] > 7) | (header["batch_id"][:, 1] & (MAX_ROWS - 1))).any():
         raise RecordError("the header of a record is not valid", size=table.shape[1])
 
     def column(start: int, dtype: Any, width: int) -> NDArray[Any]:
@@ -196,7 +231,6 @@ def _decode_group(
         return values.reshape(count * rows, width)
 
     results = _START + 4 * rows * classes
-    columns: dict[str, Any] = {}
     for piece in _PIECES:
         values = column(results + piece.start * rows, piece.dtype, piece.column.width)
         columns[piece.column.name] = values if piece.column.width > 1 else values[:, 0]
@@ -207,7 +241,6 @@ def _decode_group(
         event_ms=np.repeat(header["event_ms"], rows),
         delay_ms=np.repeat(header["delay_ms"].astype(np.int64), rows),
         is_shadow=np.repeat((header["flags"] & _IS_SHADOW).astype(bool), rows),
-        names=Texts.none(count * rows) if names is None else _split(names, rows),
         probs=column(_START, "<f4", classes),
         **columns,
     )
@@ -263,11 +296,11 @@ def _split(joined: NDArray[np.uint8], rows: int) -> Texts:
     ended = np.concatenate((joined, np.zeros((len(joined), 1), dtype=np.uint8)), axis=1)
     is_end = ended == 0
     if not (is_end.sum(axis=1) == rows).all():
-        raise RecordError(f"a record of {rows} rows has another number of prediction ids", rows=rows)
+        raise RecordError(f"a record of {rows} rows has another number of prediction ids or references", rows=rows)
     try:
         ended.tobytes().decode()
     except UnicodeDecodeError:
-        raise RecordError("a prediction id is not UTF-8") from None
+        raise RecordError("a prediction id or reference is not UTF-8") from None
     return Texts(ended[~is_end], np.diff(np.flatnonzero(is_end), prepend=-1) - 1)
 
 

@@ -314,6 +314,13 @@ METRICS = (
         "darksight_store_pruned_rows_total", "counter", (), "Rows deleted by retention.", "Whether retention works."
     ),
     Metric(
+        "darksight_tag_values_dropped_total",
+        "counter",
+        (),
+        "Tags stored as _other because their key has `max_tag_values` other values, or the model 64 other keys.",
+        "A key with too many values, such as an id, is of no use as a segment.",
+    ),
+    Metric(
         "darksight_storage_starts_total", "counter", (), "Starts of the storage worker.", "More than one means a crash."
     ),
     Metric(

@@ -74,6 +74,7 @@ _OF_STORAGE = {
     "store_up": "darksight_store_up",
     "store_errors": "darksight_store_errors_total",
     "pruned": "darksight_store_pruned_rows_total",
+    "tag_values_dropped": "darksight_tag_values_dropped_total",
     "starts": "darksight_storage_starts_total",
     "state_rebuilds": "darksight_state_rebuilds_total",
     "audit_trail_broken": "darksight_audit_trail_broken",

@@ -194,6 +194,7 @@ _STORAGE_SECTIONS: Sections = (
     ("state_rebuilds", 1),
     ("audit_trail_broken", 1),
     ("clock_offset_seconds", 1),
+    ("tag_values_dropped", 1),
 )
 _SUPERVISOR_SECTIONS: Sections = (("ready", 1), ("hung", 1))
 _LIVE_SECTIONS: Sections = (
@@ -232,7 +233,8 @@ _UNKNOWN_ACCURACY = -1.0
 class StorageCounts(_Cells):
     """Counters of the storage worker, and what it reads from the store: drift and live accuracy.
 
-    `add` and `follow` increase the counters inserted, duplicates, quarantined, store_errors and pruned.
+    `add` and `follow` increase the counters inserted, duplicates, quarantined, store_errors, pruned and
+    tag_values_dropped.
     """
 
     def __init__(self, folder: Path, *, max_models: int = 64) -> None:

@@ -245,6 +245,7 @@ class StorageWorker:
         for name in ("inserted", "duplicates", "quarantined"):
             self._counts.follow(name, sum(getattr(each, name) for each in stats))
         self._counts.follow("store_errors", sum(each.errors for each in stats))
+        self._counts.follow("tag_values_dropped", self._store.folded_tags())
         lag = max((each.lag_seconds for each in stats), default=0.0)
         is_up = self._is_store_up and not any(each.last_error for each in stats)
         self._counts.set_drain(lag_seconds=lag, is_store_up=is_up)
@@ -272,6 +273,7 @@ def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts
             return Store.open(
                 settings.read_store_url,
                 keep_probs=settings.keep_probabilities,
+                max_tag_values=settings.max_tag_values,
                 auto_upgrade=settings.upgrades_store,
             )
         except DarkSightError as error:

@@ -57,7 +57,7 @@ class ReferenceFile:
 def media_type(data: bytes) -> str:
     r"""Type of a file by its bytes; empty if it is none that is shown.
 
-    >>> media_type(b"GIF89a..."), media_type(b"<svg onload=alert(1)>"), media_type(b"\\x7fELF\\x00")
+    >>> media_type(b"GIF89a..."), media_type(b"<svg onload=alert(1)>"), media_type(b"\x7fELF\x00")
     ('image/gif', 'text/plain; charset=utf-8', '')
     """
     for start, kind in _STARTS.items():

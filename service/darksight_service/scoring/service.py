@@ -26,6 +26,7 @@ from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
+from darksight_service.scoring.tags import NO_TAGS, RowTags, Tags, read_tags
 from darksight_service.store.ids import MAX_ROWS, MINUTE_MS, id_ms, is_batch_id, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
 
@@ -118,6 +119,8 @@ class ScoringService:
         event_ms: int = 0,
         partial_ok: bool = False,
         batch_id: bytes = b"",
+        tags: Tags = (),
+        trace: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
         class_names: Sequence[str] = (),
     ) -> ScoreReply:
@@ -139,6 +142,10 @@ class ScoringService:
             Whether a row that is not valid gets the reason INVALID; if not, it fails the call.
         batch_id
             A UUIDv7 of the caller's with its last 20 bits zero; empty to make one.
+        tags
+            Values by key: one mapping for all rows, one for each row, or none.
+        trace
+            Trace id of the call, 16 bytes, or empty.
         is_wanted
             Whether the caller still waits; asked from time to time while a large batch is scored.
         class_names
@@ -152,6 +159,7 @@ class ScoringService:
         if class_names:
             values = _in_order(active, values, class_names)
         self._check(active, values.shape, prediction_ids)
+        row_tags = read_tags(tags, values.shape[0]) if tags else NO_TAGS
         delay_ms = 0
         if batch_id:
             delay_ms = self._check_batch_id(batch_id)
@@ -166,11 +174,11 @@ class ScoringService:
             _raise_row_error(_array(values), block, logits)
         recorded = True
         if block.rows:
-            record = _record(active, batch_id, event_ms, prediction_ids, given, block, delay_ms)
-            recorded = self._recorder.append(record)
+            call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace)
+            recorded = self._recorder.append(_record(active, call, given, block))
             _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
             if active.shadow is not None:
-                self._score_shadow(active.shadow, batch_id, event_ms, prediction_ids, given, raw, delay_ms)
+                self._score_shadow(active.shadow, call, given, raw)
         classes = None if active.gate.sets is None else _set_classes(given, block)
         return ScoreReply(model, active.version, batch_id, block, recorded, classes)
 
@@ -283,39 +291,56 @@ class ScoringService:
     def _score_shadow(
         self,
         shadow: ActiveModel,
-        batch_id: bytes,
-        event_ms: int,
-        ids: Sequence[str],
+        call: _Call,
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
-        delay_ms: int,
     ) -> None:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
             block = self._score(shadow, values, logits, lambda: True)
-            shadow_id = make_batch_id(id_ms(batch_id), batch_id[9:])
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
-            ids = ids or [prediction_id(batch_id, row) for row in range(block.rows)]
-            self._recorder.append(_record(shadow, shadow_id, event_ms, ids, values, block, delay_ms, is_shadow=True))
+            ids = call.prediction_ids or [prediction_id(call.batch_id, row) for row in range(block.rows)]
+            shadow_id = make_batch_id(id_ms(call.batch_id), call.batch_id[9:])
+            call = call._replace(batch_id=shadow_id, prediction_ids=ids)
+            self._recorder.append(_record(shadow, call, values, block, is_shadow=True))
             _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
             _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
 
 
+class _Call(NamedTuple):
+    """What a call says about its rows; it is recorded with them."""
+
+    batch_id: bytes
+    event_ms: int
+    delay_ms: int
+    prediction_ids: Sequence[str]
+    tags: RowTags
+    trace: bytes
+
+
 def _record(
     active: ActiveModel,
-    batch_id: bytes,
-    event_ms: int,
-    ids: Sequence[str],
+    call: _Call,
     values: NDArray[Any] | Tensor,
     block: ResultBlock,
-    delay_ms: int,
     *,
     is_shadow: bool = False,
 ) -> bytes:
-    probs = values.data if isinstance(values, Tensor) else _float32(values)
-    return encode_points(batch_id, active.model, active.version, is_shadow, event_ms, ids, block, probs, delay_ms)
+    return encode_points(
+        call.batch_id,
+        active.model,
+        active.version,
+        is_shadow,
+        call.event_ms,
+        call.prediction_ids,
+        block,
+        values.data if isinstance(values, Tensor) else _float32(values),
+        call.delay_ms,
+        (call.tags.encoded, call.tags.references),
+        call.trace,
+    )
 
 
 def _count(

@@ -9,17 +9,31 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.guarantees.prediction_sets import top_classes
 from darksight_core.scored import SCHEMA, Decision, ScoredBatch
+from darksight_core.tags import REFERENCE, TagSet
 from darksight_service.store.ids import default_prediction_id
 from darksight_service.store.texts import Texts
 
-__all__ = ["LAST_CLASS", "SCORE_COLUMNS", "OutcomeBatch", "PointFilter", "PointTable", "score_columns", "score_values"]
+__all__ = [
+    "LAST_CLASS",
+    "SCORE_COLUMNS",
+    "OutcomeBatch",
+    "PointFilter",
+    "PointTable",
+    "TagColumn",
+    "join_tags",
+    "score_columns",
+    "score_values",
+]
+
+TagColumn: TypeAlias = tuple[tuple[TagSet, ...], NDArray[np.intp]]
+"""Different sets of tags, and which of them each row has."""
 
 LAST_CLASS = 0x7FFF
 """SQL has two bytes for the class of a row; this class stands for itself and all above."""
@@ -57,6 +71,12 @@ class PointTable(ScoredBatch):
         Name of the watched classifier.
     versions, bundle
         Bundles that scored the rows, by their sha256, and which of them scored each row, (n,).
+    tag_sets, tags
+        Different sets of tags, and which of them each row has, (n,).
+    references
+        Where the inputs of the classifier are, n.
+    traces
+        Trace ids of the calls, (n, 2) big-endian uint64; 0 for none.
     """
 
     ids: NDArray[np.uint64]
@@ -69,6 +89,10 @@ class PointTable(ScoredBatch):
     model: str
     versions: tuple[str, ...]
     bundle: NDArray[np.intp]
+    tag_sets: tuple[TagSet, ...]
+    tags: NDArray[np.intp]
+    references: Texts
+    traces: NDArray[np.uint64]
 
     @classmethod
     def of(cls, ids: NDArray[np.uint64], model: str, versions: tuple[str, ...], **columns: Any) -> Self:
@@ -76,14 +100,16 @@ class PointTable(ScoredBatch):
         n = len(ids)
         missing: dict[str, Any] = {column.name: _MISSING[column.dtype] for column in SCHEMA} | _DEFAULTS
         filled: dict[str, Any] = {
-            name: np.broadcast_to(value, (n, 2) if name == "points" else n)
+            name: np.broadcast_to(value, (n, 2) if name in ("points", "traces") else n)
             for name, value in missing.items()
             if name not in columns
         }
-        if "names" not in columns:
-            filled["names"] = Texts.none(n)
+        for name in {"names", "references"} - columns.keys():
+            filled[name] = Texts.none(n)
         if "probs" not in columns:
             filled["probs"] = np.empty((n, 0), dtype=np.float32)
+        if "tag_sets" not in columns:
+            filled["tag_sets"] = ((),)
         return cls(ids=ids, model=model, versions=versions, **filled, **columns)
 
     @property
@@ -108,7 +134,18 @@ class PointTable(ScoredBatch):
 
     def id_bytes(self) -> list[bytes]:
         """The ids, 16 bytes each."""
-        found: list[bytes] = np.ascontiguousarray(self.ids, dtype=">u8").view("V16").reshape(-1).tolist()
+        return _bytes16(self.ids)
+
+    def trace_bytes(self) -> list[bytes]:
+        """The trace ids, 16 bytes each; zeros for none."""
+        return _bytes16(self.traces)
+
+    def tag_dicts(self) -> list[dict[str, str]]:
+        """The tags of each point by key, with its reference."""
+        found = [dict(self.tag_sets[number]) for number in self.tags.tolist()]
+        for tags, reference in zip(found, self.references.tolist(), strict=True):
+            if reference is not None:
+                tags[REFERENCE] = reference
         return found
 
     def prediction_ids(self) -> list[str]:
@@ -119,7 +156,7 @@ class PointTable(ScoredBatch):
     def take(self, rows: NDArray[Any] | slice) -> PointTable:
         """The rows with these numbers, or those that a mask selects."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return PointTable(**columns, model=self.model, versions=self.versions)
+        return PointTable(**columns, model=self.model, versions=self.versions, tag_sets=self.tag_sets)
 
     @classmethod
     def join(cls, batches: Sequence[Self]) -> Self:
@@ -133,8 +170,9 @@ class PointTable(ScoredBatch):
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in batches])
             for name in _COLUMNS
-            if name not in ("ids", "names", "probs", "bundle")
+            if name not in ("ids", "names", "probs", "bundle", "tags", "references", "traces")
         }
+        tag_sets, tags = join_tags([(part.tag_sets, part.tags) for part in batches])
         numbers = [np.array([versions.index(each) for each in part.versions], dtype=np.intp) for part in batches]
         return cls(
             **columns,
@@ -144,6 +182,10 @@ class PointTable(ScoredBatch):
             versions=versions,
             bundle=np.concatenate([number[part.bundle] for number, part in zip(numbers, batches, strict=True)]),
             names=Texts.join([part.names for part in batches]),
+            tag_sets=tag_sets,
+            tags=tags,
+            references=Texts.join([part.references for part in batches]),
+            traces=np.concatenate([part.traces for part in batches], dtype=">u8"),
             probs=np.concatenate([_widened(part.probs, classes) for part in batches]),
         )
 
@@ -162,6 +204,9 @@ class PointTable(ScoredBatch):
             **{name: values.tolist() for name, values in score_values(self).items()},
             "decision": self.decision.tolist(),
             "label": self.label.tolist(),
+            "tags": self.tag_dicts(),
+            "reference": [each or "" for each in self.references.tolist()],
+            "trace_id": [each.hex() if any(each) else "" for each in self.trace_bytes()],
             "probs": [row if known else row[:0] for row, known in zip(self.probs, _are_known(self.probs), strict=True)],
         }
         columns["prediction_set"] = [
@@ -180,8 +225,10 @@ _DEFAULTS = {
     "label": np.int64(-1),
     "set_size": np.int32(0),
     "bundle": np.intp(0),
+    "tags": np.intp(0),
+    "traces": np.zeros((), dtype=">u8"),
 }
-_COLUMNS = tuple(each.name for each in fields(PointTable) if each.name not in ("model", "versions"))
+_COLUMNS = tuple(each.name for each in fields(PointTable) if each.name not in ("model", "versions", "tag_sets"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,6 +275,8 @@ class PointFilter:
         Numbers of `Decision` and `Reason`, and classes.
     is_shadow
         Points of shadow versions instead of those that were answered.
+    tags
+        Pairs of key and value, all of which a point must have.
     """
 
     model: str
@@ -238,6 +287,17 @@ class PointFilter:
     reasons: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
     is_shadow: bool = False
+    tags: TagSet = ()
+
+
+def join_tags(parts: Sequence[TagColumn]) -> TagColumn:
+    """The tags of several tables, row after row."""
+    numbers: dict[TagSet, int] = {}
+    found = []
+    for sets, index in parts:
+        places = np.array([numbers.setdefault(each, len(numbers)) for each in sets], dtype=np.intp)
+        found.append(places[index])
+    return tuple(numbers), np.concatenate(found)
 
 
 def score_values(batch: ScoredBatch) -> dict[str, NDArray[Any]]:
@@ -268,6 +328,11 @@ def _from_sql(part: str, values: Sequence[Any], dtype: str) -> NDArray[Any]:
         # NULL in most rows, where it takes no space.
         return np.array([each or 0 for each in values], dtype=dtype)
     return np.array(values, dtype=dtype)
+
+
+def _bytes16(values: NDArray[np.uint64]) -> list[bytes]:
+    found: list[bytes] = np.ascontiguousarray(values, dtype=">u8").view("V16").reshape(-1).tolist()
+    return found
 
 
 def _are_known(probs: NDArray[np.float32]) -> list[bool]:

@@ -1,8 +1,9 @@
 """Counts per minute: added in the transaction that adds the points, read by dashboards and by searches.
 
 `rollup` counts points by decision, reason and predicted class; classes from `OTHER_CLASSES` on are one. `rollup_bin`
-counts p-values in equal bins. A point counts in the minute in which it was received, which is also a range of ids, so
-the counts tell a search which ranges to read. Counts outlive their points.
+counts p-values in equal bins. `rollup_tag` counts both by tag: a point with four tags counts four times. A point counts
+in the minute in which it was received, which is also a range of ids, so the counts tell a search which ranges to read.
+Counts outlive their points.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.points import PointTable
-from darksight_service.store.tables import BINS, OTHER_CLASSES, insert_into, rollup, rollup_bin
+from darksight_service.store.tables import BINS, OTHER_CLASSES, insert_into, rollup, rollup_bin, rollup_tag, tag_bin
 
 __all__ = ["ClassRate", "Rates", "add_counts", "class_rates", "rates", "within"]
 
 _KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
+_TAG_KEY = ("bundle_id", "tag_id", "minute", "is_shadow")
+_TAG_SUMS = ("points", "accepted", "outliers", "scored", *map(tag_bin, range(BINS)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,15 +66,17 @@ class ClassRate:
     outliers: int
 
 
-def add_counts(connection: Connection, groups: Iterable[tuple[int, PointTable]]) -> None:
-    """Count points that were inserted in this transaction, given with the numbers of their bundles."""
-    counts, bins = [], []
-    for bundle_id, points in groups:
+def add_counts(connection: Connection, groups: Iterable[tuple[int, PointTable, Sequence[tuple[int, ...]]]]) -> None:
+    """Count points that were inserted in this transaction, with the numbers of their bundles and of their tag sets."""
+    counts, bins, tags = [], [], []
+    for bundle_id, points, tag_ids in groups:
         counts += _counts(bundle_id, points)
         bins += _bin_counts(bundle_id, points)
+        tags += _tag_counts(bundle_id, points, tag_ids)
     # All writers lock rows in the same order, which prevents deadlocks.
     _add(connection, rollup, _KEY, counts, ("points", "scored", "log_density_sum"))
     _add(connection, rollup_bin, _BIN_KEY, bins, ("points",))
+    _add(connection, rollup_tag, _TAG_KEY, tags, _TAG_SUMS)
 
 
 def _add(
@@ -110,18 +115,55 @@ def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     return _dicts(bundle_id, values)
 
 
+def _bins(p_value: NDArray[Any]) -> NDArray[np.int64]:
+    # Upper edges belong to their bin, as p-values are ranks k / (n + 1) with k >= 1.
+    number = np.ceil(p_value.astype(np.float64) * BINS - 1e-6).astype(np.int64) - 1
+    return np.clip(number, 0, BINS - 1)
+
+
 def _bin_counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     known = np.flatnonzero(~np.isnan(points.p_value))
-    # Upper edges belong to their bin, as p-values are ranks k / (n + 1) with k >= 1.
-    number = np.ceil(points.p_value[known].astype(np.float64) * BINS - 1e-6).astype(np.int64) - 1
     columns = {
         "minute": points.id_ms[known] // MINUTE_MS,
         "is_shadow": points.is_shadow[known],
-        "bin": np.clip(number, 0, BINS - 1),
+        "bin": _bins(points.p_value[known]),
     }
     first, inverse = _distinct(columns)
     values = {name: column[first].tolist() for name, column in columns.items()}
     return _dicts(bundle_id, values | {"points": np.bincount(inverse).tolist()})
+
+
+def _tag_counts(bundle_id: int, points: PointTable, tag_ids: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
+    """Counts by tag; `tag_ids` has the numbers of the tags of each set."""
+    sizes = np.array([len(each) for each in tag_ids], dtype=np.int64)[points.tags]
+    if not sizes.any():
+        return []
+    # Each point once for each of its tags.
+    row = np.repeat(np.arange(len(points)), sizes)
+    ends = np.cumsum([len(each) for each in tag_ids])
+    within_set = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    starts = (ends - [len(each) for each in tag_ids])[points.tags]
+    number = np.concatenate([np.array(each, dtype=np.int64) for each in tag_ids])[starts[row] + within_set]
+    packed = number << 32 | (points.id_ms // MINUTE_MS)[row] << 1 | points.is_shadow[row]
+    keys, inverse = np.unique(packed, return_inverse=True)
+
+    def sums(chosen: NDArray[Any]) -> list[int]:
+        found: list[int] = np.bincount(inverse[chosen[row]], minlength=len(keys)).tolist()
+        return found
+
+    values: dict[str, list[Any]] = {
+        "tag_id": (keys >> 32).tolist(),
+        "minute": ((keys & 0xFFFF_FFFF) >> 1).tolist(),
+        "is_shadow": (keys & 1).astype(bool).tolist(),
+        "points": np.bincount(inverse).tolist(),
+        "accepted": sums(points.accepted),
+        "outliers": sums(np.equal(points.reason, Reason.OUTLIER)),
+        "scored": sums(np.isfinite(points.log_density)),
+    }
+    known = ~np.isnan(points.p_value)
+    bins = np.where(known, _bins(np.where(known, points.p_value, 0.0)), -1)
+    values |= {tag_bin(each): sums(bins == each) for each in range(BINS)}
+    return _dicts(bundle_id, values)
 
 
 def _distinct(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -36,6 +36,7 @@ from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
+from darksight_service.store.write.tags import TagNumbers
 
 __all__ = ["Inserted", "Store", "StoreStats"]
 
@@ -101,15 +102,25 @@ class Store:
         Of the database.
     keep_probs
         `float16`, `topK:<k>` or `none`.
+    max_tag_values
+        Values of a key of tags; further ones are stored as `_other`.
     clock
         Unix milliseconds.
     """
 
-    def __init__(self, engine: Engine, *, keep_probs: str = "float16", clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        keep_probs: str = "float16",
+        max_tag_values: int = 200,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._names = Names(engine, self._clock)
-        self._inserter = Inserter(engine, self._names, parse_probability_codec(keep_probs))
+        self._tags = TagNumbers(engine, max_tag_values)
+        self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs))
         self._matcher = OutcomeMatcher(engine)
 
     @classmethod
@@ -118,6 +129,7 @@ class Store:
         url: str | Callable[[], str],
         *,
         keep_probs: str = "float16",
+        max_tag_values: int = 200,
         auto_upgrade: bool = False,
         check: bool = True,
         timeouts: Timeouts | None = None,
@@ -132,6 +144,8 @@ class Store:
             password may change.
         keep_probs
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
+        max_tag_values
+            Values of a key of tags; further ones are stored as `_other`.
         auto_upgrade
             Whether to run missing migrations.
         check
@@ -141,7 +155,8 @@ class Store:
         clock
             Unix milliseconds, for tests.
         """
-        store = cls(make_engine(url, timeouts=timeouts), keep_probs=keep_probs, clock=clock)
+        engine = make_engine(url, timeouts=timeouts)
+        store = cls(engine, keep_probs=keep_probs, max_tag_values=max_tag_values, clock=clock)
         try:
             if auto_upgrade:
                 store.upgrade()
@@ -211,6 +226,10 @@ class Store:
         """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""
         self._inserter.follower = DriftFollower(replica, tests)
 
+    def folded_tags(self) -> int:
+        """Tags of points that this process stored as `_other` since its start."""
+        return self._inserter.folded_tags
+
     def drift_state(self, model: str, version: str) -> DriftState | None:
         """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
         follower = self._inserter.follower
@@ -237,6 +256,7 @@ class Store:
     def forget_database(self) -> None:
         """Forget what was read, because the database is another one: restored, or after a fail-over."""
         self._names.clear()
+        self._tags.clear()
         self._matcher = OutcomeMatcher(self._engine)
         if self._inserter.follower is not None:
             self._inserter.follower.forget_all()

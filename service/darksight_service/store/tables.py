@@ -3,13 +3,16 @@
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
            │          ├─ audit_point    points that are drawn for an audit
            │          ├─ rollup         counts per minute of decisions and reasons
-           │          └─ rollup_bin     counts per minute of p-values, in 20 bins
+           │          ├─ rollup_bin     counts per minute of p-values, in 20 bins
+           │          └─ rollup_tag     counts per minute by tag
+           ├─ tag                       the different tags of points, by key and value
            └─ outcome ── outcome_point  labels, and the points they belong to
     drift_state                         drift evidence by bundle and replica
     policy_change                       the audit trail: versions, policies, regions
 
 The score columns of `point` come from `darksight_core.scored.SCHEMA`. A point is small: real numbers have 4 bytes,
-model and version are one number, and a missing number is NULL, never NaN. A row of ten classes and a name of 16 letters
+model and version are one number, tags are the sorted numbers of `tag`, 4 big-endian bytes each, as one value, and what
+is missing is NULL, never NaN. A row of ten classes and a name of 16 letters
 takes 128 bytes on PostgreSQL; one byte more would be 8 more. It has no foreign keys: they would be checked row by row,
 and bundles are never deleted. On PostgreSQL `point` is partitioned by day; its index on names holds 18 bits of a hash,
 because entries with equal keys share their space: it takes a third of the size of a full index, and finds a name after
@@ -66,6 +69,9 @@ __all__ = [
     "policy_change",
     "rollup",
     "rollup_bin",
+    "rollup_tag",
+    "tag",
+    "tag_bin",
 ]
 
 OTHER_CLASSES = 100
@@ -182,6 +188,9 @@ point = Table(
     *_point_columns(),
     Column("prediction_id", Text, nullable=True),
     Column("probs", LargeBinary, nullable=True),
+    Column("tags", LargeBinary, nullable=True),
+    Column("reference", Text, nullable=True),
+    Column("trace_id", PointId, nullable=True),
     postgresql_partition_by="RANGE (id)",
     sqlite_with_rowid=False,
 )
@@ -220,6 +229,35 @@ rollup_bin = Table(
     Column("is_shadow", Boolean, primary_key=True),
     Column("bin", SmallInteger, primary_key=True, autoincrement=False),
     Column("points", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+tag = Table(
+    "tag",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("model_id", ForeignKey(model.c.id), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    UniqueConstraint("model_id", "key", "value"),
+)
+
+
+def tag_bin(number: int) -> str:
+    """Name of the column of `rollup_tag` that counts p-values of a bin."""
+    return f"bin_{number}"
+
+
+rollup_tag = Table(
+    "rollup_tag",
+    metadata,
+    # The minute is not second: a search, and a page about the values of a key, read a few tags over a long time.
+    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
+    Column("tag_id", Integer, primary_key=True, autoincrement=False),
+    Column("minute", Integer, primary_key=True, autoincrement=False),
+    Column("is_shadow", Boolean, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in ("points", "accepted", "outliers", "scored")),
+    *(Column(tag_bin(number), Integer, nullable=False) for number in range(BINS)),
     sqlite_with_rowid=False,
 )
 

@@ -8,12 +8,20 @@ import json
 import random
 from collections import Counter
 from typing import Any
+from urllib.parse import quote_from_bytes, urlencode
 
 import numpy as np
+from darksight_service.http_api.routes import MESSAGE_PATHS
+from google.protobuf import json_format
+from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
+
+from tests.support.fuzz.calls import admin_seeds
 
 __all__ = ["Bodies", "send_noise"]
 
+# Share of requests of operators, which take longer.
+_ADMIN = 0.3
 _SIZE = "inference-header-content-length"
 _TIME = "2026-01-01T00:00:00Z"
 _VALUES: tuple[Any, ...] = (
@@ -41,9 +49,14 @@ class Bodies:
         Which requests.
     model
         Name of the model.
+    version, bundle
+        A version of the model and a file of the bundle directory, for the paths that operators call; without them
+        there are requests of the other paths alone.
     """
 
-    def __init__(self, rows: NDArray[np.float32], seed: int, model: str = "digits") -> None:
+    def __init__(
+        self, rows: NDArray[np.float32], seed: int, model: str = "digits", *, version: str = "", bundle: str = ""
+    ) -> None:
         self._random = random.Random(seed)
         shape, values = list(rows.shape), rows.tolist()
         tensor = {"name": "probs", "datatype": "FP32", "shape": shape, "data": values}
@@ -67,11 +80,12 @@ class Bodies:
             ("POST", f"{base}/events", {"outputs": [{**tensor, "name": "label"}, binary]}, rows.tobytes()),
             ("POST", f"{base}/events", {"data": {"ndarray": values}}, b""),
         ]  # fmt: skip
+        self._admin = _admin_requests(model, version, bundle) if version else []
 
     def make(self) -> tuple[str, str, bytes, dict[str, str]]:
         """HTTP method, path, body and headers."""
         rng = self._random
-        verb, path, given, raw = rng.choice(self._seeds)
+        verb, path, given, raw = rng.choice(self._admin if self._admin and rng.random() < _ADMIN else self._seeds)
         body = copy.deepcopy(given)
         kind = rng.randrange(8)
         if 2 <= kind <= 5:
@@ -82,6 +96,8 @@ class Bodies:
             text = self._flip(text)
         if kind == 7:
             text = rng.choice([rng.randbytes(rng.randrange(200)), text[: rng.randrange(len(text))], b"[" * 9000])
+        if verb in ("GET", "DELETE"):
+            return verb, f"{path}?{self._query(body) if kind < 6 else quote_from_bytes(text)[:4000]}", b"", {}
         headers = {_SIZE: str(rng.choice([len(text)] * 8 + [0, -1, 10**30, "x", ""]))} if raw else {}
         if path.endswith("/events"):
             is_structured = "specversion" in given
@@ -94,6 +110,10 @@ class Bodies:
         if rng.random() < 0.3:
             found[rng.choice([*found, "ce-requestid"])] = rng.choice(["", "%", "%00", "%ED%A0%80", "\xff", "x" * 3000])
         return found
+
+    def _query(self, body: dict[str, Any]) -> str:
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()}
+        return urlencode(texts, errors="replace")[:4000]
 
     def _alter(self, body: Any) -> None:
         """Replace, remove or add something at some depth."""
@@ -120,6 +140,17 @@ class Bodies:
         for _ in range(self._random.randrange(1, 6)):
             data[self._random.randrange(len(data))] = self._random.randrange(256)
         return bytes(data)
+
+
+def _admin_requests(model: str, version: str, bundle: str) -> list[tuple[str, str, dict[str, Any], bytes]]:
+    """A good request for every path of `darksight.v1` but those of scoring."""
+    good, found = admin_seeds(model, version, bundle), []
+    for path in MESSAGE_PATHS:
+        if path.method in good:
+            message = GetMessageClass(path.descriptor.input_type).FromString(good[path.method][0])
+            given = json_format.MessageToDict(message, preserving_proto_field_name=True)
+            found.append((path.verb, path.path.format(model=model, name="corner"), given, b""))
+    return found
 
 
 def send_noise(url: str, token: str, bodies: Bodies, count: int) -> Counter[int]:

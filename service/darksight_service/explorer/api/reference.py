@@ -65,7 +65,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
 def _reference(sources: Sources, given: _PointInput) -> str:
     points = sources.store().points_by_id(given.model, None, [given.id])
-    found = points.references.tolist()[0] if len(points) else None
+    found = [each for each in points.references.tolist() if each]
     if not found:
         raise NotFoundError("id: there is no such point, or it has no reference", field="id")
-    return found
+    return found[0]

@@ -91,7 +91,7 @@ def _labelled(
         .order_by(outcome_point.c.point_id.desc())
         .limit(limit)
     )
-    return read_table(connection.execute(query).all(), _COLUMNS, "", bundles)
+    return read_table(engine, connection.execute(query).all(), _COLUMNS, "", bundles)
 
 
 def _accepted(connection: Connection, bundles: dict[int, str], since_ms: int, until_ms: int) -> dict[int, int]:

@@ -6,10 +6,11 @@ evenly by count, so its cost depends on the limit and not on the number of store
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Engine, func, select
+from sqlalchemy import Engine, func, select
 
 from darksight_core.scored import SCHEMA
 from darksight_service.errors import RequestError
@@ -17,9 +18,8 @@ from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.point_table import read_table, sql_columns
-from darksight_service.store.read.search import conditions, newest_rows, select_points
-from darksight_service.store.rollups import within
-from darksight_service.store.tables import OTHER_CLASSES, point, rollup
+from darksight_service.store.read.search import has_tags, minute_counts, newest_rows, select_points, tag_numbers
+from darksight_service.store.tables import point
 
 __all__ = ["MAX_MAP_POINTS", "count_points", "newest_map_points", "sample_points"]
 
@@ -62,7 +62,7 @@ def newest_map_points(
     since = _next(after) if after else b""
     columns = sql_columns(engine, names)
     found = newest_rows(engine, bundles, wanted, columns, limit=limit, before=before, since=since, where=[_HAS_POINT])
-    return read_table(found, names, wanted.model, bundles)
+    return read_table(engine, found, names, wanted.model, bundles)
 
 
 def sample_points(
@@ -72,12 +72,9 @@ def sample_points(
     _check_limit(limit)
     found: list[Any] = []
     with reading(engine) as connection:
-        counts = connection.execute(
-            select(rollup.c.minute, func.sum(rollup.c.points))
-            .where(*_counted(bundles, wanted))
-            .group_by(rollup.c.minute)
-            .order_by(rollup.c.minute)
-        ).all()
+        tags = tag_numbers(connection, bundles, wanted)
+        query = _minute_counts(bundles, wanted, tags)
+        counts = connection.execute(query.order_by(query.selected_columns.minute)).all()
         minutes = np.array([row[0] for row in counts], dtype=np.int64)
         total = np.cumsum([float(row[1]) for row in counts])
         stretches = min(_STRETCHES, len(minutes))
@@ -86,15 +83,17 @@ def sample_points(
         # A minute with much of the traffic is chosen several times.
         for minute, times in reversed(list(zip(*np.unique(minutes[chosen], return_counts=True), strict=True))):
             ends = max(low, first_id(int(minute) * MINUTE_MS)), min(high, first_id((int(minute) + 1) * MINUTE_MS))
-            query = select_points(bundles, wanted, [ends], sql_columns(engine, _NAMES)).where(_HAS_POINT)
+            query = select_points(bundles, wanted, [ends], sql_columns(engine, _NAMES))
+            query = query.where(_HAS_POINT, *has_tags(tags))
             found += connection.execute(query.limit(max(1, int(times) * limit // stretches))).all()
-    return read_table(found, _NAMES, wanted.model, bundles)
+    return read_table(engine, found, _NAMES, wanted.model, bundles)
 
 
 def count_points(engine: Engine, bundles: dict[int, str], wanted: PointFilter) -> int:
-    """Number of points in the minutes of the window."""
+    """Number of points in the minutes of the window; with tags and other filters, or several tags, at least as many."""
     with reading(engine) as connection:
-        return int(connection.scalar(select(func.sum(rollup.c.points)).where(*_counted(bundles, wanted))) or 0)
+        counts = _minute_counts(bundles, wanted, tag_numbers(connection, bundles, wanted)).subquery()
+        return int(connection.scalar(select(func.sum(counts.c.points))) or 0)
 
 
 def _check_limit(limit: int) -> None:
@@ -106,8 +105,8 @@ def _next(identifier: bytes) -> bytes:
     return (int.from_bytes(identifier, "big") + 1).to_bytes(16, "big")
 
 
-def _counted(bundles: dict[int, str], wanted: PointFilter) -> list[ColumnElement[bool]]:
+def _minute_counts(bundles: dict[int, str], wanted: PointFilter, tags: Sequence[int] | None) -> Any:
     # The default `until_ms` is more minutes than an integer of the database holds.
     until_ms = min(wanted.until_ms, _LAST_MINUTE * MINUTE_MS)
-    minutes = within(rollup, bundles, wanted.is_shadow, wanted.since_ms, until_ms)
-    return [minutes, *conditions(rollup, wanted, OTHER_CLASSES)]
+    # Without one of the tags there are no points.
+    return minute_counts(bundles if tags is not None else {}, wanted, tags or [], wanted.since_ms, until_ms)

@@ -15,17 +15,18 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, FromClause, LargeBinary, and_, func, select, text, type_coerce
 
 from darksight_service.errors import RequestError
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, point_id
-from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable, score_columns
+from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable, TagColumn, score_columns
 from darksight_service.store.probabilities import decode_probs
 from darksight_service.store.read import search
 from darksight_service.store.read.search import newest_rows, with_outcomes
 from darksight_service.store.rollups import within
-from darksight_service.store.tables import NAME_HASH, audit_point, outcome, outcome_point, point, rollup
+from darksight_service.store.tables import NAME_HASH, audit_point, outcome, outcome_point, point, rollup, tag
 from darksight_service.store.texts import Texts
 
 __all__ = [
@@ -45,7 +46,7 @@ MAX_PAGE = 10_000
 DEFAULT_PAGE = 100
 
 _SCORES = ("id", "bundle_id", *SCORE_COLUMNS, "label", "probs")
-_ALL = (*_SCORES, "event_at", "delay_ms", "is_shadow", "prediction_id")
+_ALL = (*_SCORES, "event_at", "delay_ms", "is_shadow", "prediction_id", "tags", "reference", "trace_id")
 _HOUR_MINUTES = 60
 _MAX_SAME_NAME = 400
 
@@ -59,18 +60,20 @@ class Page(NamedTuple):
 
 def sql_columns(engine: Engine, names: Sequence[str], points: FromClause = point) -> list[Any]:
     """SQL columns of points with their outcomes, as `read_table` reads them."""
-    # Bytes from the database on: a UUID object for each row would take as long as all the rest.
-    as_bytes = (
-        func.uuid_send(points.c.id, type_=LargeBinary)
-        if engine.dialect.name == "postgresql"
-        else type_coerce(points.c.id, LargeBinary)
-    )
-    special: dict[str, Any] = {"id": as_bytes, "label": func.coalesce(outcome.c.label, -1)}
+
+    def as_bytes(name: str) -> Any:
+        # Bytes from the database on: a UUID object for each row would take as long as all the rest.
+        if engine.dialect.name == "postgresql":
+            return func.uuid_send(points.c[name], type_=LargeBinary)
+        return type_coerce(points.c[name], LargeBinary)
+
+    special: dict[str, Any] = {name: as_bytes(name) for name in {"id", "trace_id"} & set(names)}
+    special["label"] = func.coalesce(outcome.c.label, -1)
     return [special[name] if name in special else points.c[name] for name in names]
 
 
 def read_table(
-    rows: Sequence[Sequence[Any]], names: Sequence[str], model: str, bundles: Mapping[int, str]
+    engine: Engine, rows: Sequence[Sequence[Any]], names: Sequence[str], model: str, bundles: Mapping[int, str]
 ) -> PointTable:
     """The table of rows with these columns, among them `id` and `bundle_id`; `bundles` has versions by number."""
     found: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
@@ -92,8 +95,32 @@ def read_table(
         columns["is_shadow"] = np.array(found["is_shadow"], dtype=np.bool_)
     if "prediction_id" in found:
         columns["names"] = Texts.of(found["prediction_id"])
-    ids = np.frombuffer(b"".join(found["id"]), dtype=">u8").reshape(-1, 2)
+    if "tags" in found:
+        columns["tag_sets"], columns["tags"] = _read_tags(engine, found["tags"])
+    if "reference" in found:
+        columns["references"] = Texts.of(found["reference"])
+    if "trace_id" in found:
+        columns["traces"] = _pairs_of_uint64(each or bytes(16) for each in found["trace_id"])
+    ids = _pairs_of_uint64(found["id"])
     return PointTable.of(ids, model, tuple(bundles.values()), **columns)
+
+
+def _pairs_of_uint64(values: Iterable[bytes]) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(values), dtype=">u8").reshape(-1, 2)
+
+
+def _read_tags(engine: Engine, blobs: Sequence[bytes | None]) -> TagColumn:
+    """The tags of rows, by the numbers that their column has."""
+    different = {blob: number for number, blob in enumerate(dict.fromkeys(blobs))}
+    numbers = [np.frombuffer(blob or b"", ">i4").tolist() for blob in different]
+    stored = sorted({each for some in numbers for each in some})
+    pairs = {}
+    if stored:
+        with reading(engine) as connection:
+            query = select(tag.c.id, tag.c.key, tag.c.value).where(tag.c.id.in_(stored))
+            pairs = {number: (key, value) for number, key, value in connection.execute(query)}
+    sets = tuple(tuple(sorted(pairs[each] for each in some if each in pairs)) for some in numbers)
+    return sets or ((),), np.array([different[blob] for blob in blobs], dtype=np.intp)
 
 
 def list_points(
@@ -105,14 +132,14 @@ def list_points(
     size = page_size or DEFAULT_PAGE
     before = _read_token(page_token, wanted) if page_token else b""
     found = newest_rows(engine, bundles, wanted, sql_columns(engine, _ALL), limit=size + 1, before=before)
-    points = read_table(found[:size], _ALL, wanted.model, bundles)
+    points = read_table(engine, found[:size], _ALL, wanted.model, bundles)
     return Page(points, _token(found[size - 1][0], wanted) if len(found) > size else "")
 
 
 def newest_points(engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int) -> PointTable:
     """The newest points that pass a filter, without names and event times."""
     found = newest_rows(engine, bundles, wanted, sql_columns(engine, _SCORES), limit=limit)
-    return read_table(found, _SCORES, wanted.model, bundles)
+    return read_table(engine, found, _SCORES, wanted.model, bundles)
 
 
 def labelled_points(
@@ -132,7 +159,7 @@ def labelled_points(
     query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))
     query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
     with reading(engine) as connection:
-        return read_table(connection.execute(query).all(), names, model, bundles)
+        return read_table(engine, connection.execute(query).all(), names, model, bundles)
 
 
 def drawn_points(
@@ -160,7 +187,7 @@ def drawn_points(
         found = sorted(connection.execute(query).all(), key=lambda row: float(row[0]))
     if len(found) > limit:
         rate = float(found[limit][0])
-    return read_table([row[1:] for row in found[:limit]], _SCORES, wanted.model, bundles), rate
+    return read_table(engine, [row[1:] for row in found[:limit]], _SCORES, wanted.model, bundles), rate
 
 
 def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:
@@ -169,7 +196,7 @@ def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Seque
     query = query.where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
     with reading(engine) as connection:
         found = {bytes(row[0]): row for row in connection.execute(query)} if ids else {}
-    return read_table([found[each] for each in ids if each in found], _ALL, model, bundles)
+    return read_table(engine, [found[each] for each in ids if each in found], _ALL, model, bundles)
 
 
 def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: str) -> PointTable:
@@ -186,7 +213,7 @@ def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: st
     default = point_id(name)
     if not found and default is not None:
         return points_by_id(engine, bundles, model, [default])
-    return read_table(found, _ALL, model, bundles)
+    return read_table(engine, found, _ALL, model, bundles)
 
 
 def filled_since(

@@ -68,7 +68,7 @@ def newest_inside(
                 if examined >= limit or time.monotonic() >= end_at:
                     break
     rows.sort(key=itemgetter(0), reverse=True)
-    found_points = read_table(rows, _NAMES, wanted.model, bundles)
+    found_points = read_table(engine, rows, _NAMES, wanted.model, bundles)
     return RegionPoints(examined, accepted, oldest_ms, found_points.take(region.inside(found_points.points)))
 
 

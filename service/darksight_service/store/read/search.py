@@ -1,12 +1,12 @@
 """Queries for stored points, newest first.
 
 Ids sort by time, so a query is a range of ids. There is no index for filters, which would cost more than the points:
-the counts per minute tell which minutes have points that pass a filter, and only those are read.
+the counts per minute, also those by tag, tell which minutes have points that pass a filter, and only those are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -14,35 +14,54 @@ from sqlalchemy import (
     Connection,
     Engine,
     FromClause,
+    LargeBinary,
     Table,
     and_,
     column,
+    exists,
+    false,
     func,
     literal,
     literal_column,
+    or_,
     select,
     true,
+    tuple_,
     values,
 )
 
 from darksight_core.map.regions import Region
 from darksight_core.scored import Decision
+from darksight_core.tags import MAX_TAGS
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import LAST_CLASS, PointFilter
 from darksight_service.store.rollups import within
-from darksight_service.store.tables import OTHER_CLASSES, PointId, outcome, outcome_point, point, rollup
+from darksight_service.store.tables import (
+    OTHER_CLASSES,
+    PointId,
+    bundle,
+    outcome,
+    outcome_point,
+    point,
+    rollup,
+    rollup_tag,
+    tag,
+)
 
 __all__ = [
     "conditions",
+    "has_tags",
     "labelled_points",
     "labelled_within",
+    "minute_counts",
     "newest_rows",
     "points_with_ids",
     "ranges_of",
     "received_within",
     "select_points",
     "span",
+    "tag_numbers",
     "with_outcomes",
     "within_box",
 ]
@@ -88,8 +107,9 @@ def newest_rows(
     found: list[Any] = []
     if bundles and low < high:
         with reading(engine) as connection:
+            tags = tag_numbers(connection, bundles, wanted)
             for ranges in ranges_of(connection, bundles, wanted, low, high, limit):
-                query = select_points(bundles, wanted, ranges, columns).where(*where)
+                query = select_points(bundles, wanted, ranges, columns).where(*where, *has_tags(tags))
                 found += connection.execute(query.limit(limit - len(found))).all()
                 if len(found) >= limit:
                     break
@@ -99,6 +119,29 @@ def newest_rows(
 def span(low: Any, high: Any) -> ColumnElement[bool]:
     """Points from one id to below another."""
     return and_(point.c.id >= low, point.c.id < high)
+
+
+def tag_numbers(connection: Connection, bundles: Iterable[int], wanted: PointFilter) -> list[int] | None:
+    """Numbers of the tags of a filter; None if one of them is not stored, so that no point has it."""
+    if not wanted.tags:
+        return []
+    models = select(bundle.c.model_id).where(bundle.c.id.in_(list(bundles)))
+    pairs = tuple_(tag.c.key, tag.c.value).in_(list(wanted.tags))
+    found = [int(each) for each in connection.scalars(select(tag.c.id).where(tag.c.model_id.in_(models), pairs))]
+    return found if len(found) == len(wanted.tags) else None
+
+
+def has_tags(numbers: Sequence[int] | None) -> list[ColumnElement[bool]]:
+    """The conditions that points have all of these tags."""
+    if numbers is None:
+        return [false()]
+    found = []
+    for number in numbers:
+        wanted = literal(number.to_bytes(4, "big"), LargeBinary)
+        # Four bytes may also match across two numbers, so every number is compared.
+        parts = [func.substr(point.c.tags, 4 * place + 1, 4, type_=LargeBinary) == wanted for place in range(MAX_TAGS)]
+        found.append(or_(*parts))
+    return found
 
 
 def ranges_of(
@@ -114,19 +157,47 @@ def ranges_of(
     bottom = max(id_ms(low), id_ms(first)) // MINUTE_MS
     top = min(id_ms(high), id_ms(last)) // MINUTE_MS
     look = _FIRST_LOOK_MINUTES
-    allowed = conditions(rollup, wanted, OTHER_CLASSES)
-    gap = 0 if allowed else _GAP_MINUTES
+    tags = tag_numbers(connection, bundles, wanted)
+    if tags is None:
+        return
+    gap = 0 if tags or conditions(rollup, wanted, OTHER_CLASSES) else _GAP_MINUTES
     while top >= bottom:
         start = max(bottom, top - look + 1)
-        query = (
-            select(rollup.c.minute, func.sum(rollup.c.points))
-            .where(within(rollup, bundles, wanted.is_shadow, start * MINUTE_MS, (top + 1) * MINUTE_MS), *allowed)
-            .group_by(rollup.c.minute)
-            .order_by(rollup.c.minute.desc())
-        )
-        counts = [(int(minute), int(points)) for minute, points in connection.execute(query)]
+        query = minute_counts(bundles, wanted, tags, start * MINUTE_MS, (top + 1) * MINUTE_MS)
+        found = connection.execute(query.order_by(query.selected_columns.minute.desc()))
+        counts = [(int(minute), int(points)) for minute, points in found]
         yield from _merged(counts, low, high, need, gap)
         top, look = start - 1, 4 * look
+
+
+def minute_counts(
+    bundles: Collection[int], wanted: PointFilter, tags: Sequence[int], since_ms: int, until_ms: int
+) -> Any:
+    """The query for minutes that may have points of a filter, and for at most how many each has.
+
+    Parameters
+    ----------
+    bundles, wanted
+        Numbers of the bundles, and the filter.
+    tags
+        Numbers of the tags of the filter.
+    since_ms, until_ms
+        The minutes that touch this span of time.
+    """
+    allowed = conditions(rollup, wanted, OTHER_CLASSES)
+    if not tags:
+        minutes = within(rollup, bundles, wanted.is_shadow, since_ms, until_ms)
+        query = select(rollup.c.minute, func.sum(rollup.c.points).label("points")).where(minutes, *allowed)
+        return query.group_by(rollup.c.minute)
+    minutes = and_(within(rollup_tag, bundles, wanted.is_shadow, since_ms, until_ms), rollup_tag.c.tag_id.in_(tags))
+    group = (rollup_tag.c.bundle_id, rollup_tag.c.minute)
+    least = select(*group, func.min(rollup_tag.c.points).label("points")).where(minutes).group_by(*group)
+    each = least.having(func.count() == len(tags)).subquery()
+    found = select(each.c.minute, func.sum(each.c.points).label("points")).group_by(each.c.minute)
+    if allowed:
+        same = and_(rollup.c.bundle_id == each.c.bundle_id, rollup.c.minute == each.c.minute)
+        found = found.where(exists().where(same, rollup.c.is_shadow == wanted.is_shadow, *allowed))
+    return found
 
 
 def _merged(

@@ -23,13 +23,15 @@ from darksight_service.store.points import PointTable, score_values
 from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import point
+from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.drift_state import DriftFollower, version_of
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import match_points
+from darksight_service.store.write.tags import TagNumbers
 
-__all__ = ["BundlePoints", "Inserter", "sql_values", "sqlite_statements"]
+__all__ = ["BundlePoints", "Inserter", "sql_values", "sqlite_statements", "tag_blobs"]
 
 _UNIQUE_VIOLATION = "23505"
 _CHECK_VIOLATION = "23514"
@@ -40,12 +42,16 @@ _EARLIEST_MS = -62_135_596_800_000
 
 
 class BundlePoints(NamedTuple):
-    """Points of one bundle, with the numbers of the bundle and its model in the database, and its drift test."""
+    """Points of one bundle, with numbers in the database, and its drift test.
+
+    The numbers are those of the bundle, of its model, and of the tags of each set of tags.
+    """
 
     bundle_id: int
     model_id: int
     points: PointTable
     test: DriftTest | None = None
+    tag_ids: Sequence[tuple[int, ...]] = ((),)
 
     def take(self, rows: Any) -> BundlePoints:
         """Some of the points."""
@@ -61,17 +67,21 @@ class Inserter:
         Of the database.
     names
         Numbers of bundles.
+    tags
+        Numbers of tags.
     codec
         What to keep of probabilities.
     """
 
-    def __init__(self, engine: Engine, names: Names, codec: ProbabilityCodec) -> None:
+    def __init__(self, engine: Engine, names: Names, tags: TagNumbers, codec: ProbabilityCodec) -> None:
         self._engine = engine
         self._names = names
+        self._tags = tags
         self._codec = codec
         self._is_postgresql = engine.dialect.name == "postgresql"
         self._days: dict[int, str] = {}
         self.follower: DriftFollower | None = None
+        self.folded_tags = 0
 
     def insert(self, tables: Sequence[PointTable], *, today: int) -> tuple[int, int]:
         """Store points; returns the number of new ones, and of those that had an outcome waiting."""
@@ -83,6 +93,7 @@ class Inserter:
         except StoreUnavailableError:
             # After a fail-over the numbers may be others.
             self._names.clear()
+            self._tags.clear()
             raise
         if self.follower is not None:
             for group in groups:
@@ -117,10 +128,13 @@ class Inserter:
                 part = table if len(table.versions) == 1 else table.take(table.bundle == number)
                 if len(part):
                     groups.setdefault((table.model, version, table.probs.shape[1]), []).append(part)
-        return [
-            BundlePoints(*self._names.bundle_of(model, version), PointTable.join(parts), self._test(model, version))
-            for (model, version, _), parts in groups.items()
-        ]
+        found = []
+        for (model, version, _), parts in groups.items():
+            bundle_id, model_id = self._names.bundle_of(model, version)
+            points = PointTable.join(parts)
+            tag_ids = self._tags.ids_of(model_id, points.tag_sets)
+            found.append(BundlePoints(bundle_id, model_id, points, self._test(model, version), tag_ids))
+        return found
 
     def _test(self, model: str, version: str) -> DriftTest | None:
         return None if self.follower is None else self.follower.test_of(model, version)
@@ -158,7 +172,7 @@ class Inserter:
             copy.write(HEADER)
             for group in groups:
                 points = group.points
-                for part in binary_rows(points, sql_values(group), self._codec(points.probs)):
+                for part in binary_rows(points, sql_values(group), self._codec(points.probs), tag_blobs(group)):
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
@@ -176,13 +190,19 @@ class Inserter:
 
     def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
         """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
-        counted = [(group.bundle_id, group.points) for group in groups]
-        add_counts(connection, counted)
-        draw_points(connection, counted)
+        add_counts(connection, [(group.bundle_id, group.points, group.tag_ids) for group in groups])
+        draw_points(connection, [(group.bundle_id, group.points) for group in groups])
         if self.follower is not None:
             self.follower.follow(connection, [(group.bundle_id, group.points, group.test) for group in groups])
+        self._count_folded(groups)
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
-        return sum(len(points) for _, points in counted), matched
+        return sum(len(group.points) for group in groups), matched
+
+    def _count_folded(self, groups: Sequence[BundlePoints]) -> None:
+        for group in groups:
+            folded = [sum(self._tags.is_other(group.model_id, pair) for pair in each) for each in group.points.tag_sets]
+            if any(folded):
+                self.folded_tags += int(np.array(folded)[group.points.tags].sum())
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
         for group in groups:
@@ -201,6 +221,13 @@ def sql_values(group: BundlePoints) -> dict[str, Any]:
         "bundle_id": group.bundle_id,
     }
     return {**score_values(points), **others}
+
+
+def tag_blobs(group: BundlePoints) -> Texts:
+    """The column `tags` of each row; missing in a row without tags."""
+    blobs = [np.array(each, dtype=">i4").tobytes() for each in group.tag_ids]
+    sizes = np.array([len(each) or -1 for each in blobs], dtype=np.int64)
+    return Texts(np.frombuffer(b"".join(blobs), np.uint8), sizes)[group.points.tags]
 
 
 def _only(groups: Sequence[BundlePoints], fresh: set[bytes]) -> list[BundlePoints]:
@@ -250,11 +277,16 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
             columns[name] = [each or None for each in given]
     if (points.names.sizes >= 0).any():
         columns["prediction_id"] = points.names.tolist()
+    if (points.references.sizes >= 0).any():
+        columns["reference"] = points.references.tolist()
+    if any(group.tag_ids):
+        blobs = [bytearray(np.array(each, dtype=">i4").tobytes()) or None for each in group.tag_ids]
+        columns["tags"] = [blobs[number] for number in points.tags.tolist()]
+    if points.traces.any():
+        columns["trace_id"] = [bytearray(each) if any(each) else None for each in points.trace_bytes()]
     if probs.shape[1] and any(has_probs):
-        blobs = np.ascontiguousarray(probs).view(f"V{probs.shape[1]}").reshape(rows).tolist()
-        columns["probs"] = [
-            bytearray(blob) if is_kept else None for blob, is_kept in zip(blobs, has_probs, strict=True)
-        ]
+        kept = np.ascontiguousarray(probs).view(f"V{probs.shape[1]}").reshape(rows).tolist()
+        columns["probs"] = [bytearray(blob) if is_kept else None for blob, is_kept in zip(kept, has_probs, strict=True)]
     values = chain.from_iterable(zip(*columns.values(), strict=True))
     row = f"({group.bundle_id}{', ?' * len(columns)})"
     for count, times in ((_TOGETHER, rows // _TOGETHER), (1, rows % _TOGETHER)):

@@ -23,7 +23,7 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, id_ms
 from darksight_service.store.partitions import DEFAULT, day_of, partitions
-from darksight_service.store.tables import audit_point, outcome, outcome_point, point, rollup, rollup_bin
+from darksight_service.store.tables import audit_point, outcome, outcome_point, point, rollup, rollup_bin, rollup_tag
 
 __all__ = ["Limits", "Pruned", "prune", "used_bytes"]
 
@@ -80,7 +80,9 @@ def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False)
     _prune_outcomes(engine, limits, now_ms, dry_run, pruned)
     if limits.max_rollup_age_ms:
         minute = min(now_ms - limits.max_rollup_age_ms, _oldest_ms(engine)) // MINUTE_MS
-        pruned.rollups = sum(_prune_minutes(engine, table, minute, dry_run) for table in (rollup, rollup_bin))
+        pruned.rollups = sum(
+            _prune_minutes(engine, table, minute, dry_run) for table in (rollup, rollup_bin, rollup_tag)
+        )
     if not dry_run and (pruned.points or pruned.outcomes or pruned.rollups):
         facts = {"points": pruned.points, "bytes": pruned.bytes, "outcomes": pruned.outcomes, "days": pruned.days}
         _log.info("points_pruned", extra=facts)
@@ -239,18 +241,19 @@ def _prune_outcomes(engine: Engine, limits: Limits, now_ms: int, dry_run: bool, 
 
 
 def _prune_minutes(engine: Engine, table: Table, before: int, dry_run: bool) -> int:
-    """Delete counts of minutes before `before`, by bundle and quarter of a day, as they are indexed."""
+    """Delete counts of minutes before `before`, by bundle, tag and quarter of a day, as they are indexed."""
     total = 0
+    keys = [table.c[name] for name in ("bundle_id", "tag_id") if name in table.c]
     with reading(engine) as connection:
-        query = select(table.c.bundle_id, func.min(table.c.minute), func.count())
-        query = query.where(table.c.minute < before).group_by(table.c.bundle_id)
-        found = [(int(number), int(first), int(count)) for number, first, count in connection.execute(query)]
-    for number, first, count in found:
-        total += count
-        for start in range(first, 0 if dry_run else before, 360):
+        query = select(func.min(table.c.minute), func.count(), *keys).where(table.c.minute < before).group_by(*keys)
+        found = connection.execute(query).all()
+    for first, count, *numbers in found:
+        total += int(count)
+        chosen = [key == number for key, number in zip(keys, numbers, strict=True)]
+        for start in range(int(first), 0 if dry_run else before, 360):
             end = min(start + 360, before)
             with writing(engine) as connection:
-                connection.execute(delete(table).where(table.c.bundle_id == number, table.c.minute < end))
+                connection.execute(delete(table).where(*chosen, table.c.minute < end))
     return total
 
 

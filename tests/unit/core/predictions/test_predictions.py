@@ -6,6 +6,7 @@ import builtins
 import copy
 import csv
 import io
+import json
 import sys
 import tracemalloc
 import zipfile
@@ -22,7 +23,7 @@ from darksight_core.predictions import Predictions, defects, from_arrays, iter_p
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMES = ("cat", "dog", "emu")
-FORMATS = ("npz", "npy", "csv", "parquet")
+FORMATS = ("npz", "npy", "csv", "parquet", "jsonl")
 GOOD = [[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.0, 0.0, 1.0], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]
 
 
@@ -66,6 +67,9 @@ def write(
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
+    elif suffix == "jsonl":
+        lines = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         arrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
@@ -354,7 +358,8 @@ def test_row_hashes_tell_rows_apart(random_probs: np.ndarray) -> None:
 
 def place_pattern(suffix: str, row: int, column: int | None = None) -> str:
     """How a message starts: file, row, for csv its line, and column or class."""
-    place = rf"predictions\.{suffix}, row {row}" + (rf" \(line {row + 2}\)" if suffix == "csv" else "")
+    line = {"csv": row + 2, "jsonl": row + 1}.get(suffix)
+    place = rf"predictions\.{suffix}, row {row}" + (rf" \(line {line}\)" if line else "")
     if column is None:
         return place + ": "
     titles = {"npz": f"class {NAMES[column]}", "npy": f"class {column}"}
@@ -883,7 +888,7 @@ def test_damage_raises_nothing_unforeseen(tmp_path: Path, suffix: str, how: str)
             np.testing.assert_allclose(sums, 1.0, atol=1e-5)
 
     assert refused + loaded == 200
-    assert loaded == 0 or how == "flip" or suffix == "csv"
+    assert loaded == 0 or how == "flip" or suffix in ("csv", "jsonl")
 
 
 @pytest.mark.parametrize(

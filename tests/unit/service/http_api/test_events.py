@@ -60,7 +60,7 @@ class Score:
 def answer(folder: Path, request: Request, method: Score | None = None, now: float = NOW) -> monitor_pb2.ScoreRequest:
     """The message that an event becomes; the answer to it is 202 without a body."""
     method = method or Score()
-    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, Call(None))
+    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, Call({}))
     assert (reply.status, reply.body) == (202, b"")
     (message,) = method.messages
     return message
@@ -116,7 +116,7 @@ def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
     headers = {"specversion": "1.0", "id": "a", "source": "b", "type": "org.kubeflow.serving.inference.request"}
     structured = request_of("structured_response", json.dumps(headers).encode())
 
-    replies = [handle(request, Call(None)) for request in (request_of("kserve_v1_request", b"\xff"), structured)]
+    replies = [handle(request, Call({})) for request in (request_of("kserve_v1_request", b"\xff"), structured)]
 
     assert [reply.status for reply in replies] == [202, 202]
     assert method.messages == []
@@ -180,7 +180,7 @@ def test_a_bad_event_names_the_field(tmp_path: Path, changed: dict[str, str], bo
     """And is counted."""
     counts = ProcessCounts(tmp_path, 0)
     with pytest.raises(RequestError) as raised:
-        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), Call(None))
+        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), Call({}))
 
     assert raised.value.details["field"] == field
     assert raised.value.message.startswith(f"{field}: ")

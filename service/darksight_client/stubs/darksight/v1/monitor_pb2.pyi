@@ -70,7 +70,14 @@ class Rows(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "class_names")
+    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names")
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +87,8 @@ class ScoreRequest(_message.Message):
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_OK_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    ROW_TAGS_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
@@ -90,8 +99,23 @@ class ScoreRequest(_message.Message):
     event_time: _timestamp_pb2.Timestamp
     partial_ok: bool
     batch_id: bytes
+    tags: _containers.ScalarMap[str, str]
+    row_tags: _containers.RepeatedCompositeFieldContainer[Tags]
     class_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Tags(_message.Message):
+    __slots__ = ("tags",)
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.ScalarMap[str, str]
+    def __init__(self, tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "version", "batch_id", "decision", "reason", "p_value", "log_density", "log_kde", "points", "recorded", "set_size", "set_classes")
@@ -206,7 +230,14 @@ class AccuracyRange(_message.Message):
     def __init__(self, value: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class ListPointsRequest(_message.Message):
-    __slots__ = ("model", "version", "since", "until", "decisions", "reasons", "predicted", "is_shadow", "page_size", "page_token")
+    __slots__ = ("model", "version", "since", "until", "decisions", "reasons", "predicted", "is_shadow", "page_size", "page_token", "tags")
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +248,7 @@ class ListPointsRequest(_message.Message):
     IS_SHADOW_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     since: _timestamp_pb2.Timestamp
@@ -227,7 +259,8 @@ class ListPointsRequest(_message.Message):
     is_shadow: bool
     page_size: int
     page_token: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    tags: _containers.ScalarMap[str, str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListPointsResponse(_message.Message):
     __slots__ = ("points", "next_page_token")
@@ -238,7 +271,14 @@ class ListPointsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "prediction_set")
+    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set")
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +296,8 @@ class Point(_message.Message):
     TOP_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_SET_FIELD_NUMBER: _ClassVar[int]
     id: str
     prediction_id: str
@@ -274,5 +316,7 @@ class Point(_message.Message):
     top_probability: float
     label: int
     probabilities: _containers.RepeatedScalarFieldContainer[float]
+    tags: _containers.ScalarMap[str, str]
+    trace_id: str
     prediction_set: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...

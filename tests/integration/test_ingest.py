@@ -1,0 +1,130 @@
+"""`darksight ingest` against a real service: every row once, however often and from wherever it is sent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from darksight_client import Client
+from darksight_service.cli import main
+from pyarrow import parquet
+
+from darksight_core.bundle import write_bundle
+from tests.support.builders import make_probs
+from tests.support.bundles import make_bundle
+from tests.support.servers import Server, running_server, wait_until
+
+CLASSES = 3
+ROWS = 2_300
+"""Two batches and a part of a third."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of one worker with a model for each test."""
+    folder = tmp_path_factory.mktemp("ingest")
+    write_bundle(folder / "a.safetensors", make_bundle(classes=CLASSES))
+    models = dict.fromkeys(("lines", "table", "pipe", "bad"), folder / "a.safetensors")
+    with running_server(models, folder / "data", "--workers", "1") as server:
+        yield server
+
+
+def stored(server: Server, model: str, rows: int) -> list[str]:
+    """Prediction ids of the stored points, once there are so many."""
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        wait_until(lambda: sum(1 for _ in client.points(model, page_size=5000)) >= rows, what="the points")
+        return sorted(point.prediction_id for point in client.points(model, page_size=5000))
+
+
+def lines(rows: np.ndarray, start: int = 0) -> str:
+    """A log, every row with an id."""
+    log = (
+        {"time": "2036-01-01T00:00:00Z", "id": f"row-{start + n}", "probs": row.tolist()} for n, row in enumerate(rows)
+    )
+    return "".join(json.dumps(line) + "\n" for line in log)
+
+
+def test_a_log_that_grows_is_sent_again_and_stored_once(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole file each time; the summary is JSON on stdout, the progress on stderr."""
+    path, probs = tmp_path / "log.jsonl", make_probs(ROWS + 400, CLASSES, seed=1)
+    path.write_text(lines(probs[:ROWS]))
+    command = ["ingest", "lines", str(path), "--server", server.grpc_target, "--json"]
+
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    with path.open("a") as file:
+        file.write(lines(probs[ROWS:], ROWS))
+    assert main(command) == 0
+    again = capsys.readouterr()
+
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    assert first == {
+        "model": "lines",
+        "rows": ROWS,
+        "files": [{"file": str(path), "day": day, "rows": ROWS, "batches": 3}],
+    }
+    assert json.loads(again.out)["rows"] == ROWS + 400
+    assert "rows" in again.err
+    assert stored(server, "lines", ROWS + 400) == sorted(f"row-{number}" for number in range(ROWS + 400))
+
+
+def test_parquet_files_without_ids_and_other_files_of_the_same_name(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows are recognized by name, number and content: the same file again, from another folder, adds nothing."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        columns = make_probs(1_500, CLASSES, seed=2).T
+        table = arrow.table({f"prob_{k}": column for k, column in enumerate(columns)})
+        parquet.write_table(table, tmp_path / folder / "day.parquet", row_group_size=400)
+    other = arrow.table({f"prob_{k}": column for k, column in enumerate(make_probs(20, CLASSES, seed=3).T)})
+    parquet.write_table(other, tmp_path / "other.parquet")
+    files = [str(tmp_path / name) for name in ("a/day.parquet", "b/day.parquet", "other.parquet")]
+
+    for _ in range(2):
+        assert main(["ingest", "table", *files, "--server", server.grpc_target, "--quiet"]) == 0
+
+    assert len(stored(server, "table", 1_520)) == 1_520
+    assert "a/day.parquet: 1,500 rows, day 2" in capsys.readouterr().out
+
+
+def test_a_pipe(server: Server) -> None:
+    """With `-`, by a process of its own; the same lines again add nothing, others do."""
+    command = [sys.executable, "-m", "darksight_service", "ingest", "pipe", "-", "--server", server.grpc_target]
+    probs = make_probs(60, CLASSES, seed=4)
+
+    for text in (lines(probs[:50]), lines(probs[:50]), lines(probs[50:], 50)):
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+    assert len(stored(server, "pipe", 60)) == 60
+
+
+def test_mistakes_name_the_file_and_the_line(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, and one sentence on stderr."""
+    path = tmp_path / "log.jsonl"
+    path.write_text(lines(make_probs(2, CLASSES)) + "{\n")
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"probs": [0.5, 0.5]}\n')
+    texts = {
+        ("bad", str(path)): f"{path}, row 2 (line 3): the line is not JSON",
+        ("bad", str(few)): f"{few}, rows 0 to 0: ",
+        ("bad", "missing.jsonl"): "missing.jsonl: the file does not exist",
+        ("unknown", str(few)): "unknown",
+        ("bad", str(few), "--day", "yesterday"): "--day is 'yesterday'",
+        ("bad", str(few), "--day", "2020-01-01"): "one of the last 6 days",
+    }
+    for arguments, text in texts.items():
+        assert main(["ingest", *arguments, "--server", server.grpc_target, "--quiet"]) == 2
+        assert text in capsys.readouterr().err
