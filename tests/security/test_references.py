@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import numpy as np
 import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.explorer.sockets import listen, socket_url
-from darksight_service.processes.explorer import serve
 from darksight_service.references.files import MAX_TEXT
 from darksight_service.references.pictures import encode_png
 from darksight_service.report.images import ReferenceFiles
@@ -24,6 +21,7 @@ from darksight_service.store.store import Store
 
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.support.bundles import make_bundle
+from tests.support.explorers import running_explorer
 from tests.support.points import make_points
 
 PNG = encode_png(np.zeros((4, 4), dtype=np.uint8))
@@ -106,15 +104,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     )
     store.insert([batch])
     ids = dict(zip(references, (each.hex() for each in batch.id_bytes()), strict=True))
-    bound = listen(settings)
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
-    thread.start()
-    assert ready.wait(60)
-    with httpx.Client(base_url=socket_url(settings, bound), timeout=60.0) as client:
+    with running_explorer(settings) as url, httpx.Client(base_url=url, timeout=60.0) as client:
         yield Explored(client, ids, folder)
-    stop.set()
-    thread.join()
     store.close()
 
 
