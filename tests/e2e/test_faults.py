@@ -164,7 +164,7 @@ def test_hung_processes_are_replaced_and_a_service_without_its_bundle_is_not_rea
     service.start()
     assert service.server is not None
     server, nemesis = service.server, Nemesis(service)
-    # Before its first report a process is not taken for hung.
+    # Before its first report a process is not taken for hung for minutes.
     wait_until(lambda: "storage" in server.children(), 60.0, "the storage worker's first report")
     with running_clients(service.target, tmp_path / "logs", rate=RATE):
         hung = [*service.child("processes.worker")[:1], *service.child("processes.storage_worker")]

@@ -92,6 +92,7 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/api/gate/policy"): ("admin", {"comment": "c", "alpha": 0.05}),
     ("GET", "/api/drift"): ("read", {}),
     ("GET", "/api/drift/now"): ("read", {}),
+    ("GET", "/api/drift/segments"): ("read", {}),
     ("GET", "/api/drift/windows"): ("read", _WINDOWS),
     ("GET", "/api/review"): ("read", {}),
     ("GET", "/api/review/learned-score"): ("read", {}),

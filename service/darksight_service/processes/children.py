@@ -2,7 +2,9 @@
 
 The supervisor holds the other end of each child's stdin. When the supervisor exits, for whatever reason, the child
 reads the end of stdin and stops: no process of the service outlives its supervisor. A child reports on stdout, every
-second, that it works and whether it is ready. A child that stops reporting hangs: it is not ready, and is replaced.
+second, that it works and whether it is ready. A child that stops reporting hangs: it is not ready, and is replaced. So
+is one that does not report within minutes of its start. Time in which a child waits for a CPU does not count: on a
+machine that is overloaded, a new process would only have to wait as well.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
+from darksight_service.processes.cpu_wait import CpuWait
+
 __all__ = ["REPORT_SECONDS", "Child", "keep_reporting", "report", "stop_event"]
 
 REPORT_SECONDS = 1.0
@@ -28,11 +32,17 @@ _NOT_READY = b"not ready"
 _BACKOFF_SECONDS = (0.1, 10.0)
 # A child that has run this long is healthy: the next restart is at once again.
 _HEALTHY_SECONDS = 30.0
-# A child that has not reported for this long is not ready, and is killed.
+# A child that has not reported for this long is not ready, and is killed. The first report may take longer, because a
+# worker loads its bundles before.
 _LATE_SECONDS = 4.0
 _HUNG_SECONDS = 10.0
+_START_SECONDS = 180.0
+# However long it waits for a CPU, it is killed after so many times that long.
+_LONGEST = 12.0
 # The longest silence that one look at a child adds: the supervisor itself may have been paused.
 _LOOK_SECONDS = 0.5
+# From this silence on it is examined what the child waits for, which takes some time.
+_QUIET_SECONDS = 1.5 * REPORT_SECONDS
 
 _log = logging.getLogger("darksight.supervisor")
 
@@ -71,8 +81,10 @@ class Child:
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._last_report = b""
-        self._silent_seconds = 0.0
+        # Without a report, and of that what is not the wait for a CPU.
+        self._quiet_seconds = self._silent_seconds = 0.0
         self._looked_at = 0.0
+        self._cpu_wait: CpuWait | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -96,19 +108,36 @@ class Child:
             self._start_at = now + self._backoff
             self._backoff = min(2.0 * self._backoff, _BACKOFF_SECONDS[1])
         if self._process is None and now >= self._start_at:
-            self._started_at = now
+            self._started_at = self._looked_at = now
+            self._hear()
             self._process = self._start()
             threading.Thread(target=self._read_reports, args=(self._process,), daemon=True).start()
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes], now: float) -> None:
-        self._silent_seconds += min(now - self._looked_at, _LOOK_SECONDS)
+        passed = min(now - self._looked_at, _LOOK_SECONDS)
         self._looked_at = now
-        # A start takes as long as it takes: without a first report the process is not ready anyway.
-        if self._last_report and self._silent_seconds > _HUNG_SECONDS:
-            _log.error("child_hung", extra={"child": self.name, "pid": process.pid, "seconds": _HUNG_SECONDS})
+        self._quiet_seconds += passed
+        if self._quiet_seconds > _QUIET_SECONDS:
+            # Read once: a report may arrive meanwhile.
+            wait = self._cpu_wait
+            if wait is None:
+                self._cpu_wait = CpuWait(process.pid)
+            else:
+                passed -= wait.seconds(passed)
+        self._silent_seconds += passed
+        limit = _HUNG_SECONDS if self._last_report else _START_SECONDS
+        if self._silent_seconds > limit or self._quiet_seconds > _LONGEST * limit:
+            facts = {"seconds": round(self._quiet_seconds, 1), "waited": round(self._silent_seconds, 1)}
+            _log.error("child_hung", extra={"child": self.name, "pid": process.pid, **facts})
             self._last_report = b""
+            self._hear()
             self.hangs += 1
             process.kill()
+
+    def _hear(self) -> None:
+        """The silence ends."""
+        self._quiet_seconds = self._silent_seconds = 0.0
+        self._cpu_wait = None
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if the process runs."""
@@ -162,7 +191,7 @@ class Child:
             for line in lines:
                 if process is not self._process:
                     continue
-                self._silent_seconds = 0.0
+                self._hear()
                 if line.strip() == _READY != self._last_report:
                     _log.info("child_ready", extra={"child": self.name, "pid": process.pid})
                 self._last_report = line.strip()

@@ -169,7 +169,7 @@ class ScoringService:
         if logits:
             given = _array(values)
             given, raw = _softmax(given), given.astype(np.float64)
-        block = self._score(active, given, raw, is_wanted)
+        block = self._score(active, given, raw, is_wanted, row_tags)
         if not (partial_ok or block.are_valid):
             _raise_row_error(_array(values), block, logits)
         recorded = True
@@ -261,6 +261,7 @@ class ScoringService:
         values: NDArray[Any] | Tensor,
         logits: Floats | None,
         is_wanted: Callable[[], bool],
+        row_tags: RowTags,
     ) -> ResultBlock:
         if logits is None and active.gate.reject_score in LOGIT_SCORES:
             raise RequestError(
@@ -268,18 +269,21 @@ class ScoringService:
                 field="is_logits",
             )
         policy = active.policy
+        # Only thresholds of segments depend on tags.
+        tags: Tags = () if active.gate.segments is None else row_tags.dicts()
         try:
             if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
-                return policy.score_block(values.data, values.shape[0])
+                return policy.score_block(values.data, values.shape[0], tags)
             values = _array(values)
             if len(values) <= _PIECE:
-                return ResultBlock.of(policy.score(values, logits=logits))
+                return ResultBlock.of(policy.score(values, logits=logits, tags=tags))
             pieces = []
             for start in range(0, len(values), _PIECE):
                 if not is_wanted():
                     raise AbandonedError("the caller has cancelled the call")
                 part = slice(start, start + _PIECE)
-                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part]))
+                some = tags if isinstance(tags, Mapping) else tags[part]
+                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part], tags=some))
             return ResultBlock.of(ScoredBatch.join(pieces))
         except AbandonedError:
             raise
@@ -298,7 +302,7 @@ class ScoringService:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
-            block = self._score(shadow, values, logits, lambda: True)
+            block = self._score(shadow, values, logits, lambda: True, call.tags)
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
             ids = call.prediction_ids or [prediction_id(call.batch_id, row) for row in range(block.rows)]
             shadow_id = make_batch_id(id_ms(call.batch_id), call.batch_id[9:])

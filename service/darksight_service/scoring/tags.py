@@ -38,6 +38,11 @@ class RowTags(NamedTuple):
     encoded: bytes
     references: bytes
 
+    def dicts(self) -> Tags:
+        """The tags of all rows by key, or those of each row if they differ; without references."""
+        tables = [dict(each) for each in self.sets]
+        return [tables[number] for number in self.set_of] if self.set_of else tables[0]
+
 
 NO_TAGS = RowTags(((),), (), b"", b"")
 """Of a call without tags."""

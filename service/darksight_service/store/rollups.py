@@ -16,13 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, select
 
+from darksight_core.drift.segments import Segment
 from darksight_core.scored import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.points import PointTable
-from darksight_service.store.tables import BINS, OTHER_CLASSES, insert_into, rollup, rollup_bin, rollup_tag, tag_bin
+from darksight_service.store.tables import (
+    BINS,
+    OTHER_CLASSES,
+    insert_into,
+    rollup,
+    rollup_bin,
+    rollup_tag,
+    segment_state,
+    tag,
+    tag_bin,
+)
 
-__all__ = ["ClassRate", "Rates", "add_counts", "class_rates", "rates", "within"]
+__all__ = ["ClassRate", "Rates", "TagCounts", "add_counts", "class_rates", "rates", "tag_counts", "within"]
 
 _KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
@@ -54,6 +65,15 @@ class Rates:
     reasons: NDArray[np.int64]
     mean_log_density: NDArray[np.float64]
     bins: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TagCounts:
+    """Points, accepted ones and outliers of a tag."""
+
+    points: int
+    accepted: int
+    outliers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +252,22 @@ def rates(
         mean_log_density=np.divide(sums, scored, out=np.full(m, np.nan), where=scored > 0),
         bins=bins,
     )
+
+
+def tag_counts(engine: Engine, bundles: Iterable[int], *, until_ms: int, minutes: int) -> dict[Segment, TagCounts]:
+    """Counts of the tags whose drift is followed, by key and value, within some minutes."""
+    numbers, last = list(bundles), -(-until_ms // MINUTE_MS)
+    of = rollup_tag.c
+    followed = select(segment_state.c.tag_id).where(segment_state.c.bundle_id.in_(numbers))
+    query = (
+        select(tag.c.key, tag.c.value, func.sum(of.points), func.sum(of.accepted), func.sum(of.outliers))
+        .join(tag, tag.c.id == of.tag_id)
+        .where(of.bundle_id.in_(numbers), of.tag_id.in_(followed))
+        .where(of.minute >= last - minutes, of.minute < last, of.is_shadow.is_(False))
+        .group_by(tag.c.id, tag.c.key, tag.c.value)
+    )
+    with reading(engine) as connection:
+        return {(key, value): TagCounts(*map(int, counts)) for key, value, *counts in connection.execute(query)}
 
 
 def class_rates(

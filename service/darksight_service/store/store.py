@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Engine, exists, func, select
 
 from darksight_core.drift.audit import AuditedRows
+from darksight_core.drift.segments import Segment, SegmentTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
@@ -36,6 +37,7 @@ from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
+from darksight_service.store.write.segment_state import SegmentEvidence, read_segments
 from darksight_service.store.write.tags import TagNumbers
 
 __all__ = ["Inserted", "Store", "StoreStats"]
@@ -239,6 +241,15 @@ class Store:
         """Drift evidence of a bundle, of each replica that has stored rows of it."""
         return read_states(self._engine, model, version, test)
 
+    def segment_evidence(self, model: str, version: str, test: SegmentTest) -> SegmentEvidence:
+        """Drift evidence of the segments of a bundle, of all replicas."""
+        return read_segments(self._engine, model, version, test)
+
+    def tag_counts(self, model: str, version: str, *, until_ms: int, minutes: int) -> dict[Segment, rollups.TagCounts]:
+        """Points, accepted points and outliers of each tag within some minutes."""
+        bundles = self._names.known(model, version)
+        return rollups.tag_counts(self._engine, bundles, until_ms=until_ms, minutes=minutes)
+
     def audited_rows(
         self, model: str, version: str, *, start_ms: int, max_labels: int = audited_rows.MAX_LABELS
     ) -> tuple[AuditedRows, AuditedRows]:
@@ -288,10 +299,10 @@ class Store:
         """The points with this prediction id, newest first, those of shadow versions included."""
         return point_table.points_by_name(self._engine, self._names.known(model, None), model, name)
 
-    def newest_points(self, wanted: PointFilter, *, limit: int) -> PointTable:
-        """The newest points that pass a filter, without names and event times."""
+    def newest_points(self, wanted: PointFilter, *, limit: int, with_tags: bool = False) -> PointTable:
+        """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
         bundles = self._names.known(wanted.model, wanted.version)
-        return point_table.newest_points(self._engine, bundles, wanted, limit=limit)
+        return point_table.newest_points(self._engine, bundles, wanted, limit=limit, with_tags=with_tags)
 
     def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
         """Points of a span of time that are drawn for an audit, and their rate; see `point_table.drawn_points`."""
@@ -307,11 +318,19 @@ class Store:
         until_ms: int = _FOREVER,
         limit: int = 100_000,
         with_probs: bool = True,
+        with_tags: bool = False,
     ) -> PointTable:
         """The newest points that have a label: for accuracy, risk-coverage and learning."""
         bundles = self._names.known(model, version)
         return point_table.labelled_points(
-            self._engine, bundles, model, since_ms=since_ms, until_ms=until_ms, limit=limit, with_probs=with_probs
+            self._engine,
+            bundles,
+            model,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            limit=limit,
+            with_probs=with_probs,
+            with_tags=with_tags,
         )
 
     def filled_since(

@@ -8,6 +8,7 @@
            ├─ tag                       the different tags of points, by key and value
            └─ outcome ── outcome_point  labels, and the points they belong to
     drift_state                         drift evidence by bundle and replica
+    segment_state                       the same of each tag
     policy_change                       the audit trail: versions, policies, regions
 
 The score columns of `point` come from `darksight_core.scored.SCHEMA`. A point is small: real numbers have 4 bytes,
@@ -70,6 +71,7 @@ __all__ = [
     "rollup",
     "rollup_bin",
     "rollup_tag",
+    "segment_state",
     "tag",
     "tag_bin",
 ]
@@ -266,6 +268,15 @@ drift_state = Table(
     metadata,
     Column("bundle_id", Integer, primary_key=True, autoincrement=False),
     Column("replica", Text, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+)
+
+segment_state = Table(
+    "segment_state",
+    metadata,
+    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
+    Column("replica", Text, primary_key=True),
+    Column("tag_id", Integer, primary_key=True, autoincrement=False),
     Column("state", LargeBinary, nullable=False),
 )
 

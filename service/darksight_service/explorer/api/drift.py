@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from darksight_core.bundle import Bundle
+from darksight_core.drift.segments import SegmentTest
+from darksight_core.drift.segments import describe as describe_segments
 from darksight_core.drift.stream import DriftTest
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.drift import drift_test
@@ -27,11 +29,13 @@ from darksight_service.explorer.analysis.drift import (
     over_time,
     slices,
 )
+from darksight_service.explorer.analysis.segments import minutes_of, segment_rows, worth_a_look
 from darksight_service.explorer.answers import Answer, to_json
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.explorer.inputs import DAY_MS, Milliseconds, SpanInput, VersionInput, check_span
+from darksight_service.explorer.inputs import DAY_MS, Milliseconds, SpanInput, VersionInput, check_span, now_ms
 from darksight_service.scoring.live_drift import LiveDrift, live_audit, live_drift
+from darksight_service.scoring.live_segments import live_segments
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.rollups import Rates
 
@@ -45,6 +49,7 @@ _SLICES = 8
 _MINUTE_MS = 60_000
 _LONGEST_MS = 7 * DAY_MS
 _ALL = 1 << 62
+_LABELS = 5_000
 # The store counts this class and all further ones together.
 _MAX_CLASSES = 101
 
@@ -76,9 +81,10 @@ class _WindowsInput(VersionInput):
 
 
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
-    """`/api/drift`, `/api/drift/now` and `/api/drift/windows`."""
+    """`/api/drift`, `/api/drift/now`, `/api/drift/segments` and `/api/drift/windows`."""
     # Of the newest versions asked for: to cut the cells of a calibration takes as long as the rest.
     tests: dict[str, DriftTest | None] = {}
+    segment_tests: dict[str, SegmentTest | None] = {}
 
     def now(call: Call[VersionInput]) -> Answer:
         active, store = sources.active_model(call.input), sources.store()
@@ -94,6 +100,29 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "level": LEVEL,
             "audit": live_audit(store, bundle, deployed, *key).as_dict(),
             "drift": None if drift is None else _now(sources, active, drift),
+        }
+
+    def by_segment(call: Call[VersionInput]) -> Answer:
+        active, store = sources.active_model(call.input), sources.store()
+        bundle, key = active.bundle.content, (active.model, active.version)
+        if active.version not in segment_tests:
+            segment_tests.clear()
+            segment_tests[active.version] = SegmentTest(bundle.calibration) if len(bundle.calibration) else None
+        test = segment_tests[active.version]
+        live = None if test is None else live_segments(store, bundle, test, *key, reads_points=True)
+        if test is None or live is None:
+            return {"segments": [], "explanation": [], "look": [], "total": 0, "found": 0, "minutes": 0, "level": 0.0}
+        minutes = minutes_of(len(live.evidence))
+        counts = store.tag_counts(*key, until_ms=now_ms(), minutes=minutes)
+        labelled = store.labelled_points(*key, limit=_LABELS, with_probs=False, with_tags=True)
+        return {
+            "segments": segment_rows(live, bundle, counts, labelled),
+            "explanation": [describe_segments(each) for each in live.explanation],
+            "look": worth_a_look(live, lambda ids: store.points_by_id(*key, ids)),
+            "total": len(live.evidence),
+            "found": len(live.found),
+            "minutes": minutes,
+            "level": test.level,
         }
 
     def describe(call: Call[_DriftInput]) -> Answer:
@@ -154,6 +183,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     return [
         Endpoint("GET", "/api/drift", "read", _DriftInput, describe),
         Endpoint("GET", "/api/drift/now", "read", VersionInput, now),
+        Endpoint("GET", "/api/drift/segments", "read", VersionInput, by_segment),
         Endpoint("GET", "/api/drift/windows", "read", _WindowsInput, compare),
     ]
 

@@ -64,7 +64,7 @@ def labelled_points(
     if given.labels == "all":
         span = {"since_ms": given.start_ms, "until_ms": given.until_ms}
         found = sources.store().labelled_points(
-            active.model, active.version, **span, limit=limit, with_probs=with_probs
+            active.model, active.version, **span, limit=limit, with_probs=with_probs, with_tags=False
         )
     else:
         audit = audit_of(sources, active, given, newest_points(sources, active, given))

@@ -3,6 +3,7 @@
 import { getColumns, getJson } from "./api.js";
 import { asInput, chance, count, fixed, fromInput, percent, spanOf, spanOptions, stat, table, when } from "./figures.js";
 import { showNow } from "./drift-now.js";
+import { showSegments } from "./drift-segments.js";
 import { element, openControls, showEmpty } from "./notice.js";
 import { ACCEPT, REJECT, classColour } from "./palette.js";
 import { draw } from "./plot.js";
@@ -142,6 +143,7 @@ at("span").addEventListener("change", () => {
 });
 openControls();
 await page.guard(async () => showNow(await getJson("/api/drift/now", asked), new URLSearchParams({ model: page.model })));
+await page.guard(async () => showSegments(await getJson("/api/drift/segments", asked), new URLSearchParams({ model: page.model })));
 await page.guard(async () => {
   const found = await getJson("/api/drift", { ...asked, ...(state.since || state.span !== "latest" ? spanOf(state) : {}) });
   setWindows(found);

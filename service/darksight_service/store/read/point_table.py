@@ -136,10 +136,13 @@ def list_points(
     return Page(points, _token(found[size - 1][0], wanted) if len(found) > size else "")
 
 
-def newest_points(engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int) -> PointTable:
-    """The newest points that pass a filter, without names and event times."""
-    found = newest_rows(engine, bundles, wanted, sql_columns(engine, _SCORES), limit=limit)
-    return read_table(engine, found, _SCORES, wanted.model, bundles)
+def newest_points(
+    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int, with_tags: bool = False
+) -> PointTable:
+    """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
+    names = (*_SCORES, "tags") if with_tags else _SCORES
+    found = newest_rows(engine, bundles, wanted, sql_columns(engine, names), limit=limit)
+    return read_table(engine, found, names, wanted.model, bundles)
 
 
 def labelled_points(
@@ -151,9 +154,11 @@ def labelled_points(
     until_ms: int,
     limit: int,
     with_probs: bool = True,
+    with_tags: bool = False,
 ) -> PointTable:
     """The newest points that have a label, without those of shadow versions."""
     names = _SCORES if with_probs else tuple(name for name in _SCORES if name != "probs")
+    names = (*names, "tags") if with_tags else names
     source, points = search.labelled_points(engine)
     query = select(*sql_columns(engine, names, points)).select_from(source)
     query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))

@@ -8,12 +8,13 @@ all its workers one order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
 from sqlalchemy import Connection, Engine, Select, select
 
+from darksight_core.drift.segments import SegmentTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.errors import ConfigError
@@ -21,6 +22,7 @@ from darksight_service.store.engine import reading
 from darksight_service.store.points import PointTable
 from darksight_service.store.tables import bundle, drift_state, insert_into
 from darksight_service.store.tables import model as model_table
+from darksight_service.store.write.segment_state import delete_segments, follow_segments
 
 __all__ = ["DriftFollower", "read_states", "reset_evidence", "version_of"]
 
@@ -43,6 +45,7 @@ class DriftFollower:
         self._tests = tests
         self._marks: dict[tuple[str, str], object] = {}
         self._states: dict[tuple[str, str], tuple[object, DriftState | None]] = {}
+        self._segment_tests: dict[str, SegmentTest] = {}
 
     def test_of(self, model: str, version: str) -> DriftTest | None:
         """The drift test of a version; None if it has none, or it cannot be loaded now."""
@@ -53,10 +56,17 @@ class DriftFollower:
             _log.exception("drift_not_followed", extra={"model": model, "version": version})
             return None
 
-    def follow(self, connection: Connection, groups: Iterable[tuple[int, PointTable, DriftTest | None]]) -> None:
-        """Add points that were inserted in this transaction, given with the number and the test of their bundle."""
+    def follow(
+        self,
+        connection: Connection,
+        groups: Iterable[tuple[int, PointTable, DriftTest | None, Sequence[tuple[int, ...]]]],
+    ) -> None:
+        """Add points that were inserted in this transaction.
+
+        They are given with the number and the test of their bundle, and with the numbers of the tags of each tag set.
+        """
         # All writers lock rows in the same order, which prevents deadlocks.
-        for bundle_id, points, test in sorted(groups, key=lambda group: group[0]):
+        for bundle_id, points, test, tag_ids in sorted(groups, key=lambda group: group[0]):
             if test is None:
                 continue
             key = {"bundle_id": bundle_id, "replica": self._replica}
@@ -71,6 +81,14 @@ class DriftFollower:
                 _log.exception("drift_not_followed", extra=facts)
                 continue
             connection.execute(drift_state.update().where(row).values(state=after))
+            if any(tag_ids):
+                segments = self._segment_test(facts["version"], test)
+                follow_segments(connection, bundle_id, self._replica, segments, points, tag_ids)
+
+    def _segment_test(self, version: str, test: DriftTest) -> SegmentTest:
+        if version not in self._segment_tests:
+            self._segment_tests[version] = SegmentTest(test.calibration)
+        return self._segment_tests[version]
 
     def state(self, engine: Engine, model: str, version: str) -> DriftState | None:
         """The stored state, read again after each commit and `forget`; None if there is none."""
@@ -120,6 +138,7 @@ def reset_evidence(connection: Connection, model: str, version: str) -> None:
     """Delete the drift evidence of a bundle, of all replicas; it starts again with the next row."""
     of_bundle = drift_state.c.bundle_id.in_(_bundle_ids(model, version))
     connection.execute(drift_state.update().where(of_bundle).values(state=b""))
+    delete_segments(connection, _bundle_ids(model, version))
 
 
 def version_of(points: PointTable) -> str:

@@ -193,7 +193,9 @@ class Inserter:
         add_counts(connection, [(group.bundle_id, group.points, group.tag_ids) for group in groups])
         draw_points(connection, [(group.bundle_id, group.points) for group in groups])
         if self.follower is not None:
-            self.follower.follow(connection, [(group.bundle_id, group.points, group.test) for group in groups])
+            self.follower.follow(
+                connection, [(group.bundle_id, group.points, group.test, group.tag_ids) for group in groups]
+            )
         self._count_folded(groups)
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
         return sum(len(group.points) for group in groups), matched
