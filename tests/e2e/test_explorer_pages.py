@@ -7,10 +7,13 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+from darksight_client import Client
 from playwright.sync_api import Page, Route, expect
 
 from darksight_core.pictures.palette import class_colours
 from tests.e2e.conftest import CLASSES, HOSTILE, Explored
+from tests.support.builders import make_probs
+from tests.support.servers import wait_until
 
 # A label waits four seconds before it is sent, and the machine may be busy.
 expect.set_options(timeout=60_000)
@@ -159,6 +162,29 @@ def test_a_view_of_points_has_an_address(page: Page) -> None:
     expect(page.locator("#table a.mono").first).not_to_have_text(first)
     page.locator("#table a.mono").first.click()
     expect(page.locator("#detail .bar-fill")).to_have_count(5)
+
+
+def test_hostile_tags_are_text(page: Page, explored: Explored) -> None:
+    """Markup, quotes and text of another direction are shown as they are; a tag leads to the points that have it."""
+    hostile = {
+        "note": "<img src=x onerror=\"document.title='run'\">",
+        "site": "a\u202e'b\"",
+        "reference": "javascript:alert(1)",
+    }
+    with Client(explored.server.grpc_target, timeout_seconds=60.0) as client:
+        name = client.score("digits", make_probs(1, CLASSES), tags=hostile).prediction_ids[0]
+        wait_until(lambda: list(client.points("digits", tags={"note": hostile["note"]})), what="stored points")
+
+    page.goto(f"/points?model=digits&name={name}")
+
+    badges = page.locator("#detail bdi.badge")
+    expect(badges).to_have_text([f"{key}={hostile[key]}" for key in ("note", "reference", "site")])
+    expect(page.locator("#detail img")).to_have_count(0)
+    expect(page.locator("#detail a[href^='javascript']")).to_have_count(0)
+    expect(page).to_have_title(re.compile("DarkSight"))
+    page.locator("#detail a bdi.badge").first.click()
+    expect(page.locator("#tags")).to_have_value(f"note={hostile['note']}")
+    expect(page.locator("#table a.mono")).to_have_text([name])
 
 
 def test_controls_wait_for_their_script(page: Page) -> None:

@@ -421,6 +421,30 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
     assert [row["prediction_id"] for row in csv.DictReader(io.StringIO(response.text))] == ["'=1+1"]
 
 
+def test_points_show_and_are_found_by_their_tags(explored: Explored) -> None:
+    """As they were sent, in JSON and in a CSV file without formulas."""
+    long_ago = explored.until_ms - 70 * 86_400_000
+    version = explored.get("map")["version"]
+    hostile = {"note": "=1+1", "site": "Lyon, <b>é</b>", "camera": "7", "reference": "a\u202egnp.exe"}
+    options: dict[str, Any] = {"ms": long_ago, "classes": CLASSES, "version": version, "with_invalid": False}
+    batch = make_points(3, tags=[hostile, {"camera": "7"}, {}], trace=bytes(range(16)), reason=[1, 1, 1], **options)
+    explored.store.insert([batch])
+
+    span = {"model": "digits", "since_ms": long_ago, "until_ms": long_ago + 1_000}
+    listed = explored.get("points", **span, tags="site=Lyon, <b>é</b>, camera=7")["points"]
+    response = explored.client.get("/api/points.csv", params={**span, "tags": "camera=7"})
+    refused = explored.client.get("/api/points", params={**span, "tags": "reference=x"})
+
+    assert [(point["tags"], point["trace_id"]) for point in listed] == [(hostile, bytes(range(16)).hex())]
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert sorted((json.loads(row["tags"]) for row in rows), key=len) == [{"camera": "7"}, hostile]
+    assert all(row["tags"].startswith("{") and row["tags"].isascii() for row in rows)
+    assert refused.status_code == 400
+    assert "reference is not a filter" in refused.text
+    (found,) = [point for point in explored.get("points", **span)["points"] if not point["tags"]]
+    assert explored.get("map/point", id=found["id"].replace("-", ""))["tags"] == {}
+
+
 def test_a_point_of_an_unknown_reason_is_listed(explored: Explored) -> None:
     """A row that a newer version or a damaged disk has stored does not take the others with it."""
     long_ago = explored.until_ms - 80 * 86_400_000

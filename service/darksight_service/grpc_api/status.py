@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import OverloadedError, public_message, statuses_of
+from darksight_service.traceparent import trace_of
 
 __all__ = ["abort", "abort_code", "status_of"]
 
@@ -36,22 +37,27 @@ def _code(error: Exception) -> grpc.StatusCode:
     return grpc.StatusCode[statuses_of(error)[0]]
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
-    """The status of an error and its google.rpc.Status with details."""
+def status_of(
+    error: Exception, context: grpc.ServicerContext | None = None
+) -> tuple[grpc.StatusCode, status_pb2.Status]:
+    """The status of an error and its google.rpc.Status with details; logs it, with the trace of its call."""
     code = _code(error)
     request = uuid.uuid4().hex
+    facts = {"request": request}
+    if context is not None and (trace := trace_of(context.invocation_metadata())):
+        facts["trace_id"] = trace.hex()
     info = error_details_pb2.RequestInfo(request_id=request)
     if code is grpc.StatusCode.INTERNAL:
-        _log.error("call_failed", exc_info=error, extra={"request": request})
+        _log.error("call_failed", exc_info=error, extra=facts)
         return code, _status(code, f"internal error; see the server log for request {request}", info)
     assert isinstance(error, DarkSightError)
-    _log.debug("call_refused", extra={"request": request, "code": code.name, "error": error.message})
+    _log.debug("call_refused", extra={**facts, "code": code.name, "error": error.message})
     return code, _status(code, public_message(error), *_details(error), info)
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End a call with the status of an error."""
-    code, status = status_of(error)
+    code, status = status_of(error, context)
     trailers = [(_DETAILS, status.SerializeToString())]
     if isinstance(error, OverloadedError):
         # gRPC's own retries read this key.

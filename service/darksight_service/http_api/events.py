@@ -37,6 +37,7 @@ from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import is_batch_time
 from darksight_service.settings import PassiveModel
 from darksight_service.store.ids import DAY_MS, LATEST_MS, make_batch_id
+from darksight_service.traceparent import HEADER, read_trace_id
 from darksight_service.validation import check_text
 
 __all__ = ["Event", "EventAnswer", "batch_id_of", "read_event"]
@@ -123,8 +124,10 @@ class EventAnswer:
         except (DarkSightError, ProblemError) as error:
             self._counts.end_event("refused")
             # Loggers do not log why.
-            source = request.headers.get(b"ce-source", "")[:100]
-            _log.warning("event_refused", extra={"source": source, "error": str(error)})
+            facts = {"source": request.headers.get(b"ce-source", "")[:100], "error": str(error)}
+            if trace := read_trace_id(request.headers.get(HEADER.encode(), "")):
+                facts["trace_id"] = trace.hex()
+            _log.warning("event_refused", extra=facts)
             raise
         self._counts.end_event("scored" if event.is_response else "request")
         return Reply(202, [], b"")

@@ -83,7 +83,7 @@ _OF_STORAGE = {
 _OF_SUPERVISOR = {"ready": "darksight_ready", "hung": "darksight_hung_processes_total"}
 _DRAINED = {"inserted": "inserted", "duplicates": "duplicate", "quarantined": "quarantined"}
 _RULE = ("calibration_rows", "alpha", "rank", "rule_since")
-_EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id")
+_EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id", "exemplar_trace")
 
 
 def render(
@@ -242,7 +242,11 @@ def _exemplar(merged: Snapshot) -> Exemplar | None:
     if merged.number("exemplar_time") == 0.0:
         return None
     name = "".join(chr(int(code)) for code in merged.sections["exemplar_id"] if code)
-    return Exemplar({"prediction_id": name}, merged.number("exemplar_p"), merged.number("exemplar_time"))
+    labels = {"prediction_id": name}
+    trace = bytes(int(code) for code in merged.sections["exemplar_trace"])
+    if any(trace):
+        labels["trace_id"] = trace.hex()
+    return Exemplar(labels, merged.number("exemplar_p"), merged.number("exemplar_time"))
 
 
 def _add_live(page: _Page, snapshot: Snapshot) -> None:

@@ -283,3 +283,15 @@ def test_live_accuracy_and_certificate(tmp_path: Path) -> None:
     assert value(registry, "darksight_live_correct_rows", decision="accept") == 9
     assert value(registry, "darksight_certified_accuracy") == 0.95
     assert value(registry, "darksight_certified_accuracy", model="bare") is None
+
+
+def test_the_exemplar_has_the_trace_of_the_outlier(tmp_path: Path) -> None:
+    """With the id it stays below the 128 characters that OpenMetrics allows."""
+    counts = Counts(tmp_path, 0)
+    model = counts.model("m", VERSION, classes=3, calibration_rows=999).set_rule(0.05, 50)
+    model.remember_outlier("x" * 64, 0.004, bytes(range(16)))
+
+    page = render(tmp_path, "application/openmetrics-text; version=1.0.0")[0].decode()
+
+    assert f'prediction_id="{"x" * 64}",trace_id="{bytes(range(16)).hex()}"' in page
+    counts.close()
