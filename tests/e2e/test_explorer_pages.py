@@ -107,20 +107,21 @@ def test_twenty_pictures_are_reviewed_by_keyboard(page: Page, explored: Explored
     before = labelled()
     page.goto("/review?model=digits&stream=doubtful")
     shown, picture = page.locator("#item a.mono"), page.locator("#item .reference img")
-    seen, last = set(), ""
-    for number in range(20):
-        caption = page.locator("#item .reference figcaption")
-        expect(caption).not_to_have_text(last)
-        last = caption.inner_text()
-        seen.add(shown.inner_text())
-        if last.endswith(".png"):
+    expect(shown).to_be_visible()
+    reviewed: list[str] = []
+    while len(reviewed) < 20:
+        name, caption = shown.inner_text(), page.locator("#item .reference figcaption")
+        # Points of other tests have no picture.
+        has_picture = caption.count() == 1 and caption.inner_text().endswith(".png")
+        if has_picture:
             expect(picture).to_be_visible()
             page.wait_for_function("document.querySelector('#item .reference img')?.naturalWidth === 48")
-        page.keyboard.press(str(1 + number % 2))
-        expect(shown).not_to_have_text(re.compile("|".join(map(re.escape, seen))))
+            reviewed.append(name)
+        page.keyboard.press(str(1 + len(reviewed) % 2) if has_picture else "s")
+        expect(shown).not_to_have_text(name)
 
     expect(page.locator("#label-count")).to_have_text(str(before + 20))
-    assert len(seen) == 20
+    assert len(set(reviewed)) == 20
     assert labelled() == before + 20
 
 
