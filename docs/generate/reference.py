@@ -184,6 +184,18 @@ def http() -> str:
     )
 
 
+# By name, because their modules import packages that are not installed here.
+ADAPTERS = (
+    "asgi.GateMiddleware",
+    "remote.RemoteGate",
+    "remote.Decided",
+    "mlflow.log_bundle",
+    "mlflow.log_model",
+    "sklearn.AbstainingClassifier",
+    "transformers.pipeline_probs",
+)
+
+
 def python() -> str:
     """Directives for mkdocstrings: the public names of core and client."""
     parts = ["# Python API"]
@@ -194,4 +206,7 @@ def python() -> str:
             if not name.startswith("__"):
                 place = f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else None
                 parts.append(f"::: {place or f'{package.__name__}.{name}'}\n    options:\n      heading_level: 3")
+    parts += ["## darksight_client.adapters", "For [other frameworks](../how-to/frameworks.md)."]
+    for place in ADAPTERS:
+        parts.append(f"::: darksight_client.adapters.{place}\n    options:\n      heading_level: 3")
     return join(parts)

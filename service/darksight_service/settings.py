@@ -37,6 +37,7 @@ from pydantic_settings import (
 )
 
 from darksight_core.errors import did_you_mean
+from darksight_core.tags import find_problem
 from darksight_service.errors import SettingsError
 from darksight_service.references.names import parse_origin
 from darksight_service.validation import first_problem
@@ -89,6 +90,18 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(parse_origin(each) for each in origins)
 
 
+def _check_sources(sources: dict[str, str]) -> dict[str, str]:
+    problem = find_problem(dict.fromkeys(sources, "a"))
+    if problem is not None:
+        raise ValueError(problem)
+    for key, source in sources.items():
+        if not re.fullmatch(r"[a-z0-9]+|(metadata|annotations|data)\..+", source):
+            raise ValueError(
+                f"the source of {key} is {source[:40]!r}; it must be an attribute, metadata.NAME or data.PATH"
+            )
+    return sources
+
+
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -106,6 +119,11 @@ class PassiveModel(BaseModel):
         default="", description="name of the output with the probabilities; default: the only one that fits"
     )
     logits: bool = Field(default=False, description="whether these are logits")
+    tags: Annotated[dict[str, str], AfterValidator(_check_sources)] = Field(
+        default={},
+        description="where the value of each tag is: an attribute such as `namespace`, `metadata.HEADER`, or a path in "
+        "the response such as `data.parameters.camera`",
+    )
 
 
 class Settings(BaseSettings):

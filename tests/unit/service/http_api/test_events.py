@@ -256,3 +256,30 @@ def test_the_end_of_the_json_is_found() -> None:
     for rest in (b"", b"\x00\xff}{", b'"}'):
         assert read_payload(text + rest, None) == (json.loads(text), rest)
         assert read_payload(text + rest, str(len(text))) == (json.loads(text), rest)
+
+
+def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> None:
+    """KServe sends headers of the request as the attribute metadata; what is missing or no tag is left out."""
+    sources = {
+        "site": "namespace",
+        "tenant": "metadata.X-Tenant",
+        "team": "annotations.team",
+        "camera": "data.parameters.camera",
+        "lens": "data.parameters.deep.lens",
+        "none": "data.parameters.none",
+        "all": "data.parameters",
+        "bad": "metadata.X-Bad",
+    }
+    body = {"predictions": ROWS.tolist(), "parameters": {"camera": 7, "deep": {"lens": "wide"}}}
+    request = request_of(
+        body=json.dumps(body).encode(),
+        model="iris",
+        ce_metadata="%7B%22X-Tenant%22:%5B%22acme%22%5D,%22X-Bad%22:%5B%22a%5Cnb%22%5D%7D",
+        ce_annotations="not JSON",
+    )
+    method = Score()
+
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, Call({}))
+
+    (message,) = method.messages
+    assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
