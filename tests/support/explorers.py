@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
+from darksight_service.web.sockets import listen, socket_url
 
 __all__ = ["running_explorer"]
 
@@ -16,7 +16,7 @@ __all__ = ["running_explorer"]
 @contextmanager
 def running_explorer(settings: Settings) -> Iterator[str]:
     """Its address, until the end of the block."""
-    bound = listen(settings)
+    bound = listen(settings, "explorer_port")
     stop, ready = threading.Event(), threading.Event()
     thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
     thread.start()
