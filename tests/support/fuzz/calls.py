@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import contextlib
 import random
 import time
 from typing import Any
@@ -75,7 +76,13 @@ def spoil(message: Any, rng: random.Random) -> None:
         if rng.random() < 0.6:
             continue
         is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-        if field.is_repeated:
+        if is_message and field.message_type.GetOptions().map_entry:
+            entries = getattr(message, field.name)
+            entries.clear()
+            for _ in range(rng.choice((0, 1, 3, 50))):
+                with contextlib.suppress(UnicodeEncodeError, ValueError):
+                    entries[rng.choice(_TEXTS)] = rng.choice(_TEXTS)
+        elif field.is_repeated:
             entries = getattr(message, field.name)
             del entries[:]
             for _ in range(rng.choice((0, 1, 3, 50, 1_000))):
