@@ -231,9 +231,6 @@ class _EventEndpoint(_Endpoint):
             for name, value in scope["headers"]
             if name in _READ or name == b"content-type" or name.startswith(b"ce-")
         }
-        # The trace of the prediction, rather than that of its delivery.
-        if b"ce-traceparent" in found:
-            found[b"traceparent"] = found[b"ce-traceparent"]
         kind, _, text = found.get(b"authorization", "").partition(" ")
         if kind.lower() == "basic":
             try:

@@ -147,6 +147,10 @@ class EventAnswer:
             tags=_tags_of(event, passive.tags),
             event_time=None if event.ms is None else Timestamp(seconds=event.ms // 1000, nanos=event.ms % 1000 * 10**6),
         )
+        # The trace of the prediction, rather than that of its delivery.
+        trace = event.attributes.get(HEADER) or _text_at(event, f"metadata.{HEADER.capitalize()}")
+        if read_trace_id(trace):
+            call.set_trace(trace)
         response = monitor_pb2.ScoreResponse.FromString(call.run(self._method, message.SerializeToString()))
         if not response.recorded:
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import contextlib
 import random
 import time
 from typing import Any
@@ -80,8 +79,7 @@ def spoil(message: Any, rng: random.Random) -> None:
             entries = getattr(message, field.name)
             entries.clear()
             for _ in range(rng.choice((0, 1, 3, 50))):
-                with contextlib.suppress(UnicodeEncodeError, ValueError):
-                    entries[rng.choice(_TEXTS)] = rng.choice(_TEXTS)
+                entries[rng.choice(_TEXTS) + str(rng.randrange(100))] = rng.choice(_TEXTS)
         elif field.is_repeated:
             entries = getattr(message, field.name)
             del entries[:]

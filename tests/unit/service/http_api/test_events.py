@@ -27,6 +27,7 @@ NOW = 1_794_960_000.0
 """2026-11-18, a few hours after the events."""
 
 DAYS = 86_400_000
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MODELS = {
     "iris": PassiveModel(service="default/sklearn-iris"),
     "v2": PassiveModel(service="iris-v2", output="predict_proba"),
@@ -283,3 +284,22 @@ def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> N
 
     (message,) = method.messages
     assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ce_traceparent": TRACEPARENT},
+        {"ce_metadata": "%7B%22Traceparent%22:%5B%22" + TRACEPARENT + "%22%5D%7D"},
+        {"ce_traceparent": "nonsense", "traceparent": TRACEPARENT},
+    ],
+    ids=["attribute", "metadata", "delivery"],
+)
+def test_the_trace_is_that_of_the_prediction(tmp_path: Path, changed: dict[str, str]) -> None:
+    """By the attribute, by the headers of KServe's logger, or by the delivery."""
+    request = request_of(**{"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", **changed})
+    call = Call({name: value for name, value in request.headers.items() if name == b"traceparent"})
+
+    EventAnswer(Score(), MODELS, ProcessCounts(tmp_path, 0))(request, call)
+
+    assert call.invocation_metadata() == (("traceparent", TRACEPARENT),)
