@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.ingest.records import decode, encode_points
 from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
 from darksight_service.store.ids import make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch, PointFilter
 from darksight_service.store.store import Store
+from darksight_service.web.sockets import listen, socket_url
 
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.evaluation.drift import drift_test
@@ -78,7 +78,7 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     store.follow_drift("replica", lambda model, version: test)
     until = time.time_ns() // 1_000_000
     truth = _fill(store, path, until)
-    bound = listen(settings)
+    bound = listen(settings, "explorer_port")
     stop, ready = threading.Event(), threading.Event()
     thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
     thread.start()

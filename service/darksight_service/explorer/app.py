@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from darksight_core import __version__
 from darksight_core.errors import DarkSightError
 from darksight_service.control.tokens import TokenFile
-from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, public_message, statuses_of
+from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, report_error
 from darksight_service.explorer.answers import Answer, Download, to_json
 from darksight_service.explorer.api import drift, gate, models, points, regions, review
 from darksight_service.explorer.api import map as map_page
@@ -184,8 +183,9 @@ def _in_thread(answer: Callable[[Request], Response]) -> _Handler:
 def _failed_login(error: DarkSightError) -> Response:
     """The login page with the reason."""
     _log.warning("login_failed", extra={"error": error.message})
-    text = LOGIN.render(has_provider=True, problem=public_message(error))
-    return HTMLResponse(text, statuses_of(error)[1], headers={"content-security-policy": LOGIN.policy})
+    found = report_error(error, _log)
+    text = LOGIN.render(has_provider=True, problem=found.message)
+    return HTMLResponse(text, found.http, headers={"content-security-policy": LOGIN.policy})
 
 
 def _with_errors(handle: _Handler) -> _Handler:
@@ -220,16 +220,11 @@ def _respond(answer: Answer, status: int = 200) -> Response:
 
 
 def _error(error: Exception) -> Response:
-    _, status = statuses_of(error)
-    if status == 500 or not isinstance(error, DarkSightError):
-        request_id = uuid.uuid4().hex
-        _log.error("request_failed", exc_info=error, extra={"request": request_id})
-        text = f"internal error; the log of the explorer has the details of request {request_id}"
-        return _respond({"error": {"code": "internal", "message": text}}, 500)
-    found = {"code": error.code, "message": public_message(error)}
-    if "field" in error.details:
-        found["field"] = str(error.details["field"])
-    return _respond({"error": found}, status)
+    found = report_error(error, _log)
+    answer = {"code": found.code, "message": found.message}
+    if isinstance(error, DarkSightError) and found.http != 500 and "field" in error.details:
+        answer["field"] = str(error.details["field"])
+    return _respond({"error": answer}, found.http)
 
 
 def _plotly(request: Request) -> Response:
