@@ -99,8 +99,9 @@ def metrics() -> str:
             "value 0 before the first row. Counters are sums over all workers of a replica and survive restarts of "
             "workers. The label `version` has the first 12 digits of the bundle's SHA-256. Classes beyond the first "
             "100, and versions beyond the setting `max_models`, are counted as `_other`. In the OpenMetrics format, "
-            "outliers have an exemplar with the `prediction_id` of a recent outlier, cut to 64 characters: at most one "
-            "per second, none of a shadow version, and only under the outlier rule in force.",
+            "outliers have an exemplar with the `prediction_id` of a recent outlier, cut to 64 characters, and its "
+            "`trace_id`, if the caller named a trace: at most one per second, none of a shadow "
+            "version, and only under the outlier rule in force.",
             table(("metric", "type", "labels", "what", "why"), rows),
             "The page also has the standard `process_*` metrics (CPU time, memory, start time, open files), with the "
             "label `process`: `supervisor`, `worker-0` and so on, `storage`, `explorer`.",
@@ -183,6 +184,18 @@ def http() -> str:
     )
 
 
+# By name, because their modules import packages that are not installed here.
+ADAPTERS = (
+    "asgi.GateMiddleware",
+    "remote.RemoteGate",
+    "remote.Decided",
+    "mlflow.log_bundle",
+    "mlflow.log_model",
+    "sklearn.AbstainingClassifier",
+    "transformers.pipeline_probs",
+)
+
+
 def python() -> str:
     """Directives for mkdocstrings: the public names of core and client."""
     parts = ["# Python API"]
@@ -193,4 +206,7 @@ def python() -> str:
             if not name.startswith("__"):
                 place = f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else None
                 parts.append(f"::: {place or f'{package.__name__}.{name}'}\n    options:\n      heading_level: 3")
+    parts += ["## darksight_client.adapters", "For [other frameworks](../how-to/frameworks.md)."]
+    for place in ADAPTERS:
+        parts.append(f"::: darksight_client.adapters.{place}\n    options:\n      heading_level: 3")
     return join(parts)

@@ -26,7 +26,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import uuid
+from typing import NamedTuple
 
 from darksight_core.errors import BundleError, ConfigError, DarkSightError, PredictionsError
 
@@ -35,6 +38,7 @@ __all__ = [
     "AbandonedError",
     "AuditError",
     "BulkError",
+    "ErrorReport",
     "ForbiddenError",
     "MetricFileError",
     "NotFoundError",
@@ -52,6 +56,7 @@ __all__ = [
     "StoreUnavailableError",
     "UnauthenticatedError",
     "public_message",
+    "report_error",
     "statuses_of",
 ]
 
@@ -197,6 +202,31 @@ _PATH = re.compile(r"""(?<![\w.:/])(?:/[^\s/:'",;()]+)+/([^\s/:'",;()]+)""")
 def statuses_of(error: BaseException) -> tuple[str, int]:
     """gRPC and HTTP status of an error; without a line in `STATUSES` it is internal, and its message stays here."""
     return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), _INTERNAL)
+
+
+class ErrorReport(NamedTuple):
+    """What a caller learns of an error: statuses, code, message, and the id under which the log has the rest."""
+
+    grpc: str
+    http: int
+    code: str
+    message: str
+    request_id: str
+
+
+def report_error(error: Exception, log: logging.Logger, **facts: str) -> ErrorReport:
+    """Log an error with some facts and return what its caller learns.
+
+    It is logged at `debug`, as thousands of calls may fail for one reason. An error that `STATUSES` does not name is
+    logged as an error, and the caller gets a fixed text with its id: no stack, SQL or path leaves the process.
+    """
+    request_id, (grpc, http) = uuid.uuid4().hex, statuses_of(error)
+    if http == 500 or not isinstance(error, DarkSightError):
+        log.error("call_failed", exc_info=error, extra={"request": request_id, **facts})
+        text = f"internal error; see the server log for request {request_id}"
+        return ErrorReport(*_INTERNAL, "internal", text, request_id)
+    log.debug("call_refused", extra={"request": request_id, **facts, "code": grpc, "error": error.message})
+    return ErrorReport(grpc, http, error.code, public_message(error), request_id)
 
 
 def public_message(error: DarkSightError) -> str:

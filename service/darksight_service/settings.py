@@ -37,7 +37,9 @@ from pydantic_settings import (
 )
 
 from darksight_core.errors import did_you_mean
+from darksight_core.tags import find_problem
 from darksight_service.errors import SettingsError
+from darksight_service.references.names import parse_origin
 from darksight_service.validation import first_problem
 
 __all__ = ["PassiveModel", "Settings", "read_settings", "service_links"]
@@ -79,6 +81,27 @@ def _check_codec(text: str) -> str:
     return text
 
 
+def _read_origins(value: object) -> object:
+    """Origins of a text with commas between them; other values as they are."""
+    return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(parse_origin(each) for each in origins)
+
+
+def _check_sources(sources: dict[str, str]) -> dict[str, str]:
+    problem = find_problem(dict.fromkeys(sources, "a"))
+    if problem is not None:
+        raise ValueError(problem)
+    for key, source in sources.items():
+        if not re.fullmatch(r"[a-z0-9]+|(metadata|annotations|data)\..+", source):
+            raise ValueError(
+                f"the source of {key} is {source[:40]!r}; it must be an attribute, metadata.NAME or data.PATH"
+            )
+    return sources
+
+
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -96,6 +119,11 @@ class PassiveModel(BaseModel):
         default="", description="name of the output with the probabilities; default: the only one that fits"
     )
     logits: bool = Field(default=False, description="whether these are logits")
+    tags: Annotated[dict[str, str], AfterValidator(_check_sources)] = Field(
+        default={},
+        description="where the value of each tag is: an attribute such as `namespace`, `metadata.HEADER`, or a path in "
+        "the response such as `data.parameters.camera`",
+    )
 
 
 class Settings(BaseSettings):
@@ -150,6 +178,14 @@ class Settings(BaseSettings):
     )
     keep_probabilities: Annotated[str, AfterValidator(_check_codec)] = Field(
         "float16", description="how the store keeps probabilities: `float16`, `topK:5` or `none`"
+    )
+    reference_dir: _Path | None = Field(
+        None, description="folder of pictures, texts and sounds that the tag `reference` of a point names by their path"
+    )
+    reference_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_origins), AfterValidator(_check_origins)
+    ] = Field(
+        (), description="origins such as `https://images.example.com` from which the explorer may show references"
     )
     max_tag_values: int = Field(
         200, ge=1, description="values of a key of tags that the store keeps; further ones are stored as `_other`"
@@ -453,6 +489,8 @@ def _variable(name: str) -> str:
 def _as_text(value: object) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -808,6 +809,90 @@ def http_requests(bench: Bench, token: str, *, is_binary: bool = False) -> list[
     return found
 
 
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+def tags(bench: Bench) -> results.Parts:
+    """CPU of a call of one row with four tags beside one without, what a call without pays, and bytes of a row."""
+    seconds, turns = bench.either(4.0, 1.0), bench.either(6, 3)
+    found: dict[str, list[float]] = {"none": [], "four": []}
+    with bench.serving([10]) as ours, generators() as some:
+        connect(some, "ours", ours.address, ours.workers, ours.metadata)
+        kinds = {"none": bench.requests(1, 10), "four": tagged_requests(bench)}
+        for turn in range(turns):
+            for kind, requests in kinds.items() if turn % 2 else reversed(kinds.items()):
+                run = {"in_flight": 16, "seconds": seconds if turn else 0.5}
+                taken, (cpu,) = with_cpu(
+                    lambda run=run, requests=requests: together(some, "closed", "ours", _SCORE, requests, **run),
+                    ours.workers,
+                )
+                demand_ok(taken, f"{kind} tags")
+                if turn:
+                    found[kind].append(1e6 * cpu)
+    ratios = [four / none for four, none in zip(found["four"], found["none"], strict=True)]
+    absent, none = _absent_tags_us(kinds["none"][0]), median(found["none"])
+    with_four, without = _row_bytes(2_000)
+    tell(f"tags: {found}, absent {absent:.2f} us, row {with_four:.0f} and {without:.0f} bytes")
+    rows: list[Row] = [
+        ("CPU per call, four tags, us", f"{median(found['four']):,.0f}", f"{none:,.0f}", spread(ratios), "at most 1.1",
+         verdict(median(ratios), 1.1, most=True)),
+        ("CPU per call, looking for tags and a trace, us", f"{none:,.0f}", f"{none - absent:,.0f}",
+         f"{none / (none - absent):.3f}", "at most 1.03", verdict(none / (none - absent), 1.03, most=True)),
+        ("bytes of a row in PostgreSQL, four tags", f"{with_four:.0f}", f"{without:.0f}", f"+{with_four - without:.0f}",
+         "at most +24", verdict(with_four - without, 24, most=True)),
+    ]  # fmt: skip
+    return results.Table(("figure", "with", "without", "ratio, median (range)", "target", ""), rows), "B = 1, K = 10."
+
+
+def tagged_requests(bench: Bench) -> list[bytes]:
+    """Serialised ScoreRequests of one row with four tags, of 40 cameras."""
+    from darksight_client.stubs.darksight.v1 import monitor_pb2
+
+    return [
+        monitor_pb2.ScoreRequest(
+            model="k10",
+            tensor=monitor_pb2.Tensor(shape=[1, 10], data=tensor.tobytes()),
+            tags={"camera": str(number % 40), "site": "Lyon", "line": str(number % 7), "shift": "night"},
+        ).SerializeToString()
+        for number, tensor in enumerate(bench.tensors(1, 10, _DISTINCT))
+    ]
+
+
+def _absent_tags_us(request: bytes) -> float:
+    """Time in which a call without tags and trace finds that it has none."""
+    from darksight_client.stubs.darksight.v1 import monitor_pb2
+    from darksight_service.traceparent import trace_of
+
+    message = monitor_pb2.ScoreRequest.FromString(request)
+    metadata = (("user-agent", "grpc-python"), ("authorization", "Bearer x"), ("grpc-accept-encoding", "gzip"))
+
+    def look() -> None:
+        if not (message.tags or message.row_tags):
+            trace_of(metadata)
+
+    return 1e6 * min(timeit.repeat(look, number=20_000, repeat=5)) / 20_000
+
+
+def _row_bytes(rows: int) -> tuple[float, float]:
+    """Bytes of a stored row with four tags and without, which are a multiple of 8."""
+    from darksight_service.store.engine import reading
+    from darksight_service.store.store import Store
+    from sqlalchemy import text
+
+    from tests.support.points import make_points
+    from tests.support.postgres import running_postgres
+
+    values = [{"camera": str(row % 40), "site": "Lyon", "line": str(row % 7), "shift": "night"} for row in range(rows)]
+    with running_postgres() as server, Store.open(server.migrated_database()) as store:
+        ms = time.time_ns() // 1_000_000
+        for seed, given in enumerate(([], values)):
+            store.insert([make_points(rows, ms=ms, seed=seed, with_invalid=False, names=None, tags=given)])
+        query = "SELECT tags IS NULL, avg((pg_column_size(point.*) + 7) / 8 * 8) FROM point GROUP BY 1 ORDER BY 1"
+        with reading(store._engine) as connection:
+            (_, with_tags), (_, without) = connection.execute(text(query)).all()
+    return float(with_tags), float(without)
+
+
 # -- peers -------------------------------------------------------------------------------------------------------------
 
 
@@ -945,6 +1030,7 @@ _PARTS: dict[str, tuple[str, Callable[[Bench], results.Parts]]] = {
     "restarts": ("restarts of one of two replicas", restarts),
     "fuzz": ("random and altered requests", fuzz),
     "http": ("HTTP beside gRPC", http),
+    "tags": ("calls with tags", tags),
     "peers": ("beside MLServer", peers),
 }
 

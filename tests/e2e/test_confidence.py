@@ -6,7 +6,6 @@ import csv
 import hashlib
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from darksight_core.scores.confidence import msp
 from darksight_core.simplex import log_probs
 from tests.e2e.conftest import Refusal
 from tests.support.builders import make_probs
+from tests.support.commands import run_command
 
 SCORES = {
     "msp",
@@ -44,15 +44,9 @@ SCORES = {
 }
 
 
-def darksight(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    command = [sys.executable, "-m", "darksight_service", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
 def ask(*arguments: object) -> dict[str, Any]:
     """The JSON answer of a command that succeeds."""
-    done = darksight(*arguments, "--json")
+    done = run_command(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -74,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "foreign.npz", probs=np.random.default_rng(2).dirichlet(np.full(4, 5.0), 300).astype(np.float32))
     np.savez(folder / "five.npz", probs=make_probs(200, 5), labels=np.zeros(200, dtype=np.int64))
     np.savez(folder / "unlabelled.npz", probs=make_probs(300, 4, seed=3))
-    done = darksight("fit", folder / "fit.npz", "--out", folder / "model.safetensors", "--quiet")
+    done = run_command("fit", folder / "fit.npz", "--out", folder / "model.safetensors", "--quiet")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -242,8 +236,8 @@ def test_infeasible_is_an_answer(folder: Path, tmp_path: Path) -> None:
     """
     out = tmp_path / "gated.safetensors"
     arguments = ("calibrate", folder / "model.safetensors", folder / "labelled.npz", "--target-accuracy", 0.9999)
-    refused = darksight(*arguments, "--out", out)
-    as_json = darksight(*arguments, "--out", out, "--json")
+    refused = run_command(*arguments, "--out", out)
+    as_json = run_command(*arguments, "--out", out, "--json")
 
     assert refused.returncode == as_json.returncode == 3
     assert "NOT FEASIBLE" in refused.stdout
@@ -257,7 +251,7 @@ def test_infeasible_is_an_answer(folder: Path, tmp_path: Path) -> None:
     assert ask(*weaker)["feasible"] is True
 
     found = ask(*arguments, "--out", out, "--allow-infeasible")
-    text = darksight(*arguments, "--out", out, "--overwrite", "--allow-infeasible")
+    text = run_command(*arguments, "--out", out, "--overwrite", "--allow-infeasible")
 
     assert found["feasible"] is False
     assert found["gate"]["reject"] is None
@@ -277,7 +271,7 @@ def test_auto_shows_the_table_that_it_chose_from(folder: Path, tmp_path: Path) -
     np.savez(tmp_path / "many.npz", probs=probs, labels=draw_labels(probs, 4))
     arguments = ("calibrate", folder / "model.safetensors", tmp_path / "many.npz", "--coverage", 0.9)
     found = ask(*arguments, "--out", tmp_path / "a.safetensors")
-    text = darksight(*arguments, "--out", tmp_path / "b.safetensors")
+    text = run_command(*arguments, "--out", tmp_path / "b.safetensors")
 
     table = found["table"]
     assert {row["score"] for row in table} == SCORES - {"kl_matching"}
@@ -294,7 +288,7 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
     out = tmp_path / "gated.safetensors"
     arguments = ("calibrate", folder / "model.safetensors", folder / "fit.npz", "--coverage", 0.9, "--out", out)
 
-    refused = darksight(*arguments)
+    refused = run_command(*arguments)
     assert refused.returncode == 2
     assert "fit rows" in refused.stderr
     assert "--held-out" in refused.stderr
@@ -368,7 +362,7 @@ def test_evaluate_tells_people_what_figures_do_not_say(folder: Path) -> None:
         folder / "foreign.npz",
         "--fast",
     )
-    done = darksight(*arguments)
+    done = run_command(*arguments)
 
     assert done.returncode == 0, done.stderr
     assert "KL_sym" in done.stdout

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_client import Client, Reason
-from darksight_service.cli import main
 from scipy.stats import betabinom, binom
 
 from darksight_core.bundle import read_bundle
@@ -24,11 +21,12 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.thresholds import threshold_by_accuracy
 from darksight_core.predictions import from_arrays
 from darksight_core.runtime.scorer import Scorer
+from tests.support.commands import run_command
 from tests.support.kinds import KINDS
 from tests.support.servers import Server, running_server
 
 ALPHAS = (0.01, 0.05, 0.1)
-DRAWS, LABELS, DELTA = 100, 1_000, 0.05
+DRAWS, LABELS, DELTA = 60, 1_000, 0.05
 # Probability that a test of a true promise fails, for one kind.
 RISK = 1e-5
 
@@ -42,14 +40,6 @@ class Commands:
     folder: Path
     fits: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
     populations: dict[str, ScoredPredictions] = field(default_factory=dict)
-
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        """Status, stdout and stderr of a command, in this process, where torch is imported already."""
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            status = main([str(argument) for argument in arguments])
-        assert "Traceback" not in err.getvalue()
-        return status, out.getvalue(), err.getvalue()
 
     def bundle(self, kind: str) -> Path:
         """The bundle of a kind."""
@@ -67,9 +57,9 @@ class Commands:
         """What the fit of a kind prints as JSON and on stderr."""
         if kind not in self.fits:
             file, out = self.rows(kind, 0, KINDS[kind].rows), self.folder / f"{kind}.safetensors"
-            status, printed, errors = self.run("fit", file, "--out", out, "--json", "--quiet", *KINDS[kind].options)
-            assert status == 0, errors
-            self.fits[kind] = json.loads(printed), errors
+            done = run_command("fit", file, "--out", out, "--json", "--quiet", *KINDS[kind].options)
+            assert done.returncode == 0, done.stderr
+            self.fits[kind] = json.loads(done.stdout), done.stderr
         return self.fits[kind]
 
     def scorer(self, kind: str) -> Scorer:
@@ -89,7 +79,7 @@ class Commands:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """One folder for all commands; f_p, which takes nine tenths of a small fit, is trained on fewer rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("darksight_core.fit.pipeline.DistilConfig", partial(DistilConfig, epoch_rows=512))
+        patch.setattr("darksight_core.fit.pipeline.DistilConfig", partial(DistilConfig, epoch_rows=256))
         yield Commands(tmp_path_factory.mktemp("kinds"))
 
 
@@ -105,7 +95,7 @@ def server(commands: Commands) -> Iterator[Server]:
 def test_fit_warns_of_what_the_rows_do_not_allow(kind: str, commands: Commands) -> None:
     """The warnings are those that the kind deserves, on stderr, in the result and in the bundle."""
     found, errors = commands.fit(kind)
-    shown = commands.run("bundle", "show", commands.bundle(kind))[1]
+    shown = run_command("bundle", "show", commands.bundle(kind)).stdout
 
     assert tuple(text.partition(":")[0] for text in found["warnings"]) == KINDS[kind].warnings
     for warning in found["warnings"]:
@@ -118,10 +108,10 @@ def test_evaluate(kind: str, commands: Commands) -> None:
     """The map is measured and its KL_sym explained in words."""
     file = commands.rows(kind)
 
-    status, printed, errors = commands.run("evaluate", commands.bundle(kind), file, "--fast", "--resamples", 10)
+    done = run_command("evaluate", commands.bundle(kind), file, "--fast", "--resamples", 10)
 
-    assert status == 0, errors
-    assert "The map is " in printed
+    assert done.returncode == 0, done.stderr
+    assert "The map is " in done.stdout
 
 
 @every_kind
@@ -130,10 +120,10 @@ def test_calibrate(kind: str, commands: Commands) -> None:
     out = commands.folder / f"{kind} gated.safetensors"
 
     arguments = ("--alpha", 0.1, "--target-accuracy", 0.8, "--out", out, "--json")
-    status, printed, errors = commands.run("calibrate", commands.bundle(kind), commands.rows(kind), *arguments)
+    done = run_command("calibrate", commands.bundle(kind), commands.rows(kind), *arguments)
 
-    assert status == (0 if json.loads(printed)["feasible"] else 3), errors
-    assert out.exists() == (status == 0)
+    assert done.returncode == (0 if json.loads(done.stdout)["feasible"] else 3), done.stderr
+    assert out.exists() == (done.returncode == 0)
 
 
 @every_kind
@@ -141,10 +131,10 @@ def test_score(kind: str, commands: Commands) -> None:
     """Every row gets finite scores and its class."""
     file, out = commands.rows(kind), commands.folder / f"{kind} scores.npz"
 
-    status, printed, errors = commands.run("score", commands.bundle(kind), file, "--out", out, "--json", "--quiet")
+    done = run_command("score", commands.bundle(kind), file, "--out", out, "--json", "--quiet")
 
-    assert status == 0, errors
-    assert json.loads(printed)["rows"] == KINDS[kind].labelled
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == KINDS[kind].labelled
     with np.load(out) as scores, np.load(file) as rows:
         assert all(np.isfinite(scores[name]).all() for name in scores.files if scores[name].dtype.kind == "f")
         np.testing.assert_array_equal(scores["predicted"], rows["probs"].argmax(axis=1))
@@ -155,11 +145,11 @@ def test_report(kind: str, commands: Commands) -> None:
     """A page is written, with the warnings of the fit."""
     out = commands.folder / f"{kind}.html"
 
-    status, _, errors = commands.run(
+    done = run_command(
         "report", commands.bundle(kind), commands.rows(kind), "--compare", "none", "--out", out, "--quiet"
     )
 
-    assert status == 0, errors
+    assert done.returncode == 0, done.stderr
     page = out.read_text(encoding="utf-8")
     assert all(f"warning of the fit: {warning}" in page for warning in KINDS[kind].warnings)
 

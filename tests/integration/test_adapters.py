@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +24,33 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from darksight_client import AsyncClient, Client, Decision, InvalidRequest, Reason
+from darksight_client.adapters.asgi import GateMiddleware
+from darksight_client.adapters.remote import RemoteGate
+from darksight_client.adapters.sklearn import AbstainingClassifier
 from darksight_client.columns import COLUMNS
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from google.protobuf import descriptor_pb2
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import check_estimator
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from darksight_core.bundle import write_bundle
-from tests.support.adapters.environment import ROOT, adapters_python, node_modules, pinned
+from darksight_core.bundle import read_bundle
+from darksight_core.errors import ConfigError
+from tests.e2e.test_docs import blocks
+from tests.integration.test_service import gated_bundle
+from tests.support.adapters.environment import NODE_PACKAGES, ROOT, adapters_python, node_modules, pinned
 from tests.support.builders import make_probs
-from tests.support.bundles import make_bundle
 from tests.support.servers import Server, running_server, wait_until
 from tests.support.tools import find_tool
 
 CHECKS = ROOT / "tests" / "support" / "adapters"
+PAGE = "docs/how-to/frameworks.md"
 CLASSES = 10
 
 
@@ -44,11 +61,16 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of 10 classes whose gate rejects some rows."""
+    return gated_bundle(tmp_path_factory.mktemp("bundle") / "model.safetensors", classes=CLASSES, threshold=0.5)
+
+
+@pytest.fixture(scope="module")
+def server(python: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service with one model of 10 classes."""
     folder = tmp_path_factory.mktemp("adapters")
-    write_bundle(folder / "digits.safetensors", make_bundle(classes=CLASSES))
-    models, options = {"digits": folder / "digits.safetensors"}, ("--workers", "1", "--api-port", "0")
+    models, options = {"digits": bundle}, ("--workers", "1", "--api-port", "0")
     with running_server(models, folder / "data", *options, python=python) as server:
         # Compiled code and numpy differ in the last bit of some numbers.
         wait_until(lambda: server.events("kernel_loaded"), what="compiled code")
@@ -172,3 +194,142 @@ def test_a_table_of_other_classes_is_refused(server: Server, rows: Path) -> None
 
     assert response.status_code == 200, response.text
     assert response.json()["p_value"] == np.load(rows)["p_value"][:2].tolist()
+
+
+@pytest.mark.parametrize("name", ["bentoml", "fastapi", "mlflow", "ray", "transformers"])
+def test_an_example_of_the_page_decides_as_score_does(
+    name: str, server: Server, python: Path, rows: Path, bundle: Path, tmp_path: Path
+) -> None:
+    """The code of docs/how-to/frameworks.md with the real package."""
+    (example,) = (block.text for block in blocks(PAGE) if f"with {name}" in (block.reason or ""))
+    (tmp_path / "example.py").write_text(example)
+    shutil.copy(bundle, tmp_path)
+    variables = {
+        "BENTOML_DO_NOT_TRACK": "true",
+        "BENTOML_HOME": str(tmp_path),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_TRACKING_URI": f"file://{tmp_path}/runs",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TARGET": server.grpc_target,
+    }
+    if name == "transformers":
+        # Its pipelines need torch, which is in this environment.
+        variables["ADAPTERS_SITE"] = next(map(str, python.parents[1].glob("lib/python*/site-packages")))
+        python = Path(sys.executable)
+
+    check(
+        *(python, CHECKS / "page_check.py", name, tmp_path / "example.py", server.grpc_target, rows),
+        cwd=tmp_path,
+        env={**os.environ, **variables},
+    )
+
+
+def test_a_transformer_of_kserve_decides_as_score_does(server: Server, python: Path, rows: Path) -> None:
+    """The example, before a predictor."""
+    example = ROOT / "examples" / "kserve_transformer.py"
+    check(python, CHECKS / "kserve_transformer_check.py", example, server.grpc_target, rows)
+
+
+def test_the_table_of_the_page_has_the_versions_that_are_tested() -> None:
+    """Of each package of the environment, of Node and of the environment of the tests."""
+    page = (ROOT / PAGE).read_text()
+    table = [line for line in page.splitlines() if line.startswith("| ")]
+
+    for name, version in {**pinned(), **NODE_PACKAGES}.items():
+        assert any(f"{name} {version}" in line for line in table), f"{name} {version}"
+    assert any(f"scikit-learn {metadata.version('scikit-learn').rpartition('.')[0]} " in line for line in table)
+
+
+def test_a_classifier_of_scikit_learn_abstains(bundle: Path, rows: Path) -> None:
+    """Where Score rejects; labels are those of the classifier, of text or of numbers."""
+    data, given = np.load(rows), read_bundle(bundle)
+    names = np.array(given.class_names)
+    inner = Constant(data["probs"], names)
+
+    found = AbstainingClassifier(FrozenEstimator(inner), given, abstention="none").fit(data["probs"], names[:2])
+
+    accepted = data["decision"] == Decision.ACCEPT
+    expected = np.where(accepted, names[data["probs"].argmax(axis=1)], "none")
+    assert found.predict(data["probs"]).tolist() == expected.tolist()
+    assert found.set_params(abstention=-1).predict(data["probs"]).tolist()[0] in (*names, -1)
+    np.testing.assert_allclose(found.decide(data["probs"]).p_value, data["p_value"], rtol=1e-9)
+    with pytest.raises(ConfigError, match="the classes of the estimator are"):
+        AbstainingClassifier(FrozenEstimator(Constant(data["probs"], names[::-1])), bundle).fit(data["probs"], names)
+
+
+def test_the_classifier_follows_the_rules_of_scikit_learn() -> None:
+    """All checks of scikit-learn, without a bundle: a bundle has classes of its own, which the checks do not know."""
+    check_estimator(AbstainingClassifier(LogisticRegression()), on_skip=None)
+
+
+class Constant(ClassifierMixin, BaseEstimator):
+    """A classifier that has learned the probabilities of some rows."""
+
+    def __init__(self, probs: Any, classes: Any) -> None:
+        self.probs, self.classes = probs, classes
+        self.classes_ = classes
+
+    def fit(self, rows: Any, labels: Any) -> Constant:
+        """Nothing to learn."""
+        return self
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Those that were given."""
+        return self.probs
+
+
+def test_curl_gets_what_ours_gets(server: Server, rows: Path) -> None:
+    """In the Open Inference Protocol and as JSON of darksight.v1."""
+    data = np.load(rows)
+    tensor = {"name": "probs", "datatype": "FP32", "shape": [3, CLASSES], "data": data["probs"][:3].tolist()}
+    curl = (find_tool("curl"), "--silent", "--show-error", "--fail", "--json", "@-")
+
+    inferred = check(*curl, f"{server.api_url}/v2/models/digits/infer", input=json.dumps({"inputs": [tensor]}).encode())
+    scored = check(
+        *curl, f"{server.api_url}/v1/models/digits/score", input=json.dumps({"rows": tensor["data"]}).encode()
+    )
+
+    outputs = {output["name"]: output["data"] for output in json.loads(inferred)["outputs"]}
+    assert outputs["p_value"] == json.loads(scored)["p_value"] == data["p_value"][:3].tolist()
+
+
+def test_middleware_can_let_rejected_predictions_pass(server: Server, rows: Path) -> None:
+    """With the decision in headers; responses without probabilities pass as they are."""
+    data = np.load(rows)
+    rejected = data["probs"][np.flatnonzero(data["decision"] == Decision.REJECT)[0]].tolist()
+    bodies = {
+        "/row": {"probabilities": rejected},
+        "/other": {"result": 1},
+        "/list": [1],
+        "/free": {"probabilities": [1]},
+    }
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(bodies[request.url.path])
+
+    async def call() -> list[httpx.Response]:
+        gate = RemoteGate(server.grpc_target, "digits", gate_timeout_seconds=60.0)
+        app = Starlette(routes=[Route(path, answer) for path in bodies])
+        gated = GateMiddleware(app, gate, paths=["/row", "/other", "/list"], reject_status=None)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gated), base_url="http://app") as http:
+            found = [await http.get(path) for path in bodies]
+        await gate.close()
+        return found
+
+    found = asyncio.run(call())
+
+    assert [response.json() for response in found] == list(bodies.values())
+    assert [response.status_code for response in found] == [200] * 4
+    assert [response.headers.get("darksight-decision") for response in found] == ["reject", None, None, None]
+
+
+def test_a_remote_gate_decides_by_on_failure_without_a_service() -> None:
+    """With the class of the caller and no p-value."""
+    gate = RemoteGate(
+        "127.0.0.1:1", "digits", class_names=["cat", "dog"], on_failure="reject", gate_timeout_seconds=5.0
+    )
+
+    (decided,) = asyncio.run(gate([0.1, 0.9]))
+
+    assert (decided["predicted"], decided["accepted"], decided["reason"]) == ("dog", False, "unscored")
+    assert decided["p_value"] is None

@@ -26,7 +26,7 @@ from tests.support.servers import Server, running_server, wait_until, waiting
 
 CLASSES = 3
 PASSIVE = {
-    "iris": {"service": "sklearn-iris"},
+    "iris": {"service": "sklearn-iris", "tags": {"site": "namespace"}},
     "v2": {"service": "iris-v2", "output": "predict_proba"},
     "onnx": {"service": "iris-onnx", "output": "probabilities"},
     "seldon": {"service": "seldon/iris-deployment"},
@@ -113,6 +113,7 @@ def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind:
         )
         assert (point.decision, point.reason) == (scored.decision[row], scored.reason[row])
         assert point.event_time is not None
+        assert point.tags == ({"site": "default"} if model == "iris" else {})
 
 
 def test_logits_of_a_plain_body(http: httpx.Client, client: Client) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +16,7 @@ import numpy as np
 import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
-from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.ingest.records import decode, encode_points
-from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
 from darksight_service.store.ids import make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch, PointFilter
@@ -32,6 +29,7 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from tests.support.bundles import make_bundle
+from tests.support.explorers import running_explorer
 from tests.support.points import make_points
 
 ROWS = 1_200
@@ -78,15 +76,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     store.follow_drift("replica", lambda model, version: test)
     until = time.time_ns() // 1_000_000
     truth = _fill(store, path, until)
-    bound = listen(settings)
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
-    thread.start()
-    assert ready.wait(60)
-    with httpx.Client(base_url=socket_url(settings, bound), timeout=60.0) as client:
+    with running_explorer(settings) as url, httpx.Client(base_url=url, timeout=60.0) as client:
         yield Explored(client, store, truth, until)
-    stop.set()
-    thread.join()
     store.close()
 
 
@@ -428,6 +419,30 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
     response = explored.client.get("/api/points.csv", params={"model": "digits", **span})
 
     assert [row["prediction_id"] for row in csv.DictReader(io.StringIO(response.text))] == ["'=1+1"]
+
+
+def test_points_show_and_are_found_by_their_tags(explored: Explored) -> None:
+    """As they were sent, in JSON and in a CSV file without formulas."""
+    long_ago = explored.until_ms - 70 * 86_400_000
+    version = explored.get("map")["version"]
+    hostile = {"note": "=1+1", "site": "Lyon, <b>é</b>", "camera": "7", "reference": "a\u202egnp.exe"}
+    options: dict[str, Any] = {"ms": long_ago, "classes": CLASSES, "version": version, "with_invalid": False}
+    batch = make_points(3, tags=[hostile, {"camera": "7"}, {}], trace=bytes(range(16)), reason=[1, 1, 1], **options)
+    explored.store.insert([batch])
+
+    span = {"model": "digits", "since_ms": long_ago, "until_ms": long_ago + 1_000}
+    listed = explored.get("points", **span, tags="site=Lyon, <b>é</b>, camera=7")["points"]
+    response = explored.client.get("/api/points.csv", params={**span, "tags": "camera=7"})
+    refused = explored.client.get("/api/points", params={**span, "tags": "reference=x"})
+
+    assert [(point["tags"], point["trace_id"]) for point in listed] == [(hostile, bytes(range(16)).hex())]
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert sorted((json.loads(row["tags"]) for row in rows), key=len) == [{"camera": "7"}, hostile]
+    assert all(row["tags"].startswith("{") and row["tags"].isascii() for row in rows)
+    assert refused.status_code == 400
+    assert "reference is not a filter" in refused.text
+    (found,) = [point for point in explored.get("points", **span)["points"] if not point["tags"]]
+    assert explored.get("map/point", id=found["id"].replace("-", ""))["tags"] == {}
 
 
 def test_a_point_of_an_unknown_reason_is_listed(explored: Explored) -> None:

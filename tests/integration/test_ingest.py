@@ -46,7 +46,8 @@ def stored(server: Server, model: str, rows: int) -> list[str]:
 def lines(rows: np.ndarray, start: int = 0) -> str:
     """A log, every row with an id."""
     log = (
-        {"time": "2036-01-01T00:00:00Z", "id": f"row-{start + n}", "probs": row.tolist()} for n, row in enumerate(rows)
+        {"time": "2036-01-01T00:00:00Z", "id": f"row-{start + n}", "tag_site": "north", "probs": row.tolist()}
+        for n, row in enumerate(rows)
     )
     return "".join(json.dumps(line) + "\n" for line in log)
 
@@ -75,6 +76,8 @@ def test_a_log_that_grows_is_sent_again_and_stored_once(
     assert json.loads(again.out)["rows"] == ROWS + 400
     assert "rows" in again.err
     assert stored(server, "lines", ROWS + 400) == sorted(f"row-{number}" for number in range(ROWS + 400))
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        assert next(client.points("lines", tags={"site": "north"})).tags == {"site": "north"}
 
 
 def test_parquet_files_without_ids_and_other_files_of_the_same_name(

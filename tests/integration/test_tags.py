@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from darksight_client import AsyncClient, Batcher, Client, InvalidRequest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_service.cli import main
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.points import PointFilter
@@ -370,3 +375,35 @@ def test_the_trace_of_a_grpc_call_is_stored(client: Client, server: Server) -> N
         score(request.SerializeToString(), metadata=[("traceparent", HEADER)])
 
     assert stored(client, ["traced"])["traced"].trace_id == TRACE
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_score_keeps_the_tags_of_a_file(suffix: str, tmp_path: Path) -> None:
+    """A column for each key, in every format; in CSV no tag is a formula."""
+    write_bundle(tmp_path / "digits.safetensors", make_bundle(classes=5))
+    columns = {f"prob_{number}": column for number, column in enumerate(make_probs(3, 5).T.tolist())}
+    columns |= {"tag_camera": ["7", "", "8"], "tag_note": ["=1+1", "a", "b"]}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+
+    out = tmp_path / f"out.{suffix}"
+    assert main(["score", str(tmp_path / "digits.safetensors"), str(tmp_path / "rows.parquet"), "--out", str(out)]) == 0
+
+    if suffix == "csv":
+        rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+        found = {name: [row[name] for row in rows] for name in ("tag_camera", "tag_note")}
+    else:
+        found = pq.read_table(out).to_pydict() if suffix == "parquet" else dict(np.load(out))
+    assert list(found["tag_camera"]) == ["7", "", "8"]
+    assert list(found["tag_note"]) == ["'=1+1" if suffix == "csv" else "=1+1", "a", "b"]
+
+
+def test_score_sends_the_tags_of_a_file(client: Client, server: Server, tmp_path: Path) -> None:
+    """To a service, which stores them."""
+    columns: dict[str, Any] = {f"prob_{number}": column for number, column in enumerate(make_probs(2, 5).T.tolist())}
+    pq.write_table(pa.table(columns | {"id": ["file-1", "file-2"], "tag_file": ["a", "b"]}), tmp_path / "rows.parquet")
+
+    arguments = ["score", "digits", str(tmp_path / "rows.parquet"), "--out", str(tmp_path / "out.csv")]
+    assert main([*arguments, "--server", server.grpc_target]) == 0
+
+    found = stored(client, ["file-1", "file-2"])
+    assert [point.tags for point in found.values()] == [{"file": "a"}, {"file": "b"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from darksight_service.errors import NotFoundError, RefusedError, StoreUnavailableError, public_message
 from darksight_service.grpc_api.status import status_of
+from darksight_service.http_api.problems import problem_of
 from darksight_service.store.read.policy_evaluation import DecisionCounts
 
 from darksight_core.bundle import read_bundle
@@ -22,11 +23,12 @@ from darksight_core.scored import Decision, Reason, stored_name
     ],
 )
 def test_paths_of_the_server_are_cut(error: DarkSightError, text: str) -> None:
-    """Status, message and details have the name of a file, not where it is."""
+    """Status, message and details have the name of a file, not where it is; over HTTP, too."""
     _, status = status_of(error)
+    problem = problem_of(error)
 
-    assert text in status.message
-    for part in (status.message.encode(), status.SerializeToString()):
+    assert text in status.message == problem.detail
+    for part in (status.message.encode(), status.SerializeToString(), problem.response("/v2")[2]):
         assert b"/srv" not in part
         assert b"/var" not in part
 

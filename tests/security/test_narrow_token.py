@@ -244,6 +244,8 @@ class Browser:
         """Log in and read the CSRF token."""
         status, _ = self.call("POST", "/api/login", json.dumps({"token": secret}))
         self._csrf = str(self.call("GET", "/api/session")[1].get("csrf", ""))
+        # The next call opens it again: on a busy machine the server may have closed it by then, because it was idle.
+        self._connection.close()
         return status
 
 
@@ -264,7 +266,7 @@ def test_logins_with_one_token_end_no_session_of_another(server: Server, tokens:
     """A token has a hundred sessions; one more ends its own oldest."""
     with Browser(server) as other, Browser(server) as first, Browser(server) as many:
         assert (other.log_in(tokens[0]["operator"]), first.log_in(tokens[0]["second"])) == (200, 200)
-        for _ in range(1000):
+        for _ in range(120):
             assert many.call("POST", "/api/login", json.dumps({"token": tokens[0]["second"]}))[0] == 200
 
         assert other.call("GET", "/api/session")[0] == 200

@@ -20,12 +20,12 @@ from darksight_service.control.tokens import Grant, make_token, permit_by_grants
 from darksight_service.errors import ForbiddenError, SettingsError
 from darksight_service.explorer import oidc
 from darksight_service.explorer.app import make_app
-from darksight_service.explorer.sockets import listen
 from darksight_service.processes.explorer import _sources
 from darksight_service.processes.start_checks import check_files
 from darksight_service.settings import Settings, read_settings
 from darksight_service.web.limits import EXPLORER
 from darksight_service.web.server import WebServer
+from darksight_service.web.sockets import listen
 from playwright.sync_api import expect
 
 from tests.support.browser import running_browser
@@ -65,7 +65,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "oidc_client_secret": CLIENT_SECRET,
             "oidc_groups": GROUPS,
         }
-        bound = listen(Settings(data_dir=folder, explorer_port=0))
+        bound = listen(Settings(data_dir=folder, explorer_port=0), "explorer_port")
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         settings = Settings(**given, explorer_url=url)
         check_files(settings)

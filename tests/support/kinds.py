@@ -117,6 +117,7 @@ KINDS: dict[str, KindOfData] = {
     "K = 1000": KindOfData(
         _softmax(1_000),
         warnings=("classes without rows", "poor map", "classes without a place"),
+        rows=450,
         labelled=200,
         pool=500,
         options=("--starts", "1"),

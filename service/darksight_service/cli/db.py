@@ -1,4 +1,4 @@
-"""`darksight db`: migrate, check, prune and query the database."""
+"""`darksight db`: migrate, check, prune, query and export the database."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
 
-__all__ = ["accuracy", "check", "db", "downgrade", "prune", "stats", "upgrade"]
+__all__ = ["accuracy", "check", "db", "downgrade", "export", "prune", "stats", "upgrade"]
 
 _DAY_MS = 86_400_000
 _LIMITS = Group("Limits", sort_key=1)
 _Where = Annotated[StoreOptions, Parameter(name="*", group=STORE)]
 
-db = command_group("db", "Migrate, check, prune or query the database.")
+db = command_group("db", "Migrate, check, prune, query or export the database.")
 
 
 @db.command
@@ -198,6 +198,46 @@ def accuracy(
         [(name, *curve, found.scores[name].augrc) for name, curve in found.curves.items()],
         ("score", *(f"{share:.0%}" for share in COVERAGES), "AUGRC"),
     )
+
+
+@db.command
+def export(
+    target: str,
+    /,
+    *,
+    model: tuple[str, ...] = (),
+    days: float | None = None,
+    probs: bool = True,
+    where: _Where = StoreOptions(),
+    json: AsJson = False,
+) -> None:
+    """Write stored points with tags, decisions and labels to parquet files.
+
+    There is a file for each hour, in directories by model and day. Run it again to add what is new: only hours with new
+    points or labels are written. It can be killed at any time; rerun the same command to resume.
+
+    Parameters
+    ----------
+    target
+        A directory, or a URL of fsspec such as s3://bucket/points, whose package must be installed.
+    model
+        Name of a model. Repeatable. Default: all models.
+    days
+        Look for changes in points received within this many days. Default: all stored points.
+    probs
+        Whether to write probabilities.
+    """
+    from darksight_service.scoring.files.export import export_points
+
+    since = 0 if days is None else time.time_ns() // 1_000_000 - round(days * _DAY_MS)
+    with on_interrupt("rerun the same command to resume"), _open(load_settings(where)) as store:
+        found = export_points(store, target, models=model, since_ms=max(since, 0), with_probs=probs)
+    if json:
+        print_json(asdict(found))
+        return
+    print(f"wrote {found.points:,} points to {found.written:,} files; {found.unchanged:,} files were up to date")
+    if found.incomplete:
+        print(f"{found.incomplete:,} files were kept: retention has deleted points that they have")
 
 
 def _read_anchor(text: str) -> tuple[int, str]:

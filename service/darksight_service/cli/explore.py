@@ -13,10 +13,10 @@ from cyclopts import Parameter
 from darksight_service.cli.console import on_interrupt, say
 from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.errors import SettingsError
-from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.logging import set_up_logs
 from darksight_service.processes.explorer import serve
 from darksight_service.processes.start_checks import check_files
+from darksight_service.web.sockets import listen, socket_url
 
 __all__ = ["explore"]
 
@@ -55,5 +55,5 @@ def explore(
     # At a terminal, SIGHUP means that it was closed.
     for name in (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if os.isatty(0) else [])):
         signal.signal(name, lambda *_: stop.set())
-    with on_interrupt("the explorer has stopped"), listen(settings) as bound:
+    with on_interrupt("the explorer has stopped"), listen(settings, "explorer_port") as bound:
         return serve(settings, bound, stop, lambda: say(f"explorer on {socket_url(settings, bound)}"))

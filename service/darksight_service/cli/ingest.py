@@ -120,6 +120,7 @@ def ingest(
                         logits=rows.logits is not None,
                         prediction_ids=rows.ids,
                         batch_id=batch.id(model),
+                        tags=rows.tag_dicts(),
                     )
                 except InvalidRequest as error:
                     where = f"{file}, rows {batch.first_row} to {batch.first_row + len(rows) - 1}"

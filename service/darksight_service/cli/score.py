@@ -33,7 +33,14 @@ from darksight_service.cli.options import (
     Quiet,
 )
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
-from darksight_service.scoring.files.columns import Columns, bundle_columns, class_labels, lower_names, set_labels
+from darksight_service.scoring.files.columns import (
+    Columns,
+    bundle_columns,
+    class_labels,
+    lower_names,
+    set_labels,
+    tag_columns,
+)
 from darksight_service.scoring.files.tables import open_scores
 
 __all__ = ["score"]
@@ -216,9 +223,10 @@ def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
         logits=chunk.logits is not None,
         prediction_ids=chunk.ids,
         partial_ok=True,
+        tags=chunk.tag_dicts(),
     )
     x, y = scored.points.T
-    return {
+    return tag_columns(chunk) | {
         "x": x,
         "y": y,
         "log_density": scored.log_density,

@@ -10,7 +10,6 @@
     columns     arrays as binary columns
     api/        the endpoints of each page
     analysis/   the numbers that the pages show, without HTTP
-    sockets     the listening socket
 
 How to add a page `gate`:
 

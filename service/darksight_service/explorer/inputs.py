@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from enum import IntEnum
 from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
+from darksight_core.tags import REFERENCE, TagSet, find_problem
 from darksight_service.errors import RequestError
 from darksight_service.validation import check_text
 
@@ -20,6 +22,7 @@ __all__ = [
     "Name",
     "PointId",
     "SpanInput",
+    "TagPairs",
     "VersionInput",
     "check_span",
     "members",
@@ -53,6 +56,23 @@ def _point_id(text: str) -> bytes:
 
 
 PointId = Annotated[bytes, PlainValidator(_point_id)]
+
+
+# A value may have a comma, and is followed by one only before the next key.
+_NEXT_PAIR = re.compile(r",\s*(?=[a-z][a-z0-9_]*=)")
+
+
+def _tag_pairs(text: str) -> TagSet:
+    pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text.strip()) if pair]
+    tags = {key: value for key, _, value in pairs}
+    problem = find_problem(tags)
+    if problem or REFERENCE in tags:
+        raise ValueError(f"must be KEY=VALUE, KEY=VALUE and so on: {problem or 'reference is not a filter'}")
+    return tuple(sorted(tags.items()))
+
+
+TagPairs = Annotated[TagSet, PlainValidator(_tag_pairs)]
+"""Tags as text, such as `camera=7, site=Lyon`."""
 
 
 def members(kind: type[E], text: str) -> tuple[E, ...]:

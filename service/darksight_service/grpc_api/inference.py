@@ -34,6 +34,7 @@ from darksight_service.grpc_api.scoring import parse
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.store.ids import MAX_ROWS
 from darksight_service.traceparent import trace_of
+from darksight_service.tracing import traced_call
 
 __all__ = ["InferenceServicer"]
 
@@ -97,7 +98,7 @@ class InferenceServicer:
             "ServerMetadata": ("score", self.server_metadata),
             "ModelMetadata": ("score", self.model_metadata),
             "ModelConfig": ("score", self.model_config),
-            "ModelInfer": ("score", self.model_infer),
+            "ModelInfer": ("score", traced_call("infer", self.model_infer)),
             "RepositoryIndex": ("read", self.repository_index),
         }
 

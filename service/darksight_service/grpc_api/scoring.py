@@ -29,6 +29,7 @@ from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.scoring.tags import Tags
 from darksight_service.store.points import PointFilter
 from darksight_service.traceparent import trace_of
+from darksight_service.tracing import traced_call
 from darksight_service.validation import check_text
 
 if TYPE_CHECKING:
@@ -105,10 +106,11 @@ class Scoring:
         self._counts = counts
         self._accuracy = accuracy
         self._waits_for_disk = waits_for_disk
+        self._traced_reply = traced_call("score", self._reply, _facts)
 
     def score(self, call: ScoreCall, context: grpc.ServicerContext) -> bytes:
         """Score."""
-        return write_response(self._reply(call.request(), context))
+        return write_response(self._traced_reply(call.request(), context))
 
     def is_short(self, call: ScoreCall) -> bool:
         """Whether a Score waits for nothing and takes less than a millisecond: few values, and no version to load."""
@@ -126,7 +128,7 @@ class Scoring:
         for data in requests:
             try:
                 request = _decode(monitor_pb2.ScoreStreamRequest, data).request
-                response = write_response(self._reply(request, context))
+                response = write_response(self._traced_reply(request, context))
                 yield _STREAM_RESPONSE + _varint(len(response)) + response
             except Exception as error:
                 yield ScoreStreamColumns(error=_stream_error(error)).SerializeToString()
@@ -203,6 +205,16 @@ class Scoring:
             class_names=tuple(request.class_names) if request.class_names else (),
         )
         return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
+
+
+def _facts(reply: ScoreReply) -> dict[str, str | int | bool]:
+    """What a span says of a call."""
+    return {
+        "darksight.model": reply.model,
+        "darksight.version": reply.version[:12],
+        "darksight.rows": reply.block.rows,
+        "darksight.recorded": reply.recorded,
+    }
 
 
 def parse(kind: type[M], data: bytes) -> M:

@@ -1,14 +1,8 @@
-"""gRPC statuses of errors, by the table in `darksight_service.errors`.
-
-Every error has a request id, in the details of its status and in the log, at `debug`: thousands of calls may fail for
-one reason. An error that the table does not name is INTERNAL and logged as an error: the client gets a fixed text, and
-the log has the rest under the id. So no stack, SQL or path leaves the process.
-"""
+"""gRPC statuses of errors, by `darksight_service.errors`; every error has a request id in the details of its status."""
 
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any, NoReturn
 
 import grpc
@@ -16,7 +10,8 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
-from darksight_service.errors import OverloadedError, public_message, statuses_of
+from darksight_service.errors import OverloadedError, report_error, statuses_of
+from darksight_service.traceparent import trace_of
 
 __all__ = ["abort", "abort_code", "status_of"]
 
@@ -36,22 +31,20 @@ def _code(error: Exception) -> grpc.StatusCode:
     return grpc.StatusCode[statuses_of(error)[0]]
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, status_pb2.Status]:
-    """The status of an error and its google.rpc.Status with details."""
-    code = _code(error)
-    request = uuid.uuid4().hex
-    info = error_details_pb2.RequestInfo(request_id=request)
-    if code is grpc.StatusCode.INTERNAL:
-        _log.error("call_failed", exc_info=error, extra={"request": request})
-        return code, _status(code, f"internal error; see the server log for request {request}", info)
-    assert isinstance(error, DarkSightError)
-    _log.debug("call_refused", extra={"request": request, "code": code.name, "error": error.message})
-    return code, _status(code, public_message(error), *_details(error), info)
+def status_of(
+    error: Exception, context: grpc.ServicerContext | None = None
+) -> tuple[grpc.StatusCode, status_pb2.Status]:
+    """The status of an error and its google.rpc.Status with details; logs it, with the trace of its call."""
+    trace = b"" if context is None else trace_of(context.invocation_metadata())
+    found, code = report_error(error, _log, **({"trace_id": trace.hex()} if trace else {})), _code(error)
+    info = error_details_pb2.RequestInfo(request_id=found.request_id)
+    details = [] if code is grpc.StatusCode.INTERNAL else _details(error, found.message)
+    return code, _status(code, found.message, *details, info)
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End a call with the status of an error."""
-    code, status = status_of(error)
+    code, status = status_of(error, context)
     trailers = [(_DETAILS, status.SerializeToString())]
     if isinstance(error, OverloadedError):
         # gRPC's own retries read this key.
@@ -69,14 +62,15 @@ def _status(code: grpc.StatusCode, text: str, *details: Any) -> status_pb2.Statu
     return status_pb2.Status(code=number, message=text, details=packed)
 
 
-def _details(error: DarkSightError) -> list[Any]:
+def _details(error: Exception, text: str) -> list[Any]:
+    assert isinstance(error, DarkSightError)
     facts = {name: str(value)[:200] for name, value in error.details.items() if name in ("field", "row", "model")}
     found: list[Any] = [error_details_pb2.ErrorInfo(reason=error.code.upper(), domain=_DOMAIN, metadata=facts)]
     if "field" in error.details:
         where = str(error.details["field"])
         if "row" in error.details:
             where += f"[{error.details['row']}]"
-        violation = error_details_pb2.BadRequest.FieldViolation(field=where, description=public_message(error))
+        violation = error_details_pb2.BadRequest.FieldViolation(field=where, description=text)
         found.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, OverloadedError):
         seconds = _retry_seconds(error)

@@ -96,6 +96,11 @@ class Call:
         response: bytes = method.handler.unary_unary(request, self)
         return response
 
+    def set_trace(self, header: str) -> None:
+        """Make the call part of another trace than that of its request."""
+        others = (each for each in self._metadata if each[0] != HEADER)
+        self._metadata = (*others, (HEADER, header))
+
     def is_active(self) -> bool:
         """Whether the caller still waits."""
         return not self.is_abandoned

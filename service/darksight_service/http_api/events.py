@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from darksight_core.errors import DarkSightError
+from darksight_core.tags import find_problem
 from darksight_service.errors import OverloadedError, RequestError
 from darksight_service.http_api.calls import Call, Method, Reply, Request
 from darksight_service.http_api.messages import read_json
@@ -37,6 +39,7 @@ from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import is_batch_time
 from darksight_service.settings import PassiveModel
 from darksight_service.store.ids import DAY_MS, LATEST_MS, make_batch_id
+from darksight_service.traceparent import HEADER, read_trace_id
 from darksight_service.validation import check_text
 
 __all__ = ["Event", "EventAnswer", "batch_id_of", "read_event"]
@@ -125,8 +128,10 @@ class EventAnswer:
         except (DarkSightError, ProblemError) as error:
             self._counts.end_event("refused")
             # Loggers do not log why.
-            source = request.headers.get(b"ce-source", "")[:100]
-            _log.warning("event_refused", extra={"source": source, "error": str(error)})
+            facts = {"source": request.headers.get(b"ce-source", "")[:100], "error": str(error)}
+            if trace := read_trace_id(request.headers.get(HEADER.encode(), "")):
+                facts["trace_id"] = trace.hex()
+            _log.warning("event_refused", extra=facts)
             raise
         self._counts.end_event("scored" if event.is_response else "request")
         return Reply(202, [], b"")
@@ -143,8 +148,13 @@ class EventAnswer:
             is_logits=passive.logits,
             prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
             batch_id=batch_id_of(event, model, int(self._clock() * 1000.0)),
+            tags=_tags_of(event, passive.tags),
             event_time=None if event.ms is None else Timestamp(seconds=event.ms // 1000, nanos=event.ms % 1000 * 10**6),
         )
+        # The trace of the prediction, rather than that of its delivery.
+        trace = event.attributes.get(HEADER) or _text_at(event, f"metadata.{HEADER.capitalize()}")
+        if read_trace_id(trace):
+            call.set_trace(trace)
         response = monitor_pb2.ScoreResponse.FromString(call.run(self._method, message.SerializeToString()))
         if not response.recorded:
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
@@ -169,6 +179,29 @@ class EventAnswer:
                 field="inferenceservicename",
             )
         return names[0]
+
+
+def _tags_of(event: Event, sources: Mapping[str, str]) -> dict[str, str]:
+    """The tags of all rows of an event; a value that is missing or cannot be a tag is left out."""
+    found = {key: _text_at(event, source) for key, source in sources.items()}
+    return {key: text for key, text in found.items() if find_problem({key: text}) is None}
+
+
+def _text_at(event: Event, source: str) -> str:
+    first, _, rest = source.partition(".")
+    value: Any = event.attributes.get(first, "")
+    if first == "data":
+        value = event.payload
+        for name in rest.split("."):
+            value = value.get(name, "") if isinstance(value, Mapping) else ""
+    elif rest:
+        # KServe's logger sends headers and annotations as JSON objects; a header has a list of values.
+        try:
+            value = json.loads(value).get(rest, "")
+        except (ValueError, RecursionError, AttributeError):
+            value = ""
+        value = value[0] if isinstance(value, list) and value else value
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def read_event(request: Request) -> Event:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,7 +16,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
-from darksight_service.errors import STATUSES, statuses_of
+from darksight_service.errors import STATUSES, report_error
 from darksight_service.metrics.processes import GRPC_CODES
 
 __all__ = ["Problem", "ProblemError", "problem_of"]
@@ -135,22 +134,17 @@ def problem_of(error: Exception, *, status: int = 0, headers: tuple[tuple[bytes,
     headers
         Further headers of the response.
     """
-    request_id = uuid.uuid4().hex
-    name, found = statuses_of(error)
-    if found == 500 or not isinstance(error, DarkSightError):
-        _log.error("call_failed", exc_info=error, extra={"request": request_id})
-        text = f"internal error; see the server log for request {request_id}"
-        return Problem(500, GRPC_CODES.index("INTERNAL"), "internal", text, request_id=request_id)
-    _log.debug("call_refused", extra={"request": request_id, "code": name, "error": error.message})
-    row, retry = error.details.get("row"), error.details.get("retry_seconds")
+    found = report_error(error, _log)
+    facts = error.details if isinstance(error, DarkSightError) and found.http != 500 else {}
+    row, retry = facts.get("row"), facts.get("retry_seconds")
     return Problem(
-        status or found,
-        GRPC_CODES.index(name),
-        error.code,
-        error.message,
-        field=str(error.details.get("field", "")),
+        status or found.http,
+        GRPC_CODES.index(found.grpc),
+        found.code,
+        found.message,
+        field=str(facts.get("field", "")),
         row=row if isinstance(row, int) else None,
-        request_id=request_id,
+        request_id=found.request_id,
         retry_seconds=float(str(retry)) if retry is not None else None,
         headers=headers,
     )

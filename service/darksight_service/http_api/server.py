@@ -9,8 +9,9 @@ from darksight_service.http_api.app import Limits, make_app
 from darksight_service.http_api.calls import Callers, Method
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
-from darksight_service.web.limits import API, BACKLOG
+from darksight_service.web.limits import API
 from darksight_service.web.server import WebServer
+from darksight_service.web.sockets import listen
 
 __all__ = ["make_server"]
 
@@ -44,22 +45,11 @@ def make_server(
     return WebServer(
         make_app(methods, limits, settings.passive),
         settings,
-        _listen(settings),
+        # The kernel gives each connection to one of the workers.
+        listen(settings, "api_port", socket.SO_REUSEPORT),
         API,
         loop="asyncio",
         proxy_headers=False,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=int(settings.grace_seconds) or 1,
     )
-
-
-def _listen(settings: Settings) -> socket.socket:
-    """The socket of this worker; the kernel gives each connection to one of the workers."""
-    assert settings.api_port is not None
-    bound = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # Connections inherit it; without it the end of a response waits 40 ms for the acknowledgement of its start.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    bound.bind((settings.host, settings.api_port))
-    bound.listen(BACKLOG)
-    return bound

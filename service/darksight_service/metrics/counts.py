@@ -73,6 +73,9 @@ DENSITY_BUCKETS = (
 EXEMPLAR_LENGTH = 64
 """Characters of a prediction id that an exemplar keeps."""
 
+TRACE_LENGTH = 16
+"""Bytes of a trace id; all 0 without one."""
+
 _REASONS = len(Reason) + 1
 _TABLE = (len(Decision) + 1) * _REASONS
 _OUTLIER = int(Reason.OUTLIER)
@@ -101,6 +104,7 @@ def model_sections(classes: int) -> Sections:
         ("exemplar_time", 1),
         ("exemplar_p", 1),
         ("exemplar_id", EXEMPLAR_LENGTH),
+        ("exemplar_trace", TRACE_LENGTH),
     )
 
 
@@ -240,8 +244,8 @@ class ModelCounts:
             self._rank = float(rank)
         return copy.copy(self)
 
-    def remember_outlier(self, prediction_id: str, p_value: float) -> None:
-        """Keep the id of a counted outlier as the exemplar of its counter; at most one per second."""
+    def remember_outlier(self, prediction_id: str, p_value: float, trace: bytes = b"") -> None:
+        """Keep the id and the trace of a counted outlier as the exemplar of its counter; at most one per second."""
         at, text, now = self.file.offsets, prediction_id[:EXEMPLAR_LENGTH], time.monotonic()
         with self._lock:
             # Another thread may have stored one since the call was counted, or the rule may have changed.
@@ -249,6 +253,7 @@ class ModelCounts:
                 return
             self._exemplar_due[0] = now + _EXEMPLAR_SECONDS
             self._parts["exemplar_id"][:] = [*map(ord, text), *[0] * (EXEMPLAR_LENGTH - len(text))]
+            self._parts["exemplar_trace"][:] = [*trace] or [0] * TRACE_LENGTH
             self._cells[at["exemplar_p"]] = float(p_value)
             self._cells[at["exemplar_time"]] = time.time()
 

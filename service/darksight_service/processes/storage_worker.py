@@ -33,6 +33,7 @@ from darksight_service.processes.live_figures import LiveFigures
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
+from darksight_service.tracing import set_up_tracing, stop_tracing, traced_store
 
 __all__ = ["StorageWorker", "main"]
 
@@ -56,6 +57,7 @@ def main() -> int:
     """Run the storage worker until it is told to stop."""
     settings = read_settings()
     set_up_logs("storage", settings.log_level)
+    set_up_tracing("storage")
     # Scoring has priority: what is in the spool is safe.
     os.nice(_NICE)
     stop = stop_event()
@@ -72,6 +74,7 @@ def main() -> int:
         storage.step(time.monotonic())
     storage.finish()
     store.close()
+    stop_tracing()
     counts.close()
     return 0
 
@@ -143,7 +146,7 @@ class StorageWorker:
         """Start a drain for every new spool, including those that former workers left."""
         for folder in sorted((self._settings.data_dir / "spool").glob("worker-*")):
             if folder not in self._drains:
-                drain = self._drains[folder] = Drain(folder, self._store)
+                drain = self._drains[folder] = Drain(folder, traced_store(self._store))
                 self._start(partial(drain.run, self._stop), f"drain-{folder.name}")
 
     def _start(self, work: Callable[[], None], name: str) -> None:

@@ -18,7 +18,6 @@ from types import FrameType
 
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
-from darksight_service.explorer.sockets import listen, socket_url
 from darksight_service.http_api.health import HealthServer
 from darksight_service.logging import switch_debug
 from darksight_service.metrics.exposition import render
@@ -26,6 +25,7 @@ from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
 from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.settings import Settings
+from darksight_service.web.sockets import bind, listen, socket_url
 
 __all__ = ["Supervisor"]
 
@@ -163,7 +163,7 @@ class Supervisor:
         if not self.settings.explorer:
             return None
         try:
-            return listen(self.settings)
+            return listen(self.settings, "explorer_port")
         except SettingsError as error:
             _log.error("explorer_not_started", extra={"error": error.message})
             return None
@@ -198,8 +198,7 @@ class Supervisor:
 
 def _reserve_port(settings: Settings, name: str) -> socket.socket:
     """Bind a port of the workers, to be sure that no other service has it, and to learn its number if it is 0."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    port, bound = getattr(settings, name), None
+    port, bound = None, None
     # First without sharing: another service that shares the port would go unnoticed and get half of the calls.
     # One worker can do without sharing, where the system has none.
     options = [getattr(socket, name) for name in ("SO_REUSEADDR", "SO_REUSEPORT") if hasattr(socket, name)]
@@ -207,16 +206,8 @@ def _reserve_port(settings: Settings, name: str) -> socket.socket:
         raise SettingsError("this system cannot share a port between workers; use --workers 1", name="workers")
     for option in options:
         if bound is not None:
+            port = bound.getsockname()[1]
             bound.close()
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, option, 1)
-        try:
-            bound.bind((settings.host, port))
-        except OSError as error:
-            bound.close()
-            raise SettingsError(
-                f"cannot listen on {settings.host}:{port}: {error.strerror}; choose another --{name.replace('_', '-')}"
-            ) from error
-        port = bound.getsockname()[1]
+        bound = bind(settings, name, option, port=port)
     assert bound is not None
     return bound

@@ -34,6 +34,7 @@ from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
+from darksight_service.tracing import set_up_tracing, stop_tracing, traced_recorder
 
 if TYPE_CHECKING:
     from darksight_service.store.store import Store
@@ -55,6 +56,7 @@ def main() -> int:
     number = int(sys.argv[1])
     settings = read_settings()
     set_up_logs(f"worker-{number}", settings.log_level)
+    set_up_tracing(f"worker-{number}")
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         # Pinned, the interpreter's lock does not move between cores, which is worth half of the throughput.
@@ -71,7 +73,7 @@ def main() -> int:
         max_bytes=settings.spool_bytes,
         durability=settings.durability,
     )
-    service = ScoringService(registry, spool)
+    service = ScoringService(registry, traced_recorder(spool))
 
     # Loaded and opened by the first call that needs it: scoring must start while the database is down, and SQLAlchemy
     # takes 27 MB.
@@ -129,6 +131,7 @@ def main() -> int:
     server.stop(max(end - time.monotonic(), 0.1))
     watcher.join()
     spool.close()
+    stop_tracing()
     counts.close()
     return 0
 

@@ -169,14 +169,14 @@ class ScoringService:
         if logits:
             given = _array(values)
             given, raw = _softmax(given), given.astype(np.float64)
-        block = self._score(active, given, raw, is_wanted, row_tags)
+        block = self._score(active, given, raw, is_wanted, row_tags, trace)
         if not (partial_ok or block.are_valid):
             _raise_row_error(_array(values), block, logits)
         recorded = True
         if block.rows:
             call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace)
             recorded = self._recorder.append(_record(active, call, given, block))
-            _count(active, batch_id, prediction_ids, block, time.perf_counter() - started)
+            _count(active, call, block, time.perf_counter() - started)
             if active.shadow is not None:
                 self._score_shadow(active.shadow, call, given, raw)
         classes = None if active.gate.sets is None else _set_classes(given, block)
@@ -262,6 +262,7 @@ class ScoringService:
         logits: Floats | None,
         is_wanted: Callable[[], bool],
         row_tags: RowTags,
+        trace: bytes,
     ) -> ResultBlock:
         if logits is None and active.gate.reject_score in LOGIT_SCORES:
             raise RequestError(
@@ -289,7 +290,7 @@ class ScoringService:
             raise
         except Exception:
             # The caller gets the decision for unscored rows and not an error.
-            _log.exception("scoring_failed", extra={"model": active.model, "version": active.version})
+            _log.exception("scoring_failed", extra=_facts(active, trace))
             return ResultBlock.of(policy.unscored(values.shape[0]))
 
     def _score_shadow(
@@ -302,15 +303,15 @@ class ScoringService:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
-            block = self._score(shadow, values, logits, lambda: True, call.tags)
+            block = self._score(shadow, values, logits, lambda: True, call.tags, call.trace)
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
             ids = call.prediction_ids or [prediction_id(call.batch_id, row) for row in range(block.rows)]
             shadow_id = make_batch_id(id_ms(call.batch_id), call.batch_id[9:])
             call = call._replace(batch_id=shadow_id, prediction_ids=ids)
             self._recorder.append(_record(shadow, call, values, block, is_shadow=True))
-            _count(shadow, shadow_id, ids, block, time.perf_counter() - started, is_shadow=True)
+            _count(shadow, call, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
-            _log.exception("shadow_failed", extra={"model": shadow.model, "version": shadow.version})
+            _log.exception("shadow_failed", extra=_facts(shadow, call.trace))
 
 
 class _Call(NamedTuple):
@@ -347,15 +348,13 @@ def _record(
     )
 
 
-def _count(
-    active: ActiveModel,
-    batch_id: bytes,
-    ids: Sequence[str],
-    block: ResultBlock,
-    seconds: float,
-    *,
-    is_shadow: bool = False,
-) -> None:
+def _facts(active: ActiveModel, trace: bytes) -> dict[str, str]:
+    """What a line of the log says of a call."""
+    facts = {"model": active.model, "version": active.version}
+    return {**facts, "trace_id": trace.hex()} if trace else facts
+
+
+def _count(active: ActiveModel, call: _Call, block: ResultBlock, seconds: float, *, is_shadow: bool = False) -> None:
     counts = active.counts
     if block.rows == 1 and not is_shadow:
         log_density, p_value, predicted, decision, reason = block.single()
@@ -372,7 +371,9 @@ def _count(
         )
     if wants_outlier:
         row = int(np.flatnonzero(block.column("reason") == Reason.OUTLIER)[0])
-        counts.remember_outlier(ids[row] if ids else prediction_id(batch_id, row), float(block.column("p_value")[row]))
+        ids = call.prediction_ids
+        name = ids[row] if ids else prediction_id(call.batch_id, row)
+        counts.remember_outlier(name, float(block.column("p_value")[row]), call.trace)
 
 
 def _in_order(active: ActiveModel, values: NDArray[Any] | Tensor, names: Sequence[str]) -> NDArray[Any] | Tensor:

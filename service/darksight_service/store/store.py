@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -28,7 +28,7 @@ from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
-from darksight_service.store.read import audited_rows, map_points, point_table, policy_evaluation, region_points
+from darksight_service.store.read import audited_rows, hours, map_points, point_table, policy_evaluation, region_points
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
@@ -291,8 +291,8 @@ class Store:
         bundles = self._names.known(wanted.model, wanted.version)
         return point_table.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
 
-    def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> PointTable:
-        """The stored points among these ids, in their order."""
+    def points_by_id(self, model: str, version: str | None, ids: Sequence[bytes]) -> PointTable:
+        """The stored points among these ids, in their order, of a version or of all."""
         return point_table.points_by_id(self._engine, self._names.known(model, version), model, ids)
 
     def points_by_name(self, model: str, name: str) -> PointTable:
@@ -416,6 +416,26 @@ class Store:
         """Decisions by predicted class, from the counts per minute."""
         bundles = self._names.known(model, version)
         return rollups.class_rates(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, is_shadow=is_shadow)
+
+    def model_names(self) -> list[str]:
+        """All models that have points or outcomes."""
+        return hours.model_names(self._engine)
+
+    def bundle_classes(self, model: str) -> dict[str, list[str]]:
+        """Class names by version of a model; of none if they are not known."""
+        return hours.bundle_classes(self._engine, model)
+
+    def tag_keys(self, model: str) -> list[str]:
+        """The keys of a model's tags, sorted."""
+        return hours.tag_keys(self._engine, model)
+
+    def stored_hours(self, model: str, *, since_ms: int = 0) -> list[hours.Hour]:
+        """The hours since a time from which points are stored, with the numbers of points and labels, oldest first."""
+        return hours.stored_hours(self._engine, self._names.known(model, None), model, since_ms=since_ms)
+
+    def points_of_hour(self, model: str, hour: int) -> Iterator[PointTable]:
+        """All points of an hour in parts, those of shadow versions included."""
+        return hours.points_of_hour(self._engine, self._names.known(model, None), model, hour)
 
     def append_change(self, kind: str, model: str, payload: dict[str, Any], author: str = "", comment: str = "") -> int:
         """Add an entry to the audit trail and return its number: 1, 2, 3, ...

@@ -75,7 +75,12 @@ def spoil(message: Any, rng: random.Random) -> None:
         if rng.random() < 0.6:
             continue
         is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-        if field.is_repeated:
+        if is_message and field.message_type.GetOptions().map_entry:
+            entries = getattr(message, field.name)
+            entries.clear()
+            for _ in range(rng.choice((0, 1, 3, 50))):
+                entries[rng.choice(_TEXTS) + str(rng.randrange(100))] = rng.choice(_TEXTS)
+        elif field.is_repeated:
             entries = getattr(message, field.name)
             del entries[:]
             for _ in range(rng.choice((0, 1, 3, 50, 1_000))):

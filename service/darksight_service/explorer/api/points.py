@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -14,7 +15,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from darksight_core.scored import Decision, Reason, stored_name
 from darksight_service.explorer.answers import Answer, Download
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, members
+from darksight_service.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, TagPairs, members
 from darksight_service.scoring.files.csv_text import csv_text
 from darksight_service.store.points import SCORE_COLUMNS, PointFilter
 
@@ -26,6 +27,7 @@ CSV_ROWS = 100_000
 _PAGE = 2_000
 _FIELDS = (
     "id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label", "set_size", "prediction_set",
+    "reference", "tags", "trace_id",
 )  # fmt: skip
 _NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 
@@ -37,6 +39,7 @@ class _FilterInput(SpanInput):
     reasons: Annotated[tuple[Reason, ...], BeforeValidator(partial(members, Reason))] = ()
     classes: ClassNumbers = ()
     shadow: bool = False
+    tags: TagPairs = ()
 
 
 class _PageInput(_FilterInput):
@@ -108,6 +111,7 @@ def _filter(sources: Sources, given: _FilterInput) -> PointFilter:
         reasons=given.reasons,
         predicted=given.classes,
         is_shadow=given.shadow,
+        tags=given.tags,
     )
 
 
@@ -125,7 +129,7 @@ def _row(point: dict[str, Any]) -> dict[str, Any]:
 
 _HEADER = (
     "prediction_id", "received_at", "version", "decision", "reason", "predicted", "label", *_NUMBERS, "set_size",
-    "prediction_set", "point_id",
+    "prediction_set", "point_id", "tags", "trace_id",
 )  # fmt: skip
 
 
@@ -143,6 +147,9 @@ def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
         point["set_size"] or "",
         csv_text("|".join(_class_name(number, names) for number in point["prediction_set"])),
         point["id"],
+        # JSON starts with a brace, which no spreadsheet reads as a formula.
+        json.dumps(point["tags"]) if point["tags"] else "",
+        point["trace_id"],
     ]
 
 

@@ -34,6 +34,11 @@ export function setText(point, className) {
   return point.set_size > 10 ? `${shown} and ${count(point.set_size - 10)} more` : shown;
 }
 
+/** Tags as badges. Their text comes from callers, so each is isolated from the direction of the text around it. */
+export function tagBadges(tags, make = (pair) => element("bdi", { class: "badge" }, pair)) {
+  return Object.entries(tags || {}).sort().map(([key, value]) => make(`${key}=${value}`, key));
+}
+
 /** A time in UTC. */
 export function when(ms) {
   return ms ? `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC` : "–";

@@ -1,9 +1,10 @@
 // Details of a point, with its probabilities as bars.
 
 import { getJson } from "./api.js";
-import { setText, when } from "./figures.js";
+import { setText, tagBadges, when } from "./figures.js";
 import { element, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
+import { referenceOf } from "./reference.js";
 
 const BARS = 10;
 const fetched = new Map();
@@ -56,10 +57,14 @@ function show(map, point, classes) {
   facts.push(["coordinates", `${Number(point.x).toFixed(2)}, ${Number(point.y).toFixed(2)}`]);
   if (point.received_ms) facts.push(["received", when(point.received_ms)]);
   if (point.prediction_id) facts.push(["id", point.prediction_id]);
+  const badges = tagBadges(point.tags);
+  if (badges.length) facts.push(["tags", element("span", {}, ...badges)]);
+  if (point.trace_id) facts.push(["trace", point.trace_id]);
   const list = element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
   const mark = point.label >= 0 ? (point.label === point.predicted ? "right" : "wrong") : null;
   document.getElementById("detail").replaceChildren(
     element("p", { class: "row" }, element("strong", {}, point.title), mark && element("span", { class: `badge ${mark}` }, mark)),
+    point.reference ? referenceOf(map.model, point) : "",
     list,
     bars(map, point.probs, classes),
   );

@@ -1,13 +1,14 @@
 // The points page: filters, pages, details of a point, CSV file.
 
 import { address, getJson } from "./api.js";
-import { count, fixed, percent, setText, spanOf, spanOptions, table, when } from "./figures.js";
+import { count, fixed, percent, setText, spanOf, spanOptions, table, tagBadges, when } from "./figures.js";
 import { element, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
+import { referenceOf } from "./reference.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
-const DEFAULTS = { span: "7d", since: 0, until: 0, decisions: "", reasons: "", classes: "", name: "", token: "", sort: "" };
+const DEFAULTS = { span: "7d", since: 0, until: 0, decisions: "", reasons: "", classes: "", tags: "", name: "", token: "", sort: "" };
 const at = (id) => document.getElementById(id);
 const page = await openPage();
 const state = readState(DEFAULTS);
@@ -15,13 +16,21 @@ let names = [];
 
 /** A page token is valid for exactly the same request, so the second page fixes a span that ends now. */
 let span = spanOf(state);
-const asked = () => ({ model: page.model, version: page.version, ...span, decisions: state.decisions, reasons: state.reasons, classes: state.classes });
+const asked = () => ({ model: page.model, version: page.version, ...span, decisions: state.decisions, reasons: state.reasons, classes: state.classes, tags: state.tags });
 const className = (number) => (number < 0 ? "–" : names[number] ?? String(number));
 const badge = (point) => element("span", { class: `badge ${point.decision.toLowerCase()}` }, point.decision === "ACCEPT" ? "accept" : point.reason.toLowerCase().replace("_", " "));
 
 function link(point) {
   const query = new URLSearchParams({ model: page.model, name: point.prediction_id });
   return element("a", { class: "mono", href: `/points?${query}` }, point.prediction_id);
+}
+
+/** Tags, each a link to the points that have it; a reference is not a filter. */
+function tagCell(point) {
+  return element("span", {}, ...tagBadges(point.tags, (pair, key) => {
+    const text = element("bdi", { class: "badge" }, pair);
+    return key === "reference" ? text : element("a", { href: `/points?${new URLSearchParams({ model: page.model, tags: pair })}` }, text);
+  }));
 }
 
 function classCell(number) {
@@ -36,15 +45,16 @@ function labelCell(point) {
 function showTable(found) {
   names = found.class_names;
   if (!found.points.length) {
-    const hasFilter = state.decisions || state.reasons || state.classes || state.name;
+    const hasFilter = state.decisions || state.reasons || state.classes || state.tags || state.name;
     showEmpty(at("table"), state.name ? "No point has this id" : "No points match",
       hasFilter ? "Clear the filters, or choose a longer time span." : "Send predictions with client.score(model, probs), or choose a longer time span. Points appear here within a second.");
   } else {
+    const hasTags = found.points.some((point) => Object.keys(point.tags).length);
     const rows = found.points.map((point) => ({
-      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), labelCell(point)],
-      keys: [point.received_ms, point.prediction_id, className(point.predicted), point.top, point.decision === "ACCEPT" ? "" : point.reason, point.p_value, point.confidence, point.log_density, point.log_kde, point.label < 0 ? null : className(point.label)],
+      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), labelCell(point), ...(hasTags ? [tagCell(point)] : [])],
+      keys: [point.received_ms, point.prediction_id, className(point.predicted), point.top, point.decision === "ACCEPT" ? "" : point.reason, point.p_value, point.confidence, point.log_density, point.log_kde, point.label < 0 ? null : className(point.label), ...(hasTags ? [tagBadges(point.tags, (pair) => pair).join() || null] : [])],
     }));
-    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label"], rows, {
+    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label", ...(hasTags ? ["tags"] : [])], rows, {
       numbers: [3, 5, 6, 7, 8], sort: state.sort === "" ? null : Number(state.sort),
       onsort: (sort) => {
         state.sort = String(sort);
@@ -64,8 +74,11 @@ function showDetail(point) {
   ]);
   const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
   if (point.set_size) facts.push(["prediction set", setText(point, className)]);
+  if (Object.keys(point.tags).length) facts.push(["tags", tagCell(point)]);
+  if (point.trace_id) facts.push(["trace", point.trace_id]);
   detail.replaceChildren(
     element("h2", {}, `Prediction ${point.prediction_id}`),
+    referenceOf(page.model, point) ?? "",
     element("div", { class: "grid" },
       element("div", { class: "half" }, table(["", ""], facts.map((cells) => ({ cells })))),
       element("div", { class: "half" }, order.length ? element("div", { class: "bars" }, ...bars) : "No probabilities are stored (keep_probabilities = none).")),
@@ -106,13 +119,13 @@ function fillClasses() {
 
 function show() {
   spanOptions(at("span"), state, ["1h", "24h", "7d", "30d"]);
-  for (const id of ["decisions", "reasons", "name"]) at(id).value = state[id];
+  for (const id of ["decisions", "reasons", "tags", "name"]) at(id).value = state[id];
 }
 
 at("filters").addEventListener("submit", (event) => {
   event.preventDefault();
   const keeps = at("span").value === "";
-  Object.assign(state, { token: "", name: at("name").value.trim() }, keeps ? {} : { span: at("span").value, since: 0, until: 0 });
+  Object.assign(state, { token: "", name: at("name").value.trim(), tags: at("tags").value.trim() }, keeps ? {} : { span: at("span").value, since: 0, until: 0 });
   for (const id of ["decisions", "reasons", "classes"]) state[id] = at(id).value;
   span = spanOf(state);
   writeState(state, DEFAULTS);

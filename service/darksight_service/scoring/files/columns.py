@@ -14,8 +14,9 @@ from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.predictions import Predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.scored import Decision, Reason
+from darksight_core.tags import COLUMN_PREFIX
 
-__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "set_labels"]
+__all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "set_labels", "tag_columns"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
@@ -31,7 +32,12 @@ def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions)
     if gate is not None:
         columns["decision"] = lower_names(Decision, scored.decision)
         columns["reason"] = lower_names(Reason, scored.reason)
-    return columns
+    return columns | tag_columns(chunk)
+
+
+def tag_columns(chunk: Predictions) -> Columns:
+    """The tags of a chunk, a column for each key; empty where a row has none."""
+    return {f"{COLUMN_PREFIX}{key}": np.array(values, dtype=np.str_) for key, values in chunk.tags.items()}
 
 
 def class_labels(names: Sequence[str], predicted: NDArray[np.integer]) -> NDArray[Any]:

@@ -27,6 +27,7 @@ NOW = 1_794_960_000.0
 """2026-11-18, a few hours after the events."""
 
 DAYS = 86_400_000
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MODELS = {
     "iris": PassiveModel(service="default/sklearn-iris"),
     "v2": PassiveModel(service="iris-v2", output="predict_proba"),
@@ -272,3 +273,49 @@ def test_the_end_of_the_json_is_found() -> None:
     for rest in (b"", b"\x00\xff}{", b'"}'):
         assert read_payload(text + rest, None) == (json.loads(text), rest)
         assert read_payload(text + rest, str(len(text))) == (json.loads(text), rest)
+
+
+def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> None:
+    """KServe sends headers of the request as the attribute metadata; what is missing or no tag is left out."""
+    sources = {
+        "site": "namespace",
+        "tenant": "metadata.X-Tenant",
+        "team": "annotations.team",
+        "camera": "data.parameters.camera",
+        "lens": "data.parameters.deep.lens",
+        "none": "data.parameters.none",
+        "all": "data.parameters",
+        "bad": "metadata.X-Bad",
+    }
+    body = {"predictions": ROWS.tolist(), "parameters": {"camera": 7, "deep": {"lens": "wide"}}}
+    request = request_of(
+        body=json.dumps(body).encode(),
+        model="iris",
+        ce_metadata="%7B%22X-Tenant%22:%5B%22acme%22%5D,%22X-Bad%22:%5B%22a%5Cnb%22%5D%7D",
+        ce_annotations="not JSON",
+    )
+    method = Score()
+
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, Call({}))
+
+    (message,) = method.messages
+    assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ce_traceparent": TRACEPARENT},
+        {"ce_metadata": "%7B%22Traceparent%22:%5B%22" + TRACEPARENT + "%22%5D%7D"},
+        {"ce_traceparent": "nonsense", "traceparent": TRACEPARENT},
+    ],
+    ids=["attribute", "metadata", "delivery"],
+)
+def test_the_trace_is_that_of_the_prediction(tmp_path: Path, changed: dict[str, str]) -> None:
+    """By the attribute, by the headers of KServe's logger, or by the delivery."""
+    request = request_of(**{"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", **changed})
+    call = Call({name: value for name, value in request.headers.items() if name == b"traceparent"})
+
+    EventAnswer(Score(), MODELS, ProcessCounts(tmp_path, 0))(request, call)
+
+    assert call.invocation_metadata() == (("traceparent", TRACEPARENT),)

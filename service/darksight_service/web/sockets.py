@@ -1,4 +1,4 @@
-"""The explorer's listening socket, which the supervisor or `darksight explore` creates; nothing heavy is imported."""
+"""Sockets that the service listens on; nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ from darksight_service.errors import SettingsError
 from darksight_service.settings import Settings
 from darksight_service.web.limits import BACKLOG
 
-__all__ = ["listen", "socket_url"]
+__all__ = ["bind", "listen", "socket_url"]
 
 
-def listen(settings: Settings) -> socket.socket:
-    """The explorer's listening socket; SettingsError if its port is in use."""
+def bind(settings: Settings, name: str, option: int = socket.SO_REUSEADDR, *, port: int | None = None) -> socket.socket:
+    """A socket with the port of the setting `name`, or with another one; SettingsError if the port is in use."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    port = getattr(settings, name) if port is None else port
     bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, option, 1)
     # Connections inherit it; without it the end of a response waits 40 ms for the acknowledgement of its start.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        bound.bind((settings.host, settings.explorer_port))
-        bound.listen(BACKLOG)
+        bound.bind((settings.host, port))
     except OSError as error:
         bound.close()
         raise SettingsError(
-            f"the explorer cannot listen on {settings.host}:{settings.explorer_port}: {error.strerror}; "
-            "choose another port with --explorer-port"
+            f"cannot listen on {settings.host}:{port}: {error.strerror}; choose another --{name.replace('_', '-')}"
         ) from error
+    return bound
+
+
+def listen(settings: Settings, name: str, option: int = socket.SO_REUSEADDR) -> socket.socket:
+    """A listening socket with the port of the setting `name`; SettingsError if the port is in use."""
+    bound = bind(settings, name, option)
+    bound.listen(BACKLOG)
     return bound
 
 
