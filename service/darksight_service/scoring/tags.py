@@ -16,8 +16,8 @@ from darksight_service.ingest.tag_section import encode_references, encode_tag_s
 
 __all__ = ["NO_TAGS", "RowTags", "Tags", "read_tags"]
 
-# Characters of one reference that is repeated for each row: as many as the largest request.
-_MAX_REFERENCES = 1 << 24
+# Characters of one reference that is repeated for each row: the longest for 65,536 rows.
+_MAX_REFERENCES = 1 << 25
 
 Tags = Mapping[str, str] | Sequence[Mapping[str, str]]
 """The tags of all rows of a call, or those of each row."""
