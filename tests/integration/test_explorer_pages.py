@@ -423,7 +423,7 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
 
 def test_points_show_and_are_found_by_their_tags(explored: Explored) -> None:
     """As they were sent, in JSON and in a CSV file without formulas."""
-    long_ago = explored.until_ms - 70 * 86_400_000
+    long_ago = explored.until_ms - 75 * 86_400_000
     version = explored.get("map")["version"]
     hostile = {"note": "=1+1", "site": "Lyon, <b>é</b>", "camera": "7", "reference": "a\u202egnp.exe"}
     options: dict[str, Any] = {"ms": long_ago, "classes": CLASSES, "version": version, "with_invalid": False}
