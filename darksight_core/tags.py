@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-__all__ = ["COLUMN_PREFIX", "MAX_TAGS", "OTHER", "REFERENCE", "TagSet", "find_problem"]
+__all__ = ["COLUMN_PREFIX", "MAX_TAGS", "OTHER", "REFERENCE", "TagSet", "find_problem", "is_key"]
 
 TagSet: TypeAlias = tuple[tuple[str, str], ...]
 """The tags of a row without its reference: pairs of key and value, sorted by key."""
@@ -54,3 +54,8 @@ def find_problem(tags: Mapping[str, str]) -> str | None:
         if _REFUSED.search(value):
             return f"the value of {key} has a control character, a line separator or a surrogate"
     return None
+
+
+def is_key(text: str) -> bool:
+    """Whether a text can be the key of a tag."""
+    return _KEY.fullmatch(text) is not None

@@ -88,11 +88,14 @@ class Policy:
         Rows are accepted if their reject score is at least this; -inf accepts all rows.
     fail_open
         Whether rows that cannot be scored are accepted.
+    metric_tags
+        Keys of tags whose segments are metrics.
     """
 
     alpha: float | None = None
     threshold: float | None = None
     fail_open: bool | None = None
+    metric_tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,15 @@ def read_model(message: Any) -> Model:
 
 def read_policy(message: Any) -> Policy:
     """A Policy from its message."""
-    return Policy(**{name: read_optional(message, name) for name in Policy.__slots__})
+    values = {name: read_optional(message, name) for name in ("alpha", "threshold", "fail_open")}
+    return Policy(**values, metric_tags=tuple(message.metric_tags))
 
 
 def policy_message(policy: Policy) -> Any:
     """The message for a Policy."""
-    return admin_pb2.Policy(alpha=policy.alpha, threshold=policy.threshold, fail_open=policy.fail_open)
+    return admin_pb2.Policy(
+        alpha=policy.alpha, threshold=policy.threshold, fail_open=policy.fail_open, metric_tags=policy.metric_tags
+    )
 
 
 def read_policy_state(message: Any) -> PolicyState:

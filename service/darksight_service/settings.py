@@ -39,6 +39,7 @@ from pydantic_settings import (
 from darksight_core.errors import did_you_mean
 from darksight_core.tags import find_problem
 from darksight_service.errors import SettingsError
+from darksight_service.references.names import parse_origin
 from darksight_service.validation import first_problem
 
 __all__ = ["PassiveModel", "Settings", "read_settings", "service_links"]
@@ -78,6 +79,15 @@ def _check_codec(text: str) -> str:
     if not re.fullmatch(r"float16|none|topK:[1-9][0-9]{0,3}", text):
         raise ValueError(f"must be float16, topK:<k> or none, not {text[:40]!r}")
     return text
+
+
+def _read_origins(value: object) -> object:
+    """Origins of a text with commas between them; other values as they are."""
+    return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(parse_origin(each) for each in origins)
 
 
 def _check_sources(sources: dict[str, str]) -> dict[str, str]:
@@ -168,6 +178,14 @@ class Settings(BaseSettings):
     )
     keep_probabilities: Annotated[str, AfterValidator(_check_codec)] = Field(
         "float16", description="how the store keeps probabilities: `float16`, `topK:5` or `none`"
+    )
+    reference_dir: _Path | None = Field(
+        None, description="folder of pictures, texts and sounds that the tag `reference` of a point names by their path"
+    )
+    reference_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_origins), AfterValidator(_check_origins)
+    ] = Field(
+        (), description="origins such as `https://images.example.com` from which the explorer may show references"
     )
     max_tag_values: int = Field(
         200, ge=1, description="values of a key of tags that the store keeps; further ones are stored as `_other`"
@@ -471,6 +489,8 @@ def _variable(name: str) -> str:
 def _as_text(value: object) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from darksight_client import Client
 from playwright.sync_api import Page, Route, expect
 
 from darksight_core.pictures.palette import class_colours
-from tests.e2e.conftest import CLASSES, Explored
+from tests.e2e.conftest import CLASSES, HOSTILE, Explored
 from tests.support.builders import make_probs
 from tests.support.servers import wait_until
 
@@ -94,6 +95,55 @@ def test_points_are_labelled_by_keys_and_taught(page: Page, explored: Explored) 
 
     expect(page.locator("#label-count")).to_have_text(str(before + 3))
     assert labels() == before + 3
+
+
+def test_twenty_pictures_are_reviewed_by_keyboard(page: Page, explored: Explored) -> None:
+    """The picture of each point is beside its classes, one key labels it, and all labels reach the store."""
+
+    def labelled() -> int:
+        found = httpx.get(f"{explored.url}/api/review/learned-score", params={"model": "digits"}, timeout=60.0).json()
+        return int(found["used"]["labels"])
+
+    before = labelled()
+    page.goto("/review?model=digits&stream=doubtful")
+    shown, picture = page.locator("#item a.mono"), page.locator("#item .reference img")
+    expect(shown).to_be_visible()
+    reviewed: list[str] = []
+    while len(reviewed) < 20:
+        name, caption = shown.inner_text(), page.locator("#item .reference figcaption")
+        # Points of other tests have no picture.
+        has_picture = caption.count() == 1 and caption.inner_text().endswith(".png")
+        if has_picture:
+            expect(picture).to_be_visible()
+            page.wait_for_function("document.querySelector('#item .reference img')?.naturalWidth === 48")
+            reviewed.append(name)
+        page.keyboard.press(str(1 + len(reviewed) % 2) if has_picture else "s")
+        expect(shown).not_to_have_text(name)
+
+    expect(page.locator("#label-count")).to_have_text(str(before + 20))
+    assert len(set(reviewed)) == 20
+    assert labelled() == before + 20
+
+
+def test_the_keys_of_a_prediction_set_are_marked(page: Page) -> None:
+    """Of a rejected point: the classes of its set are named, and their keys stand out and come first."""
+    page.goto("/review?model=digits&stream=outliers")
+
+    expect(page.locator("#prediction-set")).to_contain_text(re.compile(r"One of class \d.* with 95%"))
+    classes = page.locator("#prediction-set strong").inner_text().removeprefix("One of ").split(", ")
+    expect(page.locator("#item .pick.in-set")).to_have_count(len(classes))
+    picks = page.locator("#item .pick").all_inner_texts()
+    assert [name in text for name, text in zip(classes, picks, strict=False)] == [True] * len(classes)
+
+
+def test_hostile_references_are_shown_as_text(page: Page, explored: Explored) -> None:
+    """Nothing runs, nothing is loaded from elsewhere, and the page says why there is no picture."""
+    for reference, name in zip(HOSTILE, explored.names[-len(HOSTILE) :], strict=True):
+        page.goto(f"/points?{urlencode({'model': 'digits', 'name': name})}")
+        expect(page.locator("#detail .reference bdi")).to_have_text(reference)
+        expected = "<script>alert(1)</script>" if reference == "page.txt" else "Not shown: the reference"
+        expect(page.locator("#detail .reference")).to_contain_text(expected)
+        expect(page.locator("#detail .reference img")).to_have_count(0)
 
 
 def test_a_view_of_points_has_an_address(page: Page) -> None:

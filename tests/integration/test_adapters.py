@@ -24,6 +24,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from darksight_client import AsyncClient, Client, Decision, InvalidRequest, Reason
+from darksight_client.adapters.asgi import GateMiddleware
+from darksight_client.adapters.remote import RemoteGate
 from darksight_client.adapters.sklearn import AbstainingClassifier
 from darksight_client.columns import COLUMNS
 from darksight_client.stubs.darksight.v1 import monitor_pb2
@@ -33,6 +35,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
@@ -270,3 +276,60 @@ class Constant(ClassifierMixin, BaseEstimator):
     def predict_proba(self, rows: Any) -> Any:
         """Those that were given."""
         return self.probs
+
+
+def test_curl_gets_what_ours_gets(server: Server, rows: Path) -> None:
+    """In the Open Inference Protocol and as JSON of darksight.v1."""
+    data = np.load(rows)
+    tensor = {"name": "probs", "datatype": "FP32", "shape": [3, CLASSES], "data": data["probs"][:3].tolist()}
+    curl = (find_tool("curl"), "--silent", "--show-error", "--fail", "--json", "@-")
+
+    inferred = check(*curl, f"{server.api_url}/v2/models/digits/infer", input=json.dumps({"inputs": [tensor]}).encode())
+    scored = check(
+        *curl, f"{server.api_url}/v1/models/digits/score", input=json.dumps({"rows": tensor["data"]}).encode()
+    )
+
+    outputs = {output["name"]: output["data"] for output in json.loads(inferred)["outputs"]}
+    assert outputs["p_value"] == json.loads(scored)["p_value"] == data["p_value"][:3].tolist()
+
+
+def test_middleware_can_let_rejected_predictions_pass(server: Server, rows: Path) -> None:
+    """With the decision in headers; responses without probabilities pass as they are."""
+    data = np.load(rows)
+    rejected = data["probs"][np.flatnonzero(data["decision"] == Decision.REJECT)[0]].tolist()
+    bodies = {
+        "/row": {"probabilities": rejected},
+        "/other": {"result": 1},
+        "/list": [1],
+        "/free": {"probabilities": [1]},
+    }
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(bodies[request.url.path])
+
+    async def call() -> list[httpx.Response]:
+        gate = RemoteGate(server.grpc_target, "digits", gate_timeout_seconds=60.0)
+        app = Starlette(routes=[Route(path, answer) for path in bodies])
+        gated = GateMiddleware(app, gate, paths=["/row", "/other", "/list"], reject_status=None)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gated), base_url="http://app") as http:
+            found = [await http.get(path) for path in bodies]
+        await gate.close()
+        return found
+
+    found = asyncio.run(call())
+
+    assert [response.json() for response in found] == list(bodies.values())
+    assert [response.status_code for response in found] == [200] * 4
+    assert [response.headers.get("darksight-decision") for response in found] == ["reject", None, None, None]
+
+
+def test_a_remote_gate_decides_by_on_failure_without_a_service() -> None:
+    """With the class of the caller and no p-value."""
+    gate = RemoteGate(
+        "127.0.0.1:1", "digits", class_names=["cat", "dog"], on_failure="reject", gate_timeout_seconds=5.0
+    )
+
+    (decided,) = asyncio.run(gate([0.1, 0.9]))
+
+    assert (decided["predicted"], decided["accepted"], decided["reason"]) == ("dog", False, "unscored")
+    assert decided["p_value"] is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +17,10 @@ import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
 from darksight_service.ingest.records import decode, encode_points
-from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
 from darksight_service.store.ids import make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch, PointFilter
 from darksight_service.store.store import Store
-from darksight_service.web.sockets import listen, socket_url
 
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.evaluation.drift import drift_test
@@ -32,6 +29,7 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from tests.support.bundles import make_bundle
+from tests.support.explorers import running_explorer
 from tests.support.points import make_points
 
 ROWS = 1_200
@@ -78,15 +76,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     store.follow_drift("replica", lambda model, version: test)
     until = time.time_ns() // 1_000_000
     truth = _fill(store, path, until)
-    bound = listen(settings, "explorer_port")
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=serve, args=(settings, bound, stop, ready.set))
-    thread.start()
-    assert ready.wait(60)
-    with httpx.Client(base_url=socket_url(settings, bound), timeout=60.0) as client:
+    with running_explorer(settings) as url, httpx.Client(base_url=url, timeout=60.0) as client:
         yield Explored(client, store, truth, until)
-    stop.set()
-    thread.join()
     store.close()
 
 

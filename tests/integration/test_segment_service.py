@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_client import Client
+from darksight_client import Client, Policy
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate import Gate, SegmentThresholds
@@ -56,8 +56,16 @@ def test_a_call_is_decided_by_the_thresholds_of_its_tags_and_named_on_the_page(s
         return found
 
     wait_until(lambda: page()["explanation"] == ["camera=7"], 60, "the explanation")
+    assert "darksight_segment_explains{" not in server.get("/metrics")[1]
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        client.set_policy("digits", Policy(metric_tags=("camera",)), comment="watch cameras")
+        kept = client.policy("digits").policy.metric_tags
+    wait_until(lambda: server.counted("darksight_segment_explains") == 1.0, 60, "the gauge")
     first = page()["segments"][0]
 
+    assert kept == ("camera",)
+    lines = [line for line in server.get("/metrics")[1].splitlines() if line.startswith("darksight_segment_explains{")]
+    assert [float(line.rpartition(" ")[2]) for line in lines if 'segment="camera=7"' in line] == [1.0]
     assert not one.accepted.any()
     assert many.accepted.all()
     assert mixed.accepted.tolist() == [False, True, True]

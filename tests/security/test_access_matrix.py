@@ -100,6 +100,8 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/points"): ("read", {}),
     ("GET", "/api/points/find"): ("read", {"name": "n"}),
     ("GET", "/api/points.csv"): ("read", {}),
+    ("GET", "/api/reference"): ("read", {"id": "0" * 32}),
+    ("GET", "/api/reference/about"): ("read", {"id": "0" * 32}),
 }
 """The scope that each endpoint of the explorer is meant to need, and the rest of a valid input."""
 

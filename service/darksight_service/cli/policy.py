@@ -33,6 +33,8 @@ class Override:
         Rows are accepted if their reject score is at least this; -inf accepts all rows.
     fail_open
         Whether rows that cannot be scored are accepted.
+    metric_tags
+        Keys of tags whose segments are metrics, up to 4.
     reset
         Restore the values of the bundle that are not given.
     """
@@ -40,14 +42,15 @@ class Override:
     alpha: float | None = None
     threshold: Annotated[float | None, Parameter(allow_leading_hyphen=True)] = None
     fail_open: Literal["true", "false"] | None = None
+    metric_tags: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
     reset: bool = False
 
     def policy(self, client: Client, model: str) -> Policy:
         """The policy of a model with these values."""
         fail_open = None if self.fail_open is None else self.fail_open == "true"
-        given = Policy(self.alpha, self.threshold, fail_open)
+        given = Policy(self.alpha, self.threshold, fail_open, self.metric_tags)
         if given == Policy() and not self.reset:
-            raise ConfigError("give --alpha, --threshold, --fail-open or --reset")
+            raise ConfigError("give --alpha, --threshold, --fail-open, --metric-tags or --reset")
         if self.reset:
             return given
         current = client.policy(model).policy
@@ -55,6 +58,7 @@ class Override:
             alpha=current.alpha if given.alpha is None else given.alpha,
             threshold=current.threshold if given.threshold is None else given.threshold,
             fail_open=current.fail_open if fail_open is None else fail_open,
+            metric_tags=self.metric_tags or current.metric_tags,
         )
 
 
@@ -139,8 +143,10 @@ def dry_run(
 def _print_policy(effective: Policy, override: Policy) -> None:
     rows = [
         (name, getattr(effective, name), "bundle" if getattr(override, name) is None else "policy")
-        for name in Policy.__slots__
+        for name in ("alpha", "threshold", "fail_open")
     ]
+    if override.metric_tags:
+        rows.append(("metric_tags", " ".join(override.metric_tags), "policy"))
     print_table(rows, ("value", "in force", "from"))
 
 

@@ -8,18 +8,21 @@ from typing import Annotated, Literal
 
 import numpy as np
 from cyclopts import Group, Parameter
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, did_you_mean
+from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.simplex import Floats
+from darksight_core.tags import REFERENCE
 from darksight_service.cli.console import Bars, on_interrupt, print_json, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits, Overwrite, Quiet
-from darksight_service.cli.rows import fit_share, held_out_rows, read_rows
+from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 from darksight_service.report import all_figures, build_page, find, write_pictures
 from darksight_service.report.export import find_browser
-from darksight_service.report.images import read_features, read_images
+from darksight_service.report.images import ImageArray, Inputs, ReferenceFiles, read_features, read_images
 from darksight_service.report.methods import METHOD_ROWS
 from darksight_service.scoring.files.tables import atomic, check_output
 
@@ -36,6 +39,7 @@ def report(
     ood: Annotated[Files, Parameter(group=INPUT)] = (),
     features: Annotated[Path | None, Parameter(group=INPUT)] = None,
     images: Annotated[Path | None, Parameter(group=INPUT)] = None,
+    reference_dir: Annotated[Path | None, Parameter(group=INPUT)] = None,
     logits: Logits = False,
     held_out: HeldOut = False,
     compare: Annotated[Literal["none", "quick", "full"], Parameter(group=_CONTENT)] = "quick",
@@ -71,6 +75,9 @@ def report(
         Features (n, d) of the rows, for --compare full.
     images
         Images (n, height, width[, 3]) of the rows, shown as thumbnails.
+    reference_dir
+        Folder of the files that the column tag_reference names: pictures are shown as thumbnails, and texts and sounds
+        beside their rows.
     compare
         Other methods to run on the same rows. quick: PCA and t-SNE of the probabilities. full: t-SNE at three
         perplexities, UMAP and PCA of probabilities, logits and features.
@@ -99,8 +106,14 @@ def report(
         if figures.exists() and not figures.is_dir():
             raise ConfigError(f"--figures {figures} is not a directory")
         find_browser()
+    if reference_dir is not None and not reference_dir.is_dir():
+        raise ConfigError(f"--reference-dir {reference_dir} is not a directory")
     loaded = read_bundle(bundle, verify=False)
     predictions = read_rows(file, loaded, logits=logits)
+    if reference_dir is not None:
+        if images is not None:
+            raise ConfigError("--images and --reference-dir exclude each other; give one of them")
+        values_of(predictions, REFERENCE)
     foreign = {str(each): read_rows(each, loaded, logits=logits) for each in ood}
     row_features = None if features is None else read_features(features, len(predictions))
     row_images = None if images is None else read_images(images, len(predictions))
@@ -133,7 +146,7 @@ def report(
                 report=bars,
             )
         drawn = all_figures(found)
-        page = build_page(found, drawn, row_images, title=title)
+        page = build_page(found, drawn, _inputs(predictions, row_images, reference_dir), title=title)
         with atomic(out) as partial:
             partial.write_text(page, encoding="utf-8")
     if figures is not None:
@@ -143,6 +156,13 @@ def report(
         print_json(found.as_dict())
     size = out.stat().st_size / 1e6
     say(f"wrote {out} ({size:.1f} MB, {len(drawn)} figures, {time.perf_counter() - started:.1f} s)")
+
+
+def _inputs(predictions: Predictions, images: NDArray[np.uint8] | None, folder: Path | None) -> Inputs | None:
+    """The inputs of the rows, if they are given."""
+    if folder is not None:
+        return ReferenceFiles(folder, predictions.tags[REFERENCE])
+    return None if images is None else ImageArray(images)
 
 
 def _default_cache(level: str) -> Path | None:

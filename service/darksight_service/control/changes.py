@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import DarkSightError
+from darksight_core.tags import is_key
 from darksight_service.control.bundle_files import (
     bundle_path,
     copy_bundle,
@@ -56,6 +57,7 @@ __all__ = [
 _MAX_NAME = 100
 _MAX_AUTHOR = 100
 _MAX_COMMENT = 1_000
+_MAX_METRIC_TAGS = 4
 
 _log = logging.getLogger("darksight.control")
 
@@ -242,6 +244,10 @@ def check_policy(bundle: Version, policy: PolicyOverride) -> None:
         )
     if policy.threshold is not None and (math.isnan(policy.threshold) or policy.threshold == math.inf):
         raise RequestError(f"policy.threshold: {policy.threshold} would accept no row", field="policy.threshold")
+    if len(policy.metric_tags) > _MAX_METRIC_TAGS or not all(map(is_key, policy.metric_tags)):
+        raise RequestError(
+            f"policy.metric_tags: must be up to {_MAX_METRIC_TAGS} keys of tags", field="policy.metric_tags"
+        )
     effective_gate(bundle, policy)
 
 

@@ -30,21 +30,26 @@ class PolicyOverride:
         Of the reject score.
     fail_open
         Whether rows that could not be scored are accepted.
+    metric_tags
+        Keys of tags whose segments are metrics.
     """
 
     alpha: float | None = None
     threshold: float | None = None
     fail_open: bool | None = None
+    metric_tags: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; an infinite threshold is a text that float() reads."""
-        return {**asdict(self), "threshold": None if self.threshold is None else str(self.threshold)}
+        threshold = None if self.threshold is None else str(self.threshold)
+        return {**asdict(self), "threshold": threshold, "metric_tags": list(self.metric_tags)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PolicyOverride:
         """Inverse of `as_dict`; other keys are ignored."""
         threshold = data["threshold"]
-        return cls(data["alpha"], None if threshold is None else float(threshold), data["fail_open"])
+        number = None if threshold is None else float(threshold)
+        return cls(data["alpha"], number, data["fail_open"], tuple(data.get("metric_tags", ())))
 
 
 @dataclass(frozen=True, slots=True)

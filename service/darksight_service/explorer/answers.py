@@ -12,7 +12,7 @@ import numpy as np
 
 from darksight_service.explorer.columns import Columns
 
-__all__ = ["Answer", "Download", "to_json"]
+__all__ = ["Answer", "Download", "FileAnswer", "to_json"]
 
 # Nine digits distinguish any two float32 numbers.
 _DIGITS = 9
@@ -27,7 +27,15 @@ class Download:
     parts: Iterator[bytes]
 
 
-Answer = Mapping[str, Any] | Columns | Download
+@dataclass(frozen=True, slots=True, eq=False)
+class FileAnswer:
+    """A file of somebody else, which a page shows and no browser may run."""
+
+    media_type: str
+    data: bytes
+
+
+Answer = Mapping[str, Any] | Columns | Download | FileAnswer
 """A JSON object (see `to_json`), columns of numbers, or a file."""
 
 

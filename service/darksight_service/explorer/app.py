@@ -27,8 +27,8 @@ from darksight_core import __version__
 from darksight_core.errors import DarkSightError
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, report_error
-from darksight_service.explorer.answers import Answer, Download, to_json
-from darksight_service.explorer.api import drift, gate, models, points, regions, review
+from darksight_service.explorer.answers import Answer, Download, FileAnswer, to_json
+from darksight_service.explorer.api import drift, gate, models, points, reference, regions, review
 from darksight_service.explorer.api import map as map_page
 from darksight_service.explorer.columns import Columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources, read_body
@@ -37,6 +37,7 @@ from darksight_service.explorer.oidc import LOGIN_SECONDS, Provider
 from darksight_service.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.explorer.session import Guard
 from darksight_service.report.plotly_js import packed_plotly
+from darksight_service.settings import Settings
 
 __all__ = ["make_app"]
 
@@ -48,6 +49,11 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+}
+
+_FILE_HEADERS = {
+    "content-disposition": "attachment",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 }
 
 _log = logging.getLogger("darksight.explorer")
@@ -72,13 +78,13 @@ def make_app(sources: Sources) -> ASGIApp:
     is_secure = settings.tls_cert is not None or settings.explorer_url.startswith("https:")
     guard = Guard(tokens, is_secure=is_secure)
     provider = Provider(settings) if settings.oidc_issuer else None
-    modules = (models, map_page, regions, gate, drift, review, points)
+    modules = (models, map_page, regions, gate, drift, review, points, reference)
     endpoints = [endpoint for module in modules for endpoint in module.endpoints(sources)]
     routes = [
         Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
         # Alerts and dashboards link to this path.
         Route("/models/{model}", lambda request: RedirectResponse(f"/map?model={quote(request.path_params['model'])}")),
-        *(_page(page, guard, has_provider=provider is not None) for page in (*PAGES, LOGIN)),
+        *(_page(page, guard, settings, has_provider=provider is not None) for page in (*PAGES, LOGIN)),
         *(_route(endpoint, sources, guard) for endpoint in endpoints),
         *_session_routes(guard, provider),
         *([] if provider is None else _provider_routes(guard, provider, is_secure=is_secure)),
@@ -88,8 +94,8 @@ def make_app(sources: Sources) -> ASGIApp:
     return _Guarded(Starlette(routes=routes), guard)
 
 
-def _page(page: Page, guard: Guard, *, has_provider: bool) -> Route:
-    text = page.render(has_provider=has_provider)
+def _page(page: Page, guard: Guard, settings: Settings, *, has_provider: bool) -> Route:
+    text, policy = page.render(has_provider=has_provider), page.policy(settings.reference_origins)
 
     def show(request: Request) -> Response:
         if guard.needs_login and page is not LOGIN:
@@ -98,7 +104,7 @@ def _page(page: Page, guard: Guard, *, has_provider: bool) -> Route:
             except (UnauthenticatedError, ForbiddenError):
                 target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(f"/login?next={quote(target, safe='')}")
-        return HTMLResponse(text, headers={"content-security-policy": page.policy})
+        return HTMLResponse(text, headers={"content-security-policy": policy})
 
     return Route(f"/{page.name}", show)
 
@@ -185,7 +191,7 @@ def _failed_login(error: DarkSightError) -> Response:
     _log.warning("login_failed", extra={"error": error.message})
     found = report_error(error, _log)
     text = LOGIN.render(has_provider=True, problem=found.message)
-    return HTMLResponse(text, found.http, headers={"content-security-policy": LOGIN.policy})
+    return HTMLResponse(text, found.http, headers={"content-security-policy": LOGIN.policy()})
 
 
 def _with_errors(handle: _Handler) -> _Handler:
@@ -215,6 +221,8 @@ def _respond(answer: Answer, status: int = 200) -> Response:
     if isinstance(answer, Download):
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"}
         return StreamingResponse(answer.parts, status, media_type=answer.media_type, headers=headers)
+    if isinstance(answer, FileAnswer):
+        return Response(answer.data, status, media_type=answer.media_type, headers=_FILE_HEADERS)
     text = json.dumps(to_json(answer), allow_nan=False, ensure_ascii=False)
     return Response(text.encode(), status, media_type="application/json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,21 +36,28 @@ class Page:
     has_webgl
         Whether it draws with WebGL. plotly.js compiles its WebGL programs from text, so only the CSP of these pages
         allows `unsafe-eval`.
+    has_references
+        Whether it shows the inputs of predictions, so that its CSP allows the origins of references.
     """
 
     name: str
     title: str
     has_plots: bool = False
     has_webgl: bool = False
+    has_references: bool = False
 
-    @property
-    def policy(self) -> str:
-        """Content security policy: nothing from other hosts, no inline script, no framing."""
+    def policy(self, origins: Sequence[str] = ()) -> str:
+        """Content security policy: nothing from other hosts, no inline script, no framing.
+
+        Pictures and sounds may come from `origins` if the page shows references.
+        """
+        others = "".join(f" {origin}" for origin in origins) if self.has_references else ""
+        sounds = f"media-src 'self'{others}; " if self.has_references else ""
         # plotly.js writes inline styles.
         scripts = "'self' 'unsafe-eval'" if self.has_webgl else "'self'"
         return (
             f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline'; "
-            "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; "
+            f"img-src 'self' data: blob:{others}; {sounds}connect-src 'self'; font-src 'self'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
@@ -60,11 +68,11 @@ class Page:
 
 
 PAGES = (
-    Page("map", "Map", has_plots=True, has_webgl=True),
+    Page("map", "Map", has_plots=True, has_webgl=True, has_references=True),
     Page("gate", "Gate", has_plots=True),
     Page("drift", "Drift", has_plots=True),
-    Page("review", "Review"),
-    Page("points", "Points"),
+    Page("review", "Review", has_references=True),
+    Page("points", "Points", has_references=True),
 )
 
 LOGIN = Page("login", "Log in")

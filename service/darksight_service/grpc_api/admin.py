@@ -185,11 +185,17 @@ def _override(policy: admin_pb2.Policy) -> PolicyOverride:
         alpha=policy.alpha if policy.HasField("alpha") else None,
         threshold=policy.threshold if policy.HasField("threshold") else None,
         fail_open=policy.fail_open if policy.HasField("fail_open") else None,
+        metric_tags=tuple(policy.metric_tags),
     )
 
 
 def _policy(override: PolicyOverride) -> admin_pb2.Policy:
-    return admin_pb2.Policy(alpha=override.alpha, threshold=override.threshold, fail_open=override.fail_open)
+    return admin_pb2.Policy(
+        alpha=override.alpha,
+        threshold=override.threshold,
+        fail_open=override.fail_open,
+        metric_tags=override.metric_tags,
+    )
 
 
 def _effective(gate: Gate) -> admin_pb2.Policy:

@@ -148,6 +148,27 @@ METRICS = (
         "What kind of drift it is, for the text of an alert; the explorer has the reason.",
     ),
     Metric(
+        "darksight_segment_log_evidence",
+        "gauge",
+        (*_VERSION, "segment"),
+        "Natural log of the evidence that a segment is unlike the calibration rows; of tags named by the policy.",
+        "For a chart of one segment; whether it is found depends on all of them.",
+    ),
+    Metric(
+        "darksight_segment_found",
+        "gauge",
+        (*_VERSION, "segment"),
+        "1 for a segment that has changed, at a level of 5 % of false discoveries, 0 for the others.",
+        "At most 5 % of the segments found are so by chance, on average, however often it is read.",
+    ),
+    Metric(
+        "darksight_segment_explains",
+        "gauge",
+        (*_VERSION, "segment"),
+        "1 for the segments, or pairs of them, that explain a drift, 0 for the others.",
+        "The name of the cause, for the text of an alert.",
+    ),
+    Metric(
         "darksight_accuracy_estimate",
         "gauge",
         (*_VERSION, "bound"),

@@ -128,6 +128,7 @@ class CountsCollector(Collector):
         page = _Page()
         files: dict[str, list[Snapshot]] = {
             "model": [], "process": [], "storage": [], "supervisor": [], "live": [], "drift": [], "figures": [],
+            "segment": [],
         }  # fmt: skip
         unreadable = 0
         for path in list_files(self._folder):
@@ -144,6 +145,8 @@ class CountsCollector(Collector):
             _add_drift(page, snapshot)
         for snapshot in files["figures"]:
             _add_figures(page, snapshot)
+        for snapshot in files["segment"]:
+            _add_segment(page, snapshot)
         _add_processes(page, files["process"])
         _add_storage(page, files["storage"])
         for section, metric in _OF_SUPERVISOR.items():
@@ -265,6 +268,12 @@ def _add_drift(page: _Page, snapshot: Snapshot) -> None:
         of_kind = key | {"kind": kind}
         page.add("darksight_drift_log_evidence", snapshot.sections["log_evidence"][index], of_kind)
         page.add("darksight_drift_restarting_log_evidence", snapshot.sections["log_restarting"][index], of_kind)
+
+
+def _add_segment(page: _Page, snapshot: Snapshot) -> None:
+    key = {name: str(snapshot.labels[name]) for name in ("model", "version", "segment")}
+    for name in ("log_evidence", "found", "explains"):
+        page.add(f"darksight_segment_{name}", snapshot.number(f"segment_{name}"), key)
 
 
 def _add_figures(page: _Page, snapshot: Snapshot) -> None:

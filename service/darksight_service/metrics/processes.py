@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, list_files, read
@@ -78,6 +78,8 @@ class EvidenceNumbers(Protocol):
     @property
     def log_restarting(self) -> float: ...  # noqa: D102
 
+
+_Key = TypeVar("_Key", bound=tuple[str, ...])
 
 _UNKNOWN = GRPC_CODES.index("UNKNOWN")
 _PROCESS_GAUGES = (
@@ -228,6 +230,8 @@ _FIGURES_SECTIONS: Sections = (
     ("certificate_log_evidence", 1),
 )
 _UNKNOWN_ACCURACY = -1.0
+_SEGMENT_SECTIONS: Sections = (("segment_log_evidence", 1), ("segment_found", 1), ("segment_explains", 1))
+_MAX_SEGMENTS = 200
 
 
 class StorageCounts(_Cells):
@@ -247,7 +251,8 @@ class StorageCounts(_Cells):
         self._live: dict[tuple[str, str], MetricFile] = {}
         self._drift: dict[tuple[str, str], MetricFile] = {}
         self._figures: dict[tuple[str, str], MetricFile] = {}
-        for kind in ("live", "drift", "figures"):
+        self._segments: dict[tuple[str, str, str], MetricFile] = {}
+        for kind in ("live", "drift", "figures", "segment"):
             for path in self._folder.glob(f"{kind}-*{SUFFIX}"):
                 path.unlink(missing_ok=True)
 
@@ -295,6 +300,27 @@ class StorageCounts(_Cells):
         known = [_UNKNOWN_ACCURACY if each is None else each for each in accuracies]
         file.array[:] = (*verdict, *known, audit["labels"], audit["labels_needed"], audit["log_evidence"])
 
+    def set_segments(self, found: Mapping[tuple[str, str, str], tuple[float, bool, bool]]) -> None:
+        """Publish segments by model, version and name: log evidence, whether found, and whether it explains a drift.
+
+        Others are deleted. Of each version the first `_MAX_SEGMENTS` are published.
+        """
+        kept: dict[tuple[str, str], int] = {}
+        shown = {}
+        for key, numbers in found.items():
+            kept[key[:2]] = kept.get(key[:2], 0) + 1
+            if kept[key[:2]] <= _MAX_SEGMENTS:
+                shown[key] = numbers
+        _drop(self._segments, shown)
+        for key, numbers in shown.items():
+            if key not in self._segments:
+                model, version, segment = key
+                digest = hashlib.blake2b("\0".join(key).encode(), digest_size=10).hexdigest()
+                labels = {"kind": "segment", "model": model, "version": version, "segment": segment}
+                path = self._folder / f"segment-{digest}{SUFFIX}"
+                self._segments[key] = MetricFile(path, labels, _SEGMENT_SECTIONS)
+            self._segments[key].array[:] = numbers
+
     def drop_drift(self, keep: Collection[tuple[str, str]]) -> None:
         """Delete the drift evidence of all versions but those to keep, given by model and version."""
         _drop(self._drift, keep)
@@ -316,7 +342,8 @@ class StorageCounts(_Cells):
 
     def close(self) -> None:
         """Unmap the files; they keep their numbers."""
-        for file in (self.file, *self._live.values(), *self._drift.values(), *self._figures.values()):
+        parts = (self._live, self._drift, self._figures, self._segments)
+        for file in (self.file, *(each for part in parts for each in part.values())):
             file.close()
 
 
@@ -328,7 +355,7 @@ class SupervisorCounts(_Cells):
         self.set("ready", 0.0)
 
 
-def _drop(files: dict[tuple[str, str], MetricFile], keep: Collection[tuple[str, str]]) -> None:
+def _drop(files: dict[_Key, MetricFile], keep: Collection[_Key]) -> None:
     for key in files.keys() - set(keep):
         file = files.pop(key)
         file.path.unlink(missing_ok=True)

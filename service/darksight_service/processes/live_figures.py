@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from darksight_core.bundle import Bundle
+from darksight_core.drift.segments import SegmentTest, describe
 from darksight_core.drift.stream import DriftTest
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import drift_test
@@ -21,6 +23,7 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.scoring.live_drift import LiveDrift, certified_accuracy, live_audit, live_drift
+from darksight_service.scoring.live_segments import LiveSegments, live_segments
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
 
@@ -57,6 +60,7 @@ class LiveFigures:
         self._accuracy_file = AccuracyFile(settings.data_dir / "accuracy.json")
         self._bundles: dict[str, Bundle] = {}
         self._tests: dict[str, DriftTest | None] = {}
+        self._segment_tests: dict[str, SegmentTest] = {}
         self._retries: dict[tuple[str, str], float] = {}
         self._evidence_ms: dict[tuple[str, str], int] = {}
         self._drifts: dict[tuple[str, str], tuple[int, LiveDrift | None]] = {}
@@ -88,8 +92,23 @@ class LiveFigures:
                 published.append((name, model.active))
         self._counts.drop_drift(published)
 
+    def _publish_segments(self) -> None:
+        """Publish the segments of active versions, of the tags that their policies name."""
+        found: dict[tuple[str, str, str], tuple[float, bool, bool]] = {}
+        for name, model in self._state_file.read().models.items():
+            keys = model.versions[model.active].policy.metric_tags
+            bundle = self._bundle(name, model.active) if keys else None
+            if bundle is None or not len(bundle.calibration):
+                continue
+            if model.active not in self._segment_tests:
+                self._segment_tests[model.active] = SegmentTest(bundle.calibration)
+            live = live_segments(self._store, bundle, self._segment_tests[model.active], name, model.active)
+            if live is not None:
+                found |= _named_segments(name, model.active, live, keys)
+        self._counts.set_segments(found)
+
     def publish_accuracy(self) -> None:
-        """Publish verdict, estimated accuracy and live accuracy of active versions."""
+        """Publish verdict, estimated accuracy, live accuracy and segments of active versions."""
         models = self._state_file.read().models
         active = {(name, model.active): model.versions[model.active] for name, model in models.items()}
         self._counts.drop_accuracy(active)
@@ -110,6 +129,7 @@ class LiveFigures:
                 failed.add((name, version))
         self._counts.drop_accuracy(active.keys() - failed)
         self._accuracy_file.write(found)
+        self._publish_segments()
 
     def _publish_labels(self, model: str, version: str, bundle: Bundle | None) -> None:
         until = int(time.time() * 1000) + 1
@@ -153,3 +173,21 @@ class LiveFigures:
                 # The workers report a state or a bundle that cannot be loaded.
                 self._retries[model, version] = time.monotonic() + _LOAD_SECONDS
         return self._bundles.get(version)
+
+
+def _named_segments(
+    model: str, version: str, live: LiveSegments, keys: Sequence[str]
+) -> dict[tuple[str, str, str], tuple[float, bool, bool]]:
+    """Log evidence, whether found, and whether it explains a drift, of the segments of some keys; found ones first."""
+    found, explains = set(live.found), set(live.explanation)
+    ranked = sorted(live.evidence, key=lambda segment: (segment not in found, -live.evidence[segment]))
+    numbers = {
+        (model, version, describe((segment,))): (live.evidence[segment], segment in found, (segment,) in explains)
+        for segment in ranked
+        if segment[0] in keys
+    }
+    for description in live.explanation:
+        if len(description) > 1 and all(key in keys for key, _ in description):
+            least = min(live.evidence[segment] for segment in description)
+            numbers[model, version, describe(description)] = (least, True, True)
+    return numbers

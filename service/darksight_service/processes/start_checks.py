@@ -22,7 +22,9 @@ __all__ = ["check_files", "lock_data_dir"]
 
 
 def check_files(settings: Settings) -> None:
-    """SettingsError or ConfigError for a certificate, a key or a token file that cannot be used."""
+    """SettingsError or ConfigError for a certificate, a key, a token file or a folder that cannot be used."""
+    if settings.reference_dir is not None and not settings.reference_dir.is_dir():
+        raise SettingsError(f"reference_dir {settings.reference_dir}: is not a directory", name="reference_dir")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if settings.tls_cert is not None and settings.tls_key is not None:
         for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):

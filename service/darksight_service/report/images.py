@@ -1,22 +1,83 @@
-"""Arrays that belong to the rows of a report, and thumbnails; without an imaging library."""
+"""What belongs to the rows of a report: features, and the input of each row as a thumbnail, a text or a sound."""
 
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_service.errors import NotFoundError
+from darksight_service.references.files import read_file
+from darksight_service.references.names import resolve
+from darksight_service.references.pictures import as_data_uri, read_picture
 from darksight_service.scoring.files.arrays import read_array
 
-__all__ = ["as_data_uri", "encode_png", "read_features", "read_images"]
+__all__ = ["ImageArray", "Inputs", "ReferenceFiles", "Shown", "read_features", "read_images"]
 
-_SIDE = 64
+_MAX_SOUND = 256 << 10
+_MAX_CHARACTERS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The input of a row on the page: a picture or a sound as a data URI, a text, or why it is not shown."""
+
+    image: str = ""
+    audio: str = ""
+    text: str = ""
+    problem: str = ""
+
+
+class Inputs(Protocol):
+    """Inputs of the rows."""
+
+    def show(self, row: int) -> Shown:
+        """The input of a row."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageArray:
+    """An image for each row, (n, height, width) or (n, height, width, 3)."""
+
+    images: NDArray[np.uint8]
+
+    def show(self, row: int) -> Shown:
+        """The image of a row."""
+        return Shown(image=as_data_uri(self.images[row]))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFiles:
+    """Files below a folder that the rows name by their tag `reference`; the page loads nothing, so URLs are texts."""
+
+    folder: Path
+    references: Sequence[str]
+
+    def show(self, row: int) -> Shown:
+        """The file of a row."""
+        reference = self.references[row]
+        if not reference:
+            return Shown()
+        target = resolve(reference, (), has_folder=True)
+        if target.kind != "file":
+            return Shown(problem=f"{reference} {target.problem}")
+        try:
+            file = read_file(self.folder, target.parts)
+            if file.kind == "image":
+                return Shown(image=as_data_uri(read_picture(file.data)))
+        except (NotFoundError, ConfigError) as error:
+            return Shown(problem=f"{reference}: {error.message.removeprefix('reference: ')}")
+        if file.kind == "text":
+            return Shown(text=file.text[:_MAX_CHARACTERS] + ("…" if len(file.text) > _MAX_CHARACTERS else ""))
+        if len(file.data) > _MAX_SOUND:
+            return Shown(problem=f"{reference}: a sound of more than {_MAX_SOUND >> 10} KiB is not put into a report")
+        return Shown(audio=f"data:{file.media_type};base64,{base64.b64encode(file.data).decode('ascii')}")
 
 
 def _read_rows(path: Path, name: str, rows: int) -> NDArray[Any]:
@@ -54,23 +115,3 @@ def read_images(path: Path, rows: int) -> NDArray[np.uint8]:
     values = np.nan_to_num(array.astype(np.float32))
     scale = 255.0 if values.max(initial=0.0) <= 1.0 else 1.0
     return np.clip(np.round(values * scale), 0, 255).astype(np.uint8)
-
-
-def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """PNG of an image (height, width) or (height, width, 3), subsampled to at most 64 pixels."""
-    step = max(1, -(-max(image.shape[:2]) // _SIDE))
-    image = np.ascontiguousarray(image[::step, ::step])
-    height, width = image.shape[:2]
-    lines = image.reshape(height, -1)
-    raw = np.concatenate([np.zeros((height, 1), dtype=np.uint8), lines], axis=1).tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if image.ndim == 2 else 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
-    chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def as_data_uri(image: NDArray[np.uint8]) -> str:
-    """An image as a data URI."""
-    return "data:image/png;base64," + base64.b64encode(encode_png(image)).decode("ascii")

@@ -205,6 +205,7 @@ class PointTable(ScoredBatch):
             "decision": self.decision.tolist(),
             "label": self.label.tolist(),
             "tags": self.tag_dicts(),
+            "reference": [each or "" for each in self.references.tolist()],
             "trace_id": [each.hex() if any(each) else "" for each in self.trace_bytes()],
             "probs": [row if known else row[:0] for row, known in zip(self.probs, _are_known(self.probs), strict=True)],
         }

@@ -291,8 +291,8 @@ class Store:
         bundles = self._names.known(wanted.model, wanted.version)
         return point_table.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
 
-    def points_by_id(self, model: str, version: str, ids: Sequence[bytes]) -> PointTable:
-        """The stored points among these ids, in their order."""
+    def points_by_id(self, model: str, version: str | None, ids: Sequence[bytes]) -> PointTable:
+        """The stored points among these ids, in their order, of a version or of all."""
         return point_table.points_by_id(self._engine, self._names.known(model, version), model, ids)
 
     def points_by_name(self, model: str, name: str) -> PointTable:

@@ -82,8 +82,9 @@ def _made_once(folder: Path, parts: list[str], make: Callable[[], None]) -> Iter
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        pytest.skip(f"{' '.join(command[:5])} failed: {' '.join(lines[-3:])}")
+        cause = " ".join(line.strip() for line in (done.stderr or done.stdout).strip().splitlines()[-3:])
+        again = "python -m tests.support.adapters.environment"
+        pytest.skip(f"packages of other programs cannot be installed; with a network run: {again} ({cause})")
 
 
 if __name__ == "__main__":

@@ -58,12 +58,12 @@ def check_bentoml(names: dict[str, Any], data: Any) -> None:
 
 
 def check_ray(names: dict[str, Any], data: Any) -> None:
-    """The deployment in Ray's local mode, or on a cluster of this machine if `DARKSIGHT_TEST_RAY` is set."""
+    """The deployment in Ray's local mode, or on a cluster of this machine if `ADAPTERS_RAY_CLUSTER` is set."""
     import ray
     from ray import cloudpickle, serve
 
     rows = data["probs"][:8].tolist()
-    if "DARKSIGHT_TEST_RAY" in os.environ:
+    if "ADAPTERS_RAY_CLUSTER" in os.environ:
         import httpx
 
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -128,7 +128,10 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         given = call.input
         if given.version not in ("", sources.control.model(given.model).active):
             raise RefusedError("a policy can be set for the active version only; the page shows another version")
-        policy = PolicyOverride(given.alpha, given.threshold, given.fail_open)
+        # The page is about decisions, and keeps the rest.
+        model = sources.control.model(given.model)
+        kept = model.versions[model.active].policy.metric_tags
+        policy = PolicyOverride(given.alpha, given.threshold, given.fail_open, kept)
         claimed = given.author or ("" if call.caller.name else "explorer")
         control = sources.control.on_behalf_of(call.caller.name)
         active = control.set_policy(given.model, policy, author=claimed, comment=given.comment)

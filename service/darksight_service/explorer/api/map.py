@@ -29,6 +29,7 @@ _GRID = 160
 _LIMIT = 10_000
 _MINUTE_MS = 60_000
 _POINT_FIELDS = (
+    "id", "reference",
     "prediction_id", "received_ms", "predicted", "label", "x", "y", "log_density", "log_kde", "p_value", "top", "probs",
     "set_size", "prediction_set", "tags", "trace_id",
 )  # fmt: skip

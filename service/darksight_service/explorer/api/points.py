@@ -27,7 +27,7 @@ CSV_ROWS = 100_000
 _PAGE = 2_000
 _FIELDS = (
     "id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label", "set_size", "prediction_set",
-    "tags", "trace_id",
+    "reference", "tags", "trace_id",
 )  # fmt: skip
 _NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 

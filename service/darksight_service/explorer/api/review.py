@@ -42,6 +42,7 @@ _MAX_BATCH = 1_000
 _TOP_CLASSES = 10
 _POINT_FIELDS = (
     "id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted", "set_size", "prediction_set",
+    "reference",
 )  # fmt: skip
 _NO_SCORE = LearnedScore(0, 0, 1)
 

@@ -4,6 +4,7 @@ import { getJson } from "./api.js";
 import { setText, tagBadges, when } from "./figures.js";
 import { element, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
+import { referenceOf } from "./reference.js";
 
 const BARS = 10;
 const fetched = new Map();
@@ -63,6 +64,7 @@ function show(map, point, classes) {
   const mark = point.label >= 0 ? (point.label === point.predicted ? "right" : "wrong") : null;
   document.getElementById("detail").replaceChildren(
     element("p", { class: "row" }, element("strong", {}, point.title), mark && element("span", { class: `badge ${mark}` }, mark)),
+    point.reference ? referenceOf(map.model, point) : "",
     list,
     bars(map, point.probs, classes),
   );

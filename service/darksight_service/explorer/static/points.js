@@ -4,6 +4,7 @@ import { address, getJson } from "./api.js";
 import { count, fixed, percent, setText, spanOf, spanOptions, table, tagBadges, when } from "./figures.js";
 import { element, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
+import { referenceOf } from "./reference.js";
 import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
@@ -77,6 +78,7 @@ function showDetail(point) {
   if (point.trace_id) facts.push(["trace", point.trace_id]);
   detail.replaceChildren(
     element("h2", {}, `Prediction ${point.prediction_id}`),
+    referenceOf(page.model, point) ?? "",
     element("div", { class: "grid" },
       element("div", { class: "half" }, table(["", ""], facts.map((cells) => ({ cells })))),
       element("div", { class: "half" }, order.length ? element("div", { class: "bars" }, ...bars) : "No probabilities are stored (keep_probabilities = none).")),

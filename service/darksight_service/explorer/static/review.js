@@ -6,6 +6,7 @@ import { count, fixed, percent, setText, stat, table, when } from "./figures.js"
 import { element, notify, openControls, showEmpty } from "./notice.js";
 import { classColour } from "./palette.js";
 import { openPage } from "./shell.js";
+import { preloadReference, referenceOf } from "./reference.js";
 import { readState, writeState } from "./state.js";
 
 const DEFAULTS = { stream: "audit", rate: "0.05" };
@@ -106,11 +107,13 @@ function showItem() {
       stat(item.decision === "ACCEPT" ? "accept" : item.reason.toLowerCase().replace("_", " "), "decision"),
       stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned score"),
       ...(state.stream === "certificate" ? [stat(percent(item.odds, 1), "odds to be drawn")] : [])),
+    referenceOf(page.model, item) ?? "",
     element("p", {}, element("a", { class: "mono", href: point }, item.prediction_id), ` · ${when(item.received_ms)}`),
     ...(item.set_size ? [element("p", { id: "prediction-set" }, element("strong", {}, `One of ${setText(item, className)}`), found.set_coverage ? ` with ${percent(found.set_coverage, 0)}: press the marked keys first.` : "")] : []),
     ...(item.classes.length ? picks : [element("p", { class: "hint" }, "No probabilities are stored; type the class.")]),
     ...(mayLabel ? [] : [element("p", { class: "hint" }, "Labelling needs a token with scope report.")]),
   );
+  for (const next of items.slice(1, 3)) preloadReference(page.model, next);
 }
 
 function showQueue() {

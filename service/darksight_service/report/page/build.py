@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.evaluation.cases import Case
@@ -26,7 +25,7 @@ from darksight_core.evaluation.segments import SegmentFigures
 from darksight_service.report.figures.chart import Figure, packed
 from darksight_service.report.figures.comparison import score_label
 from darksight_service.report.findings import Findings
-from darksight_service.report.images import as_data_uri
+from darksight_service.report.images import Inputs, Shown
 from darksight_service.report.plotly_js import packed_plotly
 
 __all__ = ["build_page"]
@@ -64,9 +63,7 @@ _templates.filters["cell"] = _cell
 _templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
 
 
-def build_page(
-    found: Findings, figures: Sequence[Figure], images: NDArray[np.uint8] | None = None, *, title: str = ""
-) -> str:
+def build_page(found: Findings, figures: Sequence[Figure], inputs: Inputs | None = None, *, title: str = "") -> str:
     """The HTML page.
 
     Parameters
@@ -75,8 +72,8 @@ def build_page(
         All numbers.
     figures
         Figures to draw.
-    images
-        An image for each row, (n, height, width) or (n, height, width, 3).
+    inputs
+        The input of each row, shown beside its probabilities.
     title
         Title; by default the name of the predictions file.
     """
@@ -95,8 +92,8 @@ def build_page(
         methods=_methods(found),
         cached=[each.label for each in found.baselines if each.cached],
         scores=_scores(found),
-        cases=_case_groups(found, images),
-        paths=_path_rows(found, images),
+        cases=_case_groups(found, inputs),
+        paths=_path_rows(found, inputs),
         figure_data={figure.name: figure.as_plotly() for figure in figures},
         row_data=_row_data(found),
     )
@@ -165,12 +162,12 @@ def _scores(found: Findings) -> list[tuple[object, ...]]:
     return rows
 
 
-def _case_groups(found: Findings, images: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
+def _case_groups(found: Findings, inputs: Inputs | None) -> list[dict[str, Any]]:
     groups = []
     for kind, several in groupby(found.cases, key=lambda case: case.kind):
         title, text = _KINDS[kind]
         parts = [
-            (about, _cards(found, [row for case in alike for row in case.rows], images))
+            (about, _cards(found, [row for case in alike for row in case.rows], inputs))
             for about, alike in groupby(several, key=lambda case: _about(found, case))
         ]
         groups.append({"title": title, "text": text, "parts": parts})
@@ -184,23 +181,23 @@ def _about(found: Findings, case: Case) -> str:
     return f"{names[0]} predicted as {names[1]}" if case.kind == "wrong_alike" else ""
 
 
-def _path_rows(found: Findings, images: NDArray[np.uint8] | None) -> list[tuple[str, list[dict[str, Any]]]]:
+def _path_rows(found: Findings, inputs: Inputs | None) -> list[tuple[str, list[dict[str, Any]]]]:
     chosen = []
     for name, path in found.paths:
         if len(path.rows):
             some = path.rows[np.unique(np.linspace(0, len(path.rows) - 1, _PATH_ROWS).astype(int))]
-            chosen.append((name, _cards(found, some.tolist(), images)))
+            chosen.append((name, _cards(found, some.tolist(), inputs)))
     return chosen
 
 
-def _cards(found: Findings, rows: Iterable[int], images: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
+def _cards(found: Findings, rows: Iterable[int], inputs: Inputs | None) -> list[dict[str, Any]]:
     cards = []
     for row in rows:
         order = np.argsort(-found.log_pi[row], kind="stable")[:_RANKS]
         probs = np.exp(found.log_pi[row, order]).tolist()
         cards.append({
             "row": row,
-            "image": "" if images is None else as_data_uri(images[row]),
+            "input": Shown() if inputs is None else inputs.show(row),
             "name": f"row {row}" if found.ids is None else f"row {row}: {found.ids[row]}",
             "label": "" if found.labels is None else found.class_names[found.labels[row]],
             "is_wrong": found.labels is not None and found.labels[row] != found.predicted[row],

@@ -86,6 +86,7 @@ def test_catalogue_has_every_family_and_no_other(tmp_path: Path) -> None:
     storage.set_accuracy("m", VERSION, **rows, target_accuracy=0.9)
     storage.set_drift("m", VERSION, drifted())
     storage.set_figures("m", VERSION, WINDOW, AUDIT)
+    storage.set_segments({("m", VERSION, "camera=7"): (2.0, True, False)})
 
     certificate = tmp_path / "tls.crt"
     certificate.write_text(EXPIRES_2027)
@@ -283,6 +284,22 @@ def test_live_accuracy_and_certificate(tmp_path: Path) -> None:
     assert value(registry, "darksight_live_correct_rows", decision="accept") == 9
     assert value(registry, "darksight_certified_accuracy") == 0.95
     assert value(registry, "darksight_certified_accuracy", model="bare") is None
+
+
+def test_segments_are_bounded_and_disappear(tmp_path: Path) -> None:
+    """Of each version 200 are published, and those that are not published again are gone; hostile names are escaped."""
+    quiet(tmp_path)
+    storage = StorageCounts(tmp_path)
+    many = {("m", VERSION, f"camera={each}"): (0.0, False, False) for each in range(300)}
+    storage.set_segments(many)
+    first = render(tmp_path)[0].decode().count("darksight_segment_found{")
+
+    storage.set_segments({("m", VERSION, 'camera=a"b\\'): (9.0, True, True)})
+    page = render(tmp_path)[0].decode()
+
+    assert first == 200
+    assert page.count("darksight_segment_found{") == 1
+    assert 'segment="camera=a\\"b\\\\"' in page
 
 
 def test_the_exemplar_has_the_trace_of_the_outlier(tmp_path: Path) -> None:

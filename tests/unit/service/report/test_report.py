@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from darksight_service.references.pictures import encode_png
 from darksight_service.report import Findings, build_page, find
 from darksight_service.report.figures import (
     accuracy_figure,
@@ -26,7 +27,7 @@ from darksight_service.report.figures import (
 )
 from darksight_service.report.figures.chart import packed
 from darksight_service.report.figures.panels import class_groups
-from darksight_service.report.images import encode_png, read_features, read_images
+from darksight_service.report.images import ReferenceFiles, read_features, read_images
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
@@ -238,6 +239,23 @@ def test_what_rows_cannot_tell_is_left_out(rows: int, classes: int, labels: str)
     )
     assert page.count('class="plot"') == len(figures)
     assert bool(found.notes) == (labels == "none" or rows < 40)
+
+
+def test_references_are_shown_beside_their_rows(found: Findings, tmp_path: Path) -> None:
+    """As pictures, sounds and texts that are data of the page, and never as markup."""
+    (tmp_path / "a.png").write_bytes(encode_png(np.zeros((200, 100), dtype=np.uint8)))
+    (tmp_path / "b.wav").write_bytes(b"RIFF\x04\x00\x00\x00WAVE")
+    (tmp_path / "c.txt").write_text("</bdi><img src=x>", encoding="utf-8")
+    references = ["a.png", "b.wav", "c.txt", "<img src=y>", "https://evil.example/x.png", ""] * 50
+
+    page = build_page(found, [], ReferenceFiles(tmp_path, references))
+
+    assert 'src="data:image/png;base64,' in page
+    assert '<audio controls src="data:audio/wav;base64,' in page
+    assert "&lt;/bdi&gt;&lt;img src=x&gt;" in page
+    assert "&lt;img src=y&gt;" in page
+    assert "<img src=" not in page
+    assert 'src="https:' not in page
 
 
 def test_names_cannot_leave_their_place() -> None:

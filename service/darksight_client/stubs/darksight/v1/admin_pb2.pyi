@@ -136,14 +136,16 @@ class SetShadowResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("alpha", "threshold", "fail_open")
+    __slots__ = ("alpha", "threshold", "fail_open", "metric_tags")
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FAIL_OPEN_FIELD_NUMBER: _ClassVar[int]
+    METRIC_TAGS_FIELD_NUMBER: _ClassVar[int]
     alpha: float
     threshold: float
     fail_open: bool
-    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: _Optional[bool] = ...) -> None: ...
+    metric_tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: _Optional[bool] = ..., metric_tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
