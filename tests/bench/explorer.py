@@ -24,7 +24,8 @@ from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
 from darksight_service.store.store import Store
 
-from darksight_core.bundle import read_bundle, write_bundle
+from darksight_core.bundle import Bundle, read_bundle, write_bundle
+from darksight_core.evaluation.drift import drift_test
 from tests.bench import results
 from tests.bench.store import CLASSES, batches
 from tests.support.browser import running_browser, watched_page
@@ -35,6 +36,7 @@ DAYS_MS = 10 * 86_400_000
 HOUR_MS = 3_600_000
 SIZE = 2048
 DRAWN = 100_000
+CAMERAS = 40
 
 # Frames and long tasks while the map is dragged; both in milliseconds.
 _WATCH = """() => {
@@ -46,14 +48,19 @@ _WATCH = """() => {
 }"""
 
 
-def fill(url: str, version: str, rows: int, now_ms: int) -> int:
-    """Ten days of points up to now; how many were stored."""
+def fill(url: str, bundle: Bundle, rows: int, now_ms: int) -> int:
+    """Ten days of points up to now, of 40 cameras in 5 cities; how many were stored."""
     store = Store.open(url, check=False)
     store.upgrade()
+    test = drift_test(bundle)
+    store.follow_drift("bench", lambda model, version: test)
+    cameras = np.random.default_rng(0).integers(0, CAMERAS, SIZE)
+    sets = tuple((("camera", str(each)), ("city", f"city {each % 5}")) for each in range(CAMERAS))
+    tagged = {"versions": (bundle.version,), "tag_sets": sets, "tags": cameras.astype(np.intp)}
     count = max(1, rows // SIZE)
     made = batches(count, SIZE, start_ms=now_ms - DAYS_MS, step_ms=DAYS_MS / count)
     done = 0
-    while waiting := [replace(batch, version=version) for _, batch in zip(range(10), made, strict=False)]:
+    while waiting := [replace(batch, **tagged) for _, batch in zip(range(10), made, strict=False)]:
         done += store.insert(waiting).points
         if done % (SIZE * 500) < SIZE * 10:
             print(f"{done:,} rows", file=sys.stderr)
@@ -91,6 +98,10 @@ def api(url: str, now_ms: int, turns: int) -> results.Parts:
         "sample of 10,000 over ten days": "/api/map/points?model=digits&sample=1",
         "density P(y; θ), cached": "/api/map/density?model=digits&layer=student",
         "density of the KDE, cached": "/api/map/density?model=digits&layer=kde",
+        "newest 10,000 points of a segment": "/api/map/points?model=digits&tags=camera%3D7",
+        "drift now": "/api/drift/now?model=digits",
+        "drift over time": "/api/drift?model=digits",
+        "segments (goal 300)": "/api/drift/segments?model=digits",
     }
     rows = []
     with httpx.Client(base_url=url, timeout=120) as client:
@@ -150,7 +161,7 @@ def main(argv: list[str]) -> int:
     ):
         folder, url = Path(name), server.fresh_database()
         write_bundle(folder / "digits.safetensors", make_bundle(30_000, CLASSES))
-        done = fill(url, read_bundle(folder / "digits.safetensors").version, args.rows, now_ms)
+        done = fill(url, read_bundle(folder / "digits.safetensors"), args.rows, now_ms)
         with Store.open(url) as store:
             deploy_at_start(
                 StateFile(folder / "data" / "registry.json"),

@@ -814,9 +814,13 @@ def http_requests(bench: Bench, token: str, *, is_binary: bool = False) -> list[
 
 def tags(bench: Bench) -> results.Parts:
     """CPU of a call of one row with four tags beside one without, what a call without pays, and bytes of a row."""
+    from tests.support.servers import wait_until
+
     seconds, turns = bench.either(4.0, 1.0), bench.either(6, 3)
     found: dict[str, list[float]] = {"none": [], "four": []}
     with bench.serving([10]) as ours, generators() as some:
+        # numpy scores before, with CPU of its own.
+        wait_until(lambda: len(ours.server.events("kernel_loaded")) >= _WORKERS, _START_SECONDS, "compiled code")
         connect(some, "ours", ours.address, ours.workers, ours.metadata)
         kinds = {"none": bench.requests(1, 10), "four": tagged_requests(bench)}
         for turn in range(turns):

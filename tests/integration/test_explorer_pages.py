@@ -423,7 +423,7 @@ def test_a_name_is_no_formula_in_a_csv_file(explored: Explored) -> None:
 
 def test_points_show_and_are_found_by_their_tags(explored: Explored) -> None:
     """As they were sent, in JSON and in a CSV file without formulas."""
-    long_ago = explored.until_ms - 70 * 86_400_000
+    long_ago = explored.until_ms - 75 * 86_400_000
     version = explored.get("map")["version"]
     hostile = {"note": "=1+1", "site": "Lyon, <b>é</b>", "camera": "7", "reference": "a\u202egnp.exe"}
     options: dict[str, Any] = {"ms": long_ago, "classes": CLASSES, "version": version, "with_invalid": False}
@@ -471,7 +471,7 @@ def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
 
 def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> None:
     """A row without any has no entropy and keeps its largest probability; no rows are a column, too."""
-    until = explored.until_ms - 70 * 86_400_000
+    until = explored.until_ms - 90 * 86_400_000
     version = explored.get("map")["version"]
     lost = np.full((2, CLASSES), np.nan)
     batch = make_points(2, ms=until, classes=CLASSES, version=version, names=None, with_invalid=False, probs=lost)

@@ -18,7 +18,7 @@ from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.explorer.answers import Answer
 from darksight_service.explorer.columns import Columns, point_columns
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, VersionInput, now_ms
+from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, TagPairs, VersionInput, now_ms
 from darksight_service.store.points import PointFilter
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 
@@ -48,6 +48,7 @@ class _PointsInput(_ReferenceInput):
     # A little later than now: clocks differ.
     until_ms: Milliseconds = Field(default_factory=lambda: now_ms() + _MINUTE_MS)
     decision: Literal["accept", "reject"] | None = None
+    tags: TagPairs = ()
     limit: Annotated[int, Field(ge=1, le=MAX_MAP_POINTS)] = _LIMIT
     before: PointId = b""
     after: PointId = b""
@@ -183,6 +184,7 @@ def _points(sources: Sources, given: _PointsInput) -> Columns:
         until_ms=given.until_ms,
         decisions=() if given.decision is None else (int(Decision[given.decision.upper()]),),
         predicted=given.classes,
+        tags=given.tags,
     )
     with_probs = not given.sample and (bool(given.classes) or given.entropy)
     if with_probs and given.limit > _LIMIT:

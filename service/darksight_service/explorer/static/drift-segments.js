@@ -9,12 +9,12 @@ function accuracy(value, low, high) {
   return value === null ? "–" : `${percent(value)} (${percent(low)} to ${percent(high)})`;
 }
 
-function row(found) {
+function row(found, query) {
   const state = found.is_discovery ? (found.is_changed ? `changed, ${count(found.since_rows)} rows ago` : "unlike calibration") : "";
   return {
     mark: found.is_discovery ? "moved" : null,
     cells: [
-      `${found.key}=${found.value}`, state, fixed(found.log_evidence, 1), count(found.tested), count(found.points),
+      element("a", { href: `/map?${query}&tags=${encodeURIComponent(`${found.key}=${found.value}`)}` }, `${found.key}=${found.value}`), state, fixed(found.log_evidence, 1), count(found.tested), count(found.points),
       found.outliers === null ? "–" : percent(found.outliers), found.accepted === null ? "–" : percent(found.accepted),
       found.classes.map(([name, share]) => `${name} ${percent(share, 0)}`).join(", "),
       accuracy(found.estimate, found.estimate_low, found.estimate_high),
@@ -25,7 +25,9 @@ function row(found) {
 
 function look(found, query) {
   const points = found.points.map((point) => element("li", {}, element("a", { href: `/points?${query}&name=${encodeURIComponent(point.prediction_id)}` }, point.prediction_id), ` p ${fixed(point.p_value, 4)}, ${when(point.received_ms)}`));
-  return [element("h3", {}, `Most unusual rows of ${found.text}`), element("ul", {}, ...points)];
+  const tags = Object.entries(found.tags).map((pair) => pair.join("=")).join(", ");
+  const all = element("a", { href: `/points?${query}&tags=${encodeURIComponent(tags)}` }, "all of its points");
+  return [element("h3", {}, `Most unusual rows of ${found.text}`), element("ul", {}, ...points, element("li", {}, all))];
 }
 
 /** Show the answer of /api/drift/segments; `query` names the model for links to other pages. */
@@ -38,7 +40,7 @@ export function showSegments(found, query) {
     ? [element("b", {}, named ? `Explained by ${named}` : "Segments have changed"), `: ${count(found.found)} of ${count(found.total)} segments are unlike the calibration rows.`]
     : [element("b", {}, "No segment has changed"), `, of ${count(found.total)} that are tested.`]));
   const header = ["segment", "found", "evidence", "rows tested", "points", "outliers", "accepted", "predicted", "estimated accuracy", "accuracy of accepted rows"];
-  at("segments").replaceChildren(table(header, found.segments.map(row), { numbers: [2, 3, 4, 5, 6] }));
+  at("segments").replaceChildren(table(header, found.segments.map((each) => row(each, query)), { numbers: [2, 3, 4, 5, 6] }));
   at("segment-look").replaceChildren(...found.look.flatMap((each) => look(each, query)));
   const hours = found.minutes >= 120 ? `${Math.round(found.minutes / 60)} hours` : `${count(found.minutes)} minutes`;
   at("segment-hint").textContent = `At most ${percent(found.level, 0)} of the segments found are so by chance, on average, however often this is read (e-BH). Points and rates are of the last ${hours}; classes and estimated accuracy of the newest 5,000 rows. Labels are those that arrived, which may not be typical; intervals of 95% hold for each segment by itself.`;

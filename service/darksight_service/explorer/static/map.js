@@ -13,7 +13,7 @@ import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
 const DEFAULTS = {
-  colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", amount: "auto",
+  colour: "predicted", contours: "student", window: "all", since: 0, until: 0, decision: "", tags: "", amount: "auto",
   reference: true, live: true, follow: false, classes: [], hidden: [], view: "", point: "",
 };
 // Maximum number of points per request with probabilities; without them a request returns all points that are drawn.
@@ -58,7 +58,7 @@ function query() {
   const now = Date.now();
   const since = state.window === "custom" ? state.since : SPANS[state.window] ? now - SPANS[state.window] : 0;
   return {
-    ...at, classes: state.classes.join(","), decision: state.decision, since_ms: since,
+    ...at, classes: state.classes.join(","), decision: state.decision, tags: state.tags, since_ms: since,
     until_ms: state.window === "custom" ? state.until : "", entropy: state.colour === "entropy" ? 1 : "",
   };
 }
@@ -147,8 +147,8 @@ function tell() {
   const reference = state.reference ? `${scene.reference.x.length.toLocaleString()} reference points` : "reference hidden";
   let hint = "";
   if (state.live && shown === 0) {
-    hint = state.window !== "all" || state.decision || state.classes.length
-      ? " No stored point matches: change time, decision or classes."
+    hint = state.window !== "all" || state.decision || state.tags || state.classes.length
+      ? " No stored point matches: change time, decision, tags or classes."
       : ` No points are stored yet: send predictions with Client.score("${page.model}", probs).`;
   }
   field("count").textContent = `${stored}, ${reference}.${hint}`;
@@ -164,7 +164,7 @@ const setHidden = (hidden) => change({ hidden }, { isLight: true, replace: true 
 const setClasses = (classes) => change({ classes, hidden: [], view: "" });
 
 function fillControls() {
-  for (const name of ["colour", "contours", "window", "decision", "amount"]) field(name).value = state[name];
+  for (const name of ["colour", "contours", "window", "decision", "tags", "amount"]) field(name).value = state[name];
   field("custom-window").hidden = state.window !== "custom";
   for (const name of ["since", "until"]) field(name).value = state[name] ? asInput(state[name]) : "";
   field("show-reference").checked = state.reference;
@@ -174,8 +174,8 @@ function fillControls() {
 
 function bind() {
   const isLight = (name) => name === "colour" && state.colour !== "entropy" && field("colour").value !== "entropy";
-  for (const name of ["colour", "contours", "decision", "amount"]) {
-    field(name).addEventListener("change", () => change({ [name]: field(name).value }, { isLight: isLight(name) }));
+  for (const name of ["colour", "contours", "decision", "tags", "amount"]) {
+    field(name).addEventListener("change", () => change({ [name]: field(name).value.trim() }, { isLight: isLight(name) }));
   }
   field("window").addEventListener("change", () => {
     const window = field("window").value;
