@@ -49,6 +49,8 @@ Tags: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
 MAX_ROWS = 1 << 20
 """Maximum rows of one call: the batch id leaves 20 bits for the row number."""
 
+# Rows of one call that have tags of their own.
+_MAX_TAGGED_ROWS = 1 << 16
 # Bytes of a row in the response: two enums and five doubles.
 _RESPONSE_BYTES = 42
 # Bytes of a request or response that are not rows: names of model and version, ids, lengths.
@@ -170,7 +172,7 @@ def score_parts(
     common, row_tags, tag_bytes = _tag_messages(tags, len(rows))
     row_bytes = max(rows.shape[1] * 4 + name_bytes + tag_bytes, _RESPONSE_BYTES)
     other_bytes = _OTHER_BYTES + sum(len(name.encode()) + 4 for name in class_names)
-    step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), MAX_ROWS)
+    step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), _MAX_TAGGED_ROWS if row_tags else MAX_ROWS)
     if len(rows) > step:
         _check_unique(names)
         if batch_id is not None:

@@ -11,12 +11,13 @@ from darksight_service.explorer.analysis.audit import Audit, audited_accuracy
 from darksight_service.explorer.analysis.learning import LearnedScore
 from darksight_service.explorer.analysis.review_queue import Stream, review_queue
 from darksight_service.explorer.api import labelled
+from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, id_ms
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.store import Store
-from darksight_service.store.tables import audit_point
+from darksight_service.store.tables import audit_point, point
 from darksight_service.store.write.retention import Limits
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from darksight_core.drift.audit import DRAWN_RATE, audit_keys
 from tests.support.points import VERSION, make_outcomes, make_points
@@ -77,6 +78,22 @@ def test_drawn_rows_are_deleted_with_their_points(store: Store) -> None:
     store.prune(Limits(max_rows=1_000), now_ms=NOW_MS)
     assert listed(store) == len(drawn_ids(batches[0]))
     assert store.drawn_points(WANTED, rate=1.0, limit=1_000)[0].id_bytes() == drawn_ids(batches[0])
+
+
+def test_listed_rows_without_a_point_change_nothing(store: Store) -> None:
+    """Retention was stopped between the points and their list: the rate is right, and the points can come again."""
+    points = make_points(2_000, ms=NOW_MS)
+    store.insert([points])
+    drawn = drawn_ids(points)
+    with writing(store._engine) as connection:
+        connection.execute(delete(point).where(point.c.id.in_(drawn[3:6])))
+
+    found, rate = store.drawn_points(WANTED, rate=DRAWN_RATE, limit=20)
+
+    assert found.id_bytes() == drawn_ids(points, rate)[:3] + drawn_ids(points, rate)[6:]
+    assert drawn_ids(points, rate) == drawn[:20]
+    assert store.insert([points]).points == 3
+    assert listed(store) == len(drawn)
 
 
 @pytest.mark.parametrize("stream", [Stream.AUDIT, Stream.CERTIFICATE])

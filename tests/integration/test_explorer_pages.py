@@ -471,7 +471,7 @@ def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
 
 def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> None:
     """A row without any has no entropy and keeps its largest probability; no rows are a column, too."""
-    until = explored.until_ms - 70 * 86_400_000
+    until = explored.until_ms - 90 * 86_400_000
     version = explored.get("map")["version"]
     lost = np.full((2, CLASSES), np.nan)
     batch = make_points(2, ms=until, classes=CLASSES, version=version, names=None, with_invalid=False, probs=lost)

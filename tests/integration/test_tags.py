@@ -17,10 +17,11 @@ import pytest
 from darksight_client import AsyncClient, Batcher, Client, InvalidRequest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.cli import main
+from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
-from darksight_service.store.tables import BINS, rollup_tag, tag, tag_bin
+from darksight_service.store.tables import BINS, bundle, rollup, rollup_tag, tag, tag_bin
 from darksight_service.store.write.retention import Limits
 from darksight_service.store.write.tags import MAX_KEYS
 from sqlalchemy import func, select, text
@@ -30,7 +31,7 @@ from darksight_core.scored import Decision, Reason
 from tests.integration.conftest import NOW_MS
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
-from tests.support.points import make_points, rows_of
+from tests.support.points import VERSION, make_points, rows_of
 from tests.support.servers import Server, running_server, wait_until
 
 MINUTE_MS = 60_000
@@ -145,6 +146,55 @@ def test_values_and_keys_are_bounded(url: str, open_store: Callable[..., Store])
     )
     assert found.count({"_other": "_other"}) == 7
     assert first.folded_tags() + second.folded_tags() == 3 + 3 + 7
+
+
+def test_keys_with_the_value_other_alone_are_bounded_too(store: Store) -> None:
+    """A caller may send the value that stands for others."""
+    keys = [{f"k{number}": "_other"} for number in range(MAX_KEYS + 6)]
+    store.insert([make_points(len(keys), tags=keys)])
+    store.insert([make_points(1, seed=1, tags={"late": "_other"}, ms=NOW_MS + 1)])
+
+    found = [each.tags for each in rows_of(store.list_points(PointFilter("digits"), page_size=1000).points)]
+
+    assert found.count({"_other": "_other"}) == 7
+    assert store.folded_tags() == 7
+
+
+def test_numbers_of_another_database_are_not_used(store: Store) -> None:
+    """A backup is restored while the numbers of bundles and tags are cached, and no connection tells."""
+    store.insert([make_points(3, model="other", tags=PARIS), make_points(3, seed=1, tags=LYON)])
+    with writing(store._engine) as connection:
+        # As if the last inserts before the restore are not in it, and others took their numbers.
+        connection.execute(tag.update().where(tag.c.value == "7").values(value="71"))
+        connection.execute(tag.delete().where(tag.c.value == "Lyon"))
+    late = make_points(3, seed=2, tags=LYON, ms=NOW_MS + 1)
+
+    with pytest.raises(StoreUnavailableError, match="other numbers"):
+        store.insert([late])
+    assert store.insert([late]).points == 3
+
+    assert [each.tags for each in rows_of(store.list_points(PointFilter("digits")).points)][:3] == [LYON] * 3
+    with writing(store._engine) as connection:
+        connection.execute(bundle.update().where(bundle.c.id == 2).values(version="f" * 64))
+    late = make_points(3, seed=3, ms=NOW_MS + 2)
+    with pytest.raises(StoreUnavailableError, match="other numbers"):
+        store.insert([late])
+    assert store.insert([late]).points == 3
+    assert len(store.list_points(PointFilter("digits", VERSION)).points) == 3
+
+
+def test_counts_by_tag_are_deleted_with_their_points(store: Store) -> None:
+    """Nothing reads older ones, and there may be as many as points; those of the last day stay."""
+    day = 86_400_000
+    hours = (72, 12, 0)
+    store.insert([make_points(5, ms=NOW_MS - each * 3_600_000, seed=each, tags=LYON) for each in hours])
+
+    store.prune(Limits(max_age_ms=day // 4), now_ms=NOW_MS + 60_000)
+
+    with reading(store._engine) as connection:
+        minutes = set(connection.scalars(select(rollup_tag.c.minute)))
+        assert connection.scalar(select(func.count(rollup.c.minute.distinct()))) == 3
+    assert minutes == {(NOW_MS - each * 3_600_000) // MINUTE_MS for each in hours[1:]}
 
 
 def test_counts_by_tag_have_the_age_limit_of_counts(store: Store) -> None:

@@ -319,7 +319,8 @@ def test_values_that_would_break_the_manifests_are_refused(values: dict[str, Any
 def test_settings_that_change_ports_change_the_manifests() -> None:
     """With http_tls probes and monitor use HTTPS; the HTTP API gets a port of pod and service, open to clients."""
     groups = {"analysts": "read,report", "fraud team": "read models=fraud"}
-    rendered = render_chart({"settings": {"http_tls": True, "api_port": 8083, "oidc_groups": groups}})
+    given = {"oidc_groups": groups, "oidc_issuer": "https://login.example.com"}
+    rendered = render_chart({"settings": {"http_tls": True, "api_port": 8083, **given}})
     by_name = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in rendered}
 
     (container,) = by_name["StatefulSet", "darksight"]["template"]["spec"]["containers"]
@@ -333,6 +334,7 @@ def test_settings_that_change_ports_change_the_manifests() -> None:
     assert {"name": "api", "port": 8083, "targetPort": "api"} in by_name["Service", "darksight-http"]["ports"]
     clients = by_name["NetworkPolicy", "darksight"]["ingress"][0]
     assert [each["port"] for each in clients["ports"]] == [8081, 8083]
+    assert [each["port"] for each in by_name["NetworkPolicy", "darksight"]["egress"][1]["ports"]] == [5432, 443]
 
 
 def test_settings_of_the_chart_are_settings() -> None:

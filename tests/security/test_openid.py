@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+import requests
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from darksight_service.control.tokens import Grant, make_token, permit_by_grants
@@ -312,7 +315,56 @@ def test_an_answer_is_for_one_use(browser: httpx.Client) -> None:
     again = browser.get(url)
 
     assert again.status_code == 401
-    assert "finished before" in again.text
+    assert "refused the code" in again.text
+
+
+def test_a_login_is_finished_once_whatever_the_provider_does(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it takes a code twice. Answers that are refused take no memory: anybody can send them."""
+    site.provider.reset()
+    provider = oidc.Provider(site.settings)
+    url, sealed = provider.start("/")
+    answer = dict(httpx.URL(httpx.get(url, timeout=60.0).headers["location"]).params)
+    for wrong in ({**answer, "error": "denied"}, {**answer, "iss": "https://evil.example"}, {**answer, "code": ""}):
+        with pytest.raises(oidc.UnauthenticatedError):
+            provider.finish(wrong, sealed)
+    assert provider._finished == {}
+    token = provider._exchange(answer["code"], provider._unseal(sealed)["verifier"])
+    monkeypatch.setattr(provider, "_exchange", lambda *_: token)
+
+    assert provider.finish(answer, sealed)[0].name == "oidc:ann@example.com"
+    with pytest.raises(oidc.UnauthenticatedError, match="finished before"):
+        provider.finish(answer, sealed)
+
+
+def test_few_logins_wait_for_a_provider_that_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers can start logins, and the threads that wait are needed for the pages of others."""
+    provider = oidc.Provider(site.settings)
+    waiting, ended = threading.Semaphore(0), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> None:
+        waiting.release()
+        ended.wait(60.0)
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests, "get", hang)
+    threads = [threading.Thread(target=lambda: suppressed(provider)) for _ in range(oidc.MAX_WAITING)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        waiting.acquire(timeout=60.0)
+    with pytest.raises(oidc.ProviderError, match="too many logins"):
+        provider.start("/")
+    ended.set()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(oidc.ProviderError, match="does not answer"):
+        provider.start("/")
+
+
+def suppressed(provider: oidc.Provider) -> None:
+    """A login at a provider that does not answer."""
+    with suppress(oidc.ProviderError):
+        provider.start("/")
 
 
 def test_an_answer_of_another_provider_is_refused(browser: httpx.Client) -> None:

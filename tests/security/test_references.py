@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,6 +14,10 @@ import numpy as np
 import pytest
 from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
+from darksight_service.control.tokens import Caller
+from darksight_service.errors import NotFoundError
+from darksight_service.explorer.api.reference import endpoints
+from darksight_service.explorer.endpoint import Call
 from darksight_service.references.files import MAX_TEXT
 from darksight_service.references.pictures import encode_png
 from darksight_service.report.images import ReferenceFiles
@@ -193,3 +198,32 @@ def test_a_report_shows_them_harmlessly_too(explored: Explored) -> None:
     for each in shown[len(GOOD) - 2 :]:
         assert each.problem
         assert (each.image, each.audio, each.text) == ("", "", "")
+
+
+def test_a_caller_of_some_models_reads_files_of_their_folders_alone(tmp_path: Path) -> None:
+    """Who may add points to a model could refer to the files of another."""
+    files = {"digits/7.png": PNG, "letters/7.png": PNG, "7.png": PNG}
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    found: list[str] = []
+    points = SimpleNamespace(references=SimpleNamespace(tolist=lambda: found[-1:]))
+    store = SimpleNamespace(points_by_id=lambda *_: points)
+    sources: Any = SimpleNamespace(
+        settings=SimpleNamespace(reference_dir=tmp_path, reference_origins=()), store=lambda: store
+    )
+    content, about = (endpoint.answer for endpoint in endpoints(sources))
+
+    def shown(reference: str, models: frozenset[str] | None) -> bool:
+        found.append(reference)
+        call: Any = Call(SimpleNamespace(model="digits", id=bytes(16)), Caller("team", models))
+        said: Any = about(call)
+        try:
+            sent: Any = content(call)
+        except NotFoundError:
+            assert "may use some models only" in said["problem"]
+            return False
+        return bool(said["source"]) and sent.data == PNG
+
+    assert [shown(each, frozenset({"digits"})) for each in files] == [True, False, False]
+    assert [shown(each, None) for each in files] == [True, True, True]

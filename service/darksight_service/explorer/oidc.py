@@ -20,7 +20,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,13 @@ from darksight_service.control.tokens import Grant
 from darksight_service.errors import ForbiddenError, ProviderError, SettingsError, UnauthenticatedError
 from darksight_service.settings import Settings
 
-__all__ = ["LOGIN_SECONDS", "Provider", "User", "local_path", "read_groups"]
+__all__ = ["LOGIN_SECONDS", "MAX_WAITING", "Provider", "User", "local_path", "read_groups"]
 
 LOGIN_SECONDS = 600
 """Time for a login at the provider."""
+
+MAX_WAITING = 8
+"""Logins that wait for the provider at a time."""
 
 # Signatures by a key that the provider alone has: neither `none` nor one by the client secret.
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -91,6 +95,7 @@ class Provider:
         self._url = settings.explorer_url.rstrip("/")
         self._seal = Fernet(Fernet.generate_key())
         self._lock = threading.Lock()
+        self._free = threading.Semaphore(MAX_WAITING)
         # Documents by URL, each with the time at which it was read.
         self._documents: dict[str, tuple[float, dict[str, Any]]] = {}
         # States of finished logins, with the time from which their cookie is too old anyway.
@@ -131,7 +136,6 @@ class Provider:
         login = self._unseal(sealed)
         if not hmac.compare_digest(query.get("state", "").encode(), login["state"].encode()):
             raise _refused("the answer belongs to another login")
-        self._use(login["state"])
         # RFC 9207: the answer of another provider, to which a browser was led.
         if query.get("iss", self._settings.oidc_issuer) != self._settings.oidc_issuer:
             raise _refused("the answer is of another provider")
@@ -139,6 +143,8 @@ class Provider:
             raise _refused(f"the provider answered {query.get('error', 'without a code')[:100]!r}")
         token = self._exchange(query["code"], login["verifier"])
         claims = self._verify(token, login["nonce"])
+        # Not before: anybody can send answers that are refused, and must not fill the memory with them.
+        self._use(login["state"])
         return self._user(claims, str(token["id_token"])), login["target"]
 
     def logout_url(self, user: User) -> str:
@@ -194,7 +200,7 @@ class Provider:
         from authlib.integrations.base_client import OAuthError
 
         try:
-            with self._client() as client:
+            with self._waiting(), self._client() as client:
                 token = client.fetch_token(
                     self._metadata("token_endpoint"),
                     grant_type="authorization_code",
@@ -246,12 +252,23 @@ class Provider:
             raise _refused("the ID token of the provider is not valid") from None
         return dict(claims)
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Wait for the provider, if few others do: strangers can start logins, and each takes a thread."""
+        if not self._free.acquire(blocking=False):
+            raise ProviderError("too many logins wait for the OpenID provider; try again later")
+        try:
+            yield
+        finally:
+            self._free.release()
+
     def _user(self, claims: Mapping[str, Any], id_token: str) -> User:
         settings = self._settings
         name = claims.get(settings.oidc_name_claim)
         # An address that the provider has not checked may be that of somebody else.
         is_checked = settings.oidc_name_claim != "email" or claims.get("email_verified") is not False
-        shown = name if isinstance(name, str) and name and is_checked else str(claims["sub"])
+        is_name = isinstance(name, str) and name and name.isprintable() and is_checked
+        shown = str(name if is_name else claims["sub"])
         given = claims.get(settings.oidc_groups_claim, [])
         groups = [given] if isinstance(given, str) else given if isinstance(given, list) else []
         grants = tuple(self._groups[group] for group in groups if isinstance(group, str) and group in self._groups)
@@ -279,7 +296,8 @@ class Provider:
         read_at, found = self._documents.get(url, (-_FRESH_SECONDS, {}))
         if is_new or not 0.0 <= self._clock() - read_at < _FRESH_SECONDS:
             try:
-                answer = requests.get(url, timeout=_TIMEOUT_SECONDS, allow_redirects=False)
+                with self._waiting():
+                    answer = requests.get(url, timeout=_TIMEOUT_SECONDS, allow_redirects=False)
                 answer.raise_for_status()
                 found = answer.json()
                 if not isinstance(found, dict):

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_core.runtime.result_block import place
-from darksight_core.tags import REFERENCE, TagSet, find_problem
+from darksight_core.tags import MAX_TAGS, REFERENCE, TagSet, find_problem
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
@@ -43,7 +43,8 @@ M = TypeVar("M", bound=Message)
 # Calls that the thread that reads for gRPC may answer by itself.
 _SHORT_BYTES, _SHORT_ROWS = 1 << 14, 8
 _MAX_CLASSES = 1 << 20
-# Rows and outcomes that are messages of their own, in one call: each becomes several objects. A tensor may have more.
+# Rows, tags of rows and outcomes that are messages of their own, in one call: each becomes several objects. A tensor
+# may have more.
 _MAX_MESSAGES = 1 << 16
 _MAX_FILTER = 1_000
 # No text of a request, such as the name of a model, is longer.
@@ -244,10 +245,11 @@ def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tens
 
 def _tags(request: monitor_pb2.ScoreRequest, rows: int) -> Tags:
     """The tags of all rows, or of each row."""
-    _check_count(request.tags, _MAX_FILTER, "tags")
+    # Before they are copied to each row.
+    _check_count(request.tags, MAX_TAGS, "tags")
     if not request.row_tags:
         return dict(request.tags)
-    _check_count(request.row_tags, rows, "row_tags")
+    _check_count(request.row_tags, min(rows, _MAX_MESSAGES), "row_tags")
     for row, each in enumerate(request.row_tags):
         _check_count(each.tags, _MAX_FILTER, f"row_tags[{row}]")
     return [{**request.tags, **each.tags} for each in request.row_tags]

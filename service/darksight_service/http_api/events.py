@@ -51,6 +51,8 @@ _REQUEST, _RESPONSE = ".inference.request", ".inference.response"
 _MAX_SOURCE, _MAX_NAME = 2048, 200
 # A prediction id has 200 characters, some of them for the row.
 _MAX_ID = 190
+# Each row gets a prediction id, which may take more memory than its values.
+_MAX_ROWS = 1 << 16
 _RETRY_SECONDS = 1.0
 
 _log = logging.getLogger("darksight.events")
@@ -138,6 +140,8 @@ class EventAnswer:
         check_text("model", model, _MAX_NAME)
         passive = self._models.get(model, PassiveModel())
         rows = find_rows(dict(event.payload), event.rest, passive.output)
+        if len(rows) > _MAX_ROWS:
+            raise RequestError(f"data: has {len(rows):,} rows; the limit is {_MAX_ROWS:,}", field="data")
         message = monitor_pb2.ScoreRequest(
             model=model,
             tensor=monitor_pb2.Tensor(shape=rows.shape, data=rows.tobytes()),
@@ -167,6 +171,11 @@ class EventAnswer:
         if not names:
             raise RequestError(
                 "inferenceservicename: is missing; send the event to /v1/models/MODEL/events, which names the model",
+                field="inferenceservicename",
+            )
+        if names[0] in self._models:
+            raise RequestError(
+                f"inferenceservicename: the setting passive gives the model {names[0]!r} another service",
                 field="inferenceservicename",
             )
         return names[0]

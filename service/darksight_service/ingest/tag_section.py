@@ -66,13 +66,15 @@ def _decode(encoded: bytes, rows: int) -> TagColumn:
     """The column of one record."""
     count = int.from_bytes(encoded[:4], "little")
     start = 4 * (1 + rows) if count > 1 else 4
+    if len(encoded) < start:
+        raise RecordError(f"the tags of a record of {rows} rows end before their text", rows=rows)
     index = np.frombuffer(encoded[4:start], "<u4").astype(np.intp) if count > 1 else np.zeros(rows, dtype=np.intp)
     try:
         texts = encoded[start:].decode().split(_SETS)
     except UnicodeDecodeError:
         raise RecordError("a tag is not UTF-8") from None
     sets = tuple(_decode_set(text) for text in texts)
-    if len(sets) != count or len(index) != rows or (index >= count).any():
+    if len(sets) != count or (index >= count).any():
         raise RecordError(f"the tags of a record of {rows} rows are not valid", rows=rows)
     return sets, index
 

@@ -16,6 +16,9 @@ from darksight_service.ingest.tag_section import encode_references, encode_tag_s
 
 __all__ = ["NO_TAGS", "RowTags", "Tags", "read_tags"]
 
+# Characters of one reference that is repeated for each row: the longest for 65,536 rows.
+_MAX_REFERENCES = 1 << 25
+
 Tags = Mapping[str, str] | Sequence[Mapping[str, str]]
 """The tags of all rows of a call, or those of each row."""
 
@@ -56,6 +59,8 @@ def read_tags(tags: Tags, rows: int) -> RowTags:
         problem = find_problem(tags)
         if problem:
             _refuse(problem)
+        if len(tags[REFERENCE]) * rows > _MAX_REFERENCES:
+            _refuse(f"a reference of {rows:,} rows takes too much space; give it to the rows that need it")
         return _encoded(_pairs(tags), references=[tags[REFERENCE]] * rows)
     if len(tags) != rows:
         raise RequestError(f"row_tags: got the tags of {len(tags)} rows for {rows} rows", field="row_tags")

@@ -1,7 +1,9 @@
 """Endpoints of references: the picture, text or sound that a stored point was predicted from.
 
-A caller names a point and not a file, so only what a point of a permitted model refers to can be read. Files are sent
-as attachments in a sandbox: a page shows them, and a browser that is led to their address runs nothing.
+A caller names a point and not a file, so only what a point of a permitted model refers to can be read. A caller who may
+use some models only, and perhaps add points to them, reads files of the folder with the name of the model, and so not
+those of other models. Files are sent as attachments in a sandbox: a page shows them, and a browser that is led to their
+address runs nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +31,15 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/reference` and `/api/reference/about`."""
     folder, origins = sources.settings.reference_dir, sources.settings.reference_origins
 
-    def read(target: Target) -> ReferenceFile:
+    def read(target: Target, call: Call[_PointInput]) -> ReferenceFile:
         if folder is None or target.kind != "file":
             raise NotFoundError(f"reference: {target.problem or 'is not a file'}", field="reference")
+        if call.caller.models is not None and target.parts[0] != call.input.model:
+            raise NotFoundError(
+                f"reference: {call.caller.name!r} may use some models only, and read files of the folder "
+                f"{call.input.model!r} only",
+                field="reference",
+            )
         return read_file(folder, target.parts)
 
     def about(call: Call[_PointInput]) -> Answer:
@@ -44,7 +52,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             is_sound = urlsplit(target.url).path.lower().endswith(_SOUNDS)
             return {**found, "kind": "audio" if is_sound else "image", "source": target.url}
         try:
-            file = read(target)
+            file = read(target, call)
         except NotFoundError as error:
             return {**found, "problem": error.message.removeprefix("reference: ")}
         if file.kind == "text":
@@ -54,7 +62,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def content(call: Call[_PointInput]) -> Answer:
         target = resolve(_reference(sources, call.input), origins, has_folder=folder is not None)
-        file = read(target)
+        file = read(target, call)
         return FileAnswer(file.media_type, file.data)
 
     return [

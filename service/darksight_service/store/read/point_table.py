@@ -183,16 +183,17 @@ def drawn_points(
             audit_point.c.point_id < first_id(wanted.until_ms),
         )
         .order_by(audit_point.c.key)
-        .limit(limit + 1)
-        .subquery("drawn")
+        .limit(limit)
     )
-    source, points = search.points_with_ids(engine, drawn, drawn.c.point_id)
-    query = select(drawn.c.key, *sql_columns(engine, _SCORES, points)).select_from(with_outcomes(source, points))
+    chosen = drawn.subquery("drawn")
+    source, points = search.points_with_ids(engine, chosen, chosen.c.point_id)
+    query = select(*sql_columns(engine, _SCORES, points)).select_from(with_outcomes(source, points))
     with reading(engine) as connection:
-        found = sorted(connection.execute(query).all(), key=lambda row: float(row[0]))
-    if len(found) > limit:
-        rate = float(found[limit][0])
-    return read_table(engine, [row[1:] for row in found[:limit]], _SCORES, wanted.model, bundles), rate
+        # Of all that are listed: retention may have deleted points of some already.
+        next_key = connection.scalar(drawn.with_only_columns(audit_point.c.key).limit(1).offset(limit))
+        found = connection.execute(query.order_by(chosen.c.key)).all()
+    rate = rate if next_key is None else float(next_key)
+    return read_table(engine, found, _SCORES, wanted.model, bundles), rate
 
 
 def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:

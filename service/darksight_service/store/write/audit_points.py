@@ -15,18 +15,14 @@ from sqlalchemy import Connection
 
 from darksight_core.drift.audit import DRAWN_RATE, audit_keys
 from darksight_service.store.points import PointTable
-from darksight_service.store.write.copy import HEADER, TRAILER
 
 __all__ = ["draw_points"]
 
-_COLUMNS = "audit_point (bundle_id, point_id, key)"
-_INSERT = f"INSERT INTO {_COLUMNS} VALUES (?, ?, ?)"
-_COPY = f"COPY {_COLUMNS} FROM STDIN (FORMAT BINARY)"
-# A row of the binary COPY: the number of fields, and each field after its length.
-_ROW = np.dtype(
-    [("fields", ">i2"), ("b", ">i4"), ("bundle_id", ">i4"), ("p", ">i4"), ("id", "V16"), ("k", ">i4"), ("key", ">f8")]
-)
-_LENGTHS = {"fields": 3, "b": 4, "p": 16, "k": 8}
+# A point that retention has deleted may come again before its row here is deleted too.
+_INSERT = "INSERT INTO audit_point (bundle_id, point_id, key) {} ON CONFLICT DO NOTHING"
+_SQLITE = _INSERT.format("VALUES (?, ?, ?)")
+# One statement for all rows: to send them one by one took ten times as long.
+_POSTGRESQL = _INSERT.format("SELECT %s, id, key FROM unnest(%s::uuid[], %s::float8[]) AS drawn (id, key)")
 
 
 def draw_points(connection: Connection, groups: Iterable[tuple[int, PointTable]]) -> None:
@@ -37,12 +33,8 @@ def draw_points(connection: Connection, groups: Iterable[tuple[int, PointTable]]
         drawn = np.flatnonzero((keys < DRAWN_RATE) & (points.predicted >= 0) & ~points.is_shadow)
         if not len(drawn):
             continue
-        ids = np.ascontiguousarray(points.ids[drawn], dtype=">u8").view("V16").reshape(-1)
+        ids, chosen = points.take(drawn).id_bytes(), keys[drawn].tolist()
         if connection.dialect.name == "postgresql":
-            rows = np.empty(len(drawn), dtype=_ROW)
-            for name, value in {**_LENGTHS, "bundle_id": bundle_id, "id": ids, "key": keys[drawn]}.items():
-                rows[name] = value
-            with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-                copy.write(HEADER + rows.tobytes() + TRAILER)
+            driver.execute(_POSTGRESQL, (bundle_id, [each.hex() for each in ids], chosen))
         else:
-            driver.executemany(_INSERT, zip(repeat(bundle_id), ids.tolist(), keys[drawn].tolist(), strict=False))
+            driver.executemany(_SQLITE, zip(repeat(bundle_id, len(ids)), ids, chosen, strict=True))

@@ -27,9 +27,9 @@ from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.drift_state import DriftFollower, version_of
-from darksight_service.store.write.names import Names
+from darksight_service.store.write.names import Names, bundle_numbers
 from darksight_service.store.write.outcomes import match_points
-from darksight_service.store.write.tags import TagNumbers
+from darksight_service.store.write.tags import SetNumbers, TagNumbers, are_current
 
 __all__ = ["BundlePoints", "Inserter", "sql_values", "sqlite_statements", "tag_blobs"]
 
@@ -51,7 +51,7 @@ class BundlePoints(NamedTuple):
     model_id: int
     points: PointTable
     test: DriftTest | None = None
-    tag_ids: Sequence[tuple[int, ...]] = ((),)
+    tags: SetNumbers = SetNumbers(((),))
 
     def take(self, rows: Any) -> BundlePoints:
         """Some of the points."""
@@ -132,8 +132,8 @@ class Inserter:
         for (model, version, _), parts in groups.items():
             bundle_id, model_id = self._names.bundle_of(model, version)
             points = PointTable.join(parts)
-            tag_ids = self._tags.ids_of(model_id, points.tag_sets)
-            found.append(BundlePoints(bundle_id, model_id, points, self._test(model, version), tag_ids))
+            tags = self._tags.of_sets(model_id, points.tag_sets)
+            found.append(BundlePoints(bundle_id, model_id, points, self._test(model, version), tags))
         return found
 
     def _test(self, model: str, version: str) -> DriftTest | None:
@@ -190,11 +190,13 @@ class Inserter:
 
     def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
         """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
-        add_counts(connection, [(group.bundle_id, group.points, group.tag_ids) for group in groups])
+        for group in groups:
+            _check_numbers(connection, group)
+        add_counts(connection, [(group.bundle_id, group.points, group.tags.ids) for group in groups])
         draw_points(connection, [(group.bundle_id, group.points) for group in groups])
         if self.follower is not None:
             self.follower.follow(
-                connection, [(group.bundle_id, group.points, group.test, group.tag_ids) for group in groups]
+                connection, [(group.bundle_id, group.points, group.test, group.tags.ids) for group in groups]
             )
         self._count_folded(groups)
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
@@ -202,7 +204,8 @@ class Inserter:
 
     def _count_folded(self, groups: Sequence[BundlePoints]) -> None:
         for group in groups:
-            folded = [sum(self._tags.is_other(group.model_id, pair) for pair in each) for each in group.points.tag_sets]
+            stored = set(group.tags.pairs.values())
+            folded = [sum(pair not in stored for pair in each) for each in group.points.tag_sets]
             if any(folded):
                 self.folded_tags += int(np.array(folded)[group.points.tags].sum())
 
@@ -227,9 +230,21 @@ def sql_values(group: BundlePoints) -> dict[str, Any]:
 
 def tag_blobs(group: BundlePoints) -> Texts:
     """The column `tags` of each row; missing in a row without tags."""
-    blobs = [np.array(each, dtype=">i4").tobytes() for each in group.tag_ids]
+    blobs = [np.array(each, dtype=">i4").tobytes() for each in group.tags.ids]
     sizes = np.array([len(each) or -1 for each in blobs], dtype=np.int64)
     return Texts(np.frombuffer(b"".join(blobs), np.uint8), sizes)[group.points.tags]
+
+
+def _check_numbers(connection: Connection, group: BundlePoints) -> None:
+    """StoreUnavailableError if the numbers are of another database, which may take the place of this one unnoticed.
+
+    An idle connection is replaced without an error, and a restored backup, or a standby that lacked the last commits,
+    may have given the numbers to others.
+    """
+    points = group.points
+    current = bundle_numbers(connection, points.model, version_of(points))
+    if current != (group.bundle_id, group.model_id) or not are_current(connection, group.tags):
+        raise StoreUnavailableError("the database has other numbers of bundles or tags than before")
 
 
 def _only(groups: Sequence[BundlePoints], fresh: set[bytes]) -> list[BundlePoints]:
@@ -281,8 +296,8 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
         columns["prediction_id"] = points.names.tolist()
     if (points.references.sizes >= 0).any():
         columns["reference"] = points.references.tolist()
-    if any(group.tag_ids):
-        blobs = [bytearray(np.array(each, dtype=">i4").tobytes()) or None for each in group.tag_ids]
+    if any(group.tags.ids):
+        blobs = [bytearray(np.array(each, dtype=">i4").tobytes()) or None for each in group.tags.ids]
         columns["tags"] = [blobs[number] for number in points.tags.tolist()]
     if points.traces.any():
         columns["trace_id"] = [bytearray(each) if any(each) else None for each in points.trace_bytes()]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, select
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import bundle, insert_into, model
 
-__all__ = ["Names"]
+__all__ = ["Names", "bundle_numbers"]
 
 
 class Names:
@@ -69,6 +69,13 @@ class Names:
             query = query.where(bundle.c.version == version)
         with reading(self._engine) as connection:
             return {row.id: row.version for row in connection.execute(query)}
+
+
+def bundle_numbers(connection: Connection, name: str, version: str) -> tuple[int, int] | None:
+    """Numbers of a bundle and its model in the database; None if it is not there."""
+    query = select(bundle.c.id, model.c.id).join(model).where(model.c.name == name, bundle.c.version == version)
+    found = connection.execute(query).one_or_none()
+    return None if found is None else (int(found[0]), int(found[1]))
 
 
 def _model(connection: Connection, name: str, now: int) -> int:

@@ -6,7 +6,7 @@ the oldest points are deleted a few thousand at a time, and free pages are retur
 
 After pruning there are at most as many points as the limits allow, and on PostgreSQL up to a day fewer. Counts per
 minute are kept unless they have an age limit of their own; those of stored points are always kept, since searches need
-them.
+them. Counts by tag may be as many as points, and are deleted with them, except those of the last day.
 """
 
 from __future__ import annotations
@@ -23,13 +23,25 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import DAY_MS, MINUTE_MS, first_id, id_ms
 from darksight_service.store.partitions import DEFAULT, day_of, partitions
-from darksight_service.store.tables import audit_point, outcome, outcome_point, point, rollup, rollup_bin, rollup_tag
+from darksight_service.store.tables import (
+    audit_point,
+    bundle,
+    outcome,
+    outcome_point,
+    point,
+    rollup,
+    rollup_bin,
+    rollup_tag,
+    tag,
+)
 
 __all__ = ["Limits", "Pruned", "prune", "used_bytes"]
 
 _log = logging.getLogger("darksight.store")
 
 _BATCH = 5_000
+# Tags whose counts are deleted in one transaction.
+_TAGS_TOGETHER = 50
 _NEVER = (1 << 48) - 1
 _DROP_TRIES = 50
 _DROP_LOCK = "100ms"
@@ -78,6 +90,8 @@ def prune(engine: Engine, limits: Limits, *, now_ms: int, dry_run: bool = False)
     else:
         _prune_rows(engine, limits, now_ms, dry_run, pruned)
     _prune_outcomes(engine, limits, now_ms, dry_run, pruned)
+    if pruned.points and not dry_run:
+        _prune_tag_counts(engine, min(_oldest_ms(engine), now_ms - DAY_MS) // MINUTE_MS)
     if limits.max_rollup_age_ms:
         minute = min(now_ms - limits.max_rollup_age_ms, _oldest_ms(engine)) // MINUTE_MS
         pruned.rollups = sum(
@@ -255,6 +269,17 @@ def _prune_minutes(engine: Engine, table: Table, before: int, dry_run: bool) -> 
             with writing(engine) as connection:
                 connection.execute(delete(table).where(*chosen, table.c.minute < end))
     return total
+
+
+def _prune_tag_counts(engine: Engine, before: int) -> None:
+    """Delete counts by tag of minutes before `before`, tag by tag, as they are indexed."""
+    with reading(engine) as connection:
+        pairs = connection.execute(select(bundle.c.id, tag.c.id).join(tag, tag.c.model_id == bundle.c.model_id)).all()
+    old = delete(rollup_tag).where(rollup_tag.c.minute < before)
+    for start in range(0, len(pairs), _TAGS_TOGETHER):
+        with writing(engine) as connection:
+            for bundle_id, tag_id in pairs[start : start + _TAGS_TOGETHER]:
+                connection.execute(old.where(rollup_tag.c.bundle_id == bundle_id, rollup_tag.c.tag_id == tag_id))
 
 
 def _repeat(engine: Engine, delete_some: Callable[[Connection], int]) -> int:

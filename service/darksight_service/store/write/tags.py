@@ -10,6 +10,8 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, insert, select
 
@@ -17,12 +19,19 @@ from darksight_core.tags import OTHER, TagSet
 from darksight_service.store.engine import writing
 from darksight_service.store.tables import model, tag
 
-__all__ = ["MAX_KEYS", "TagNumbers"]
+__all__ = ["MAX_KEYS", "SetNumbers", "TagNumbers", "are_current"]
 
 _log = logging.getLogger("darksight.store")
 
 MAX_KEYS = 64
 """Keys of a model."""
+
+
+class SetNumbers(NamedTuple):
+    """Numbers of the tags of each set, sorted, and the stored pair of each number."""
+
+    ids: Sequence[tuple[int, ...]]
+    pairs: Mapping[int, tuple[str, str]] = MappingProxyType({})
 
 
 class TagNumbers:
@@ -43,22 +52,19 @@ class TagNumbers:
         self._known: dict[int, dict[tuple[str, str], int]] = {}
         self._values: dict[int, Counter[str]] = {}
 
-    def ids_of(self, model_id: int, sets: Sequence[TagSet]) -> list[tuple[int, ...]]:
-        """The numbers of the tags of each set, sorted; pairs that are new are inserted."""
+    def of_sets(self, model_id: int, sets: Sequence[TagSet]) -> SetNumbers:
+        """The numbers of the tags of each set; pairs that are new are inserted."""
         pairs = {pair for each in sets for pair in each}
         if not pairs:
-            return [()] * len(sets)
+            return SetNumbers([()] * len(sets))
         with self._lock:
             stored = self._stored(model_id, pairs)
             known = self._known.get(model_id, {})
             if not known.keys() >= set(stored.values()):
                 stored = self._add(model_id, pairs)
                 known = self._known[model_id]
-            return [tuple(sorted({known[stored[pair]] for pair in each})) for each in sets]
-
-    def is_other(self, model_id: int, pair: tuple[str, str]) -> bool:
-        """Whether a pair that was stored is stored as `_other`."""
-        return pair not in self._known.get(model_id, {})
+            ids = [tuple(sorted({known[stored[pair]] for pair in each})) for each in sets]
+            return SetNumbers(ids, {known[pair]: pair for pair in stored.values()})
 
     def clear(self) -> None:
         """Read all numbers from the database again."""
@@ -72,13 +78,13 @@ class TagNumbers:
         found = {}
         for key, value in sorted(pairs):
             pair = (key, value)
-            if pair not in known and value != OTHER:
+            if pair not in known:
                 if key not in values and len(values) >= MAX_KEYS:
                     pair = (OTHER, OTHER)
-                elif values[key] >= self._max_values:
+                elif value != OTHER and values[key] >= self._max_values:
                     pair = (key, OTHER)
                 else:
-                    values[key] += 1
+                    values[key] += value != OTHER
             found[key, value] = pair
         return found
 
@@ -104,14 +110,28 @@ class TagNumbers:
         found = connection.execute(select(tag.c.key, tag.c.value, tag.c.id).where(tag.c.model_id == model_id))
         known = {(key, value): number for key, value, number in found}
         self._known[model_id] = known
-        self._values[model_id] = Counter(key for key, value in known if value != OTHER)
+        self._values[model_id] = Counter()
+        for pair in known:
+            self._count(model_id, *pair)
 
     def _insert(self, connection: Connection, model_id: int, pairs: Iterable[tuple[str, str]]) -> None:
         for key, value in pairs:
             added = connection.execute(insert(tag).values(model_id=model_id, key=key, value=value))
             assert added.inserted_primary_key is not None
             self._known[model_id][key, value] = int(added.inserted_primary_key[0])
-            if value != OTHER:
-                self._values[model_id][key] += 1
-            else:
+            self._count(model_id, key, value)
+            if value == OTHER:
                 _log.warning("tag_values_full", extra={"model_id": model_id, "key": key, "limit": self._max_values})
+
+    def _count(self, model_id: int, key: str, value: str) -> None:
+        """Count a pair; a key counts also if it has no value but `_other`."""
+        if key != OTHER:
+            self._values[model_id][key] += value != OTHER
+
+
+def are_current(connection: Connection, numbers: SetNumbers) -> bool:
+    """Whether the database has these numbers: another one, such as a restored backup, may have others."""
+    if not numbers.pairs:
+        return True
+    query = select(tag.c.id, tag.c.key, tag.c.value).where(tag.c.id.in_(list(numbers.pairs)))
+    return {number: (key, value) for number, key, value in connection.execute(query)} == numbers.pairs

@@ -110,6 +110,22 @@ def test_without_a_setting_the_service_is_the_model(tmp_path: Path) -> None:
     assert answer(tmp_path, request_of(ce_namespace="staging")).model == "sklearn-iris"
 
 
+def test_a_model_with_a_setting_has_the_service_of_the_setting_alone(tmp_path: Path) -> None:
+    """The service of another namespace that happens to have the name of the model is not it."""
+    with pytest.raises(RequestError, match="iris") as refused:
+        answer(tmp_path, request_of(ce_namespace="staging", ce_inferenceservicename="iris"))
+
+    assert refused.value.details["field"] == "inferenceservicename"
+
+
+def test_an_event_of_too_many_rows_is_refused(tmp_path: Path) -> None:
+    """Before each row gets an id: a million of them would take hundreds of megabytes."""
+    many = json.dumps({"predictions": [[1]] * 65_537}).encode()
+
+    with pytest.raises(RequestError, match="65,537 rows"):
+        answer(tmp_path, request_of(body=many))
+
+
 def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
     """Even one that nothing could be read from: what is needed is in the response."""
     method, counts = Score(), ProcessCounts(tmp_path, 0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from darksight_service.errors import RecordError
 from darksight_service.ingest.records import decode, decode_all
+from darksight_service.ingest.tag_section import decode_tag_sets
 from darksight_service.store.points import PointTable
 
 from tests.support.points import encode, make_points
@@ -86,3 +87,12 @@ def test_damaged_sections_are_refused() -> None:
     for size in range(start, len(data)):
         with pytest.raises(RecordError):
             decode(data[:size])
+
+
+@pytest.mark.parametrize("size", [5, 6, 11, 15])
+def test_tags_that_end_within_their_index_are_refused(size: int) -> None:
+    """Two sets, and fewer numbers than three rows need."""
+    data = np.frombuffer((b"\2" + bytes(15))[:size], np.uint8)
+
+    with pytest.raises(RecordError):
+        decode_tag_sets(data[None], 3)
