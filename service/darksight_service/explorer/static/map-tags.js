@@ -8,6 +8,9 @@ const PREFIX = "tag:";
 const NONE = 0;
 const OTHER = 1;
 const FIRST = 2;
+// Both are grey in light and dark mode, so they differ by shape.
+const noneShade = () => [UNKNOWN, "circle"];
+const otherShade = () => [pageColour("soft"), "square"];
 
 /** The key of the tag that colours the points; empty if something else does. */
 export function tagKey({ colour }) {
@@ -58,8 +61,7 @@ export function countTags(scene, rows) {
 
 /** Colour and symbol of a row; reference points have no tags. */
 export function tagShade(scene) {
-  const none = [UNKNOWN, "circle"];
-  const other = [pageColour("soft"), "square"];
+  const [none, other] = [noneShade(), otherShade()];
   const shades = new Map([[NONE, none]]);
   for (const { number, colour } of scene.tagCounts ? scene.tagCounts.shown : []) shades.set(number, [colour, "circle"]);
   return (columns, row) => (columns.tag ? shades.get(columns.tag[row]) || other : none);
@@ -79,14 +81,14 @@ export function showTagLegend(scene) {
     return;
   }
   const { shown, rest, other, none } = scene.tagCounts;
-  const lines = shown.map(({ text, colour, count }) => line(colour, element("bdi", { class: "name", title: text }, text), count));
-  if (other) lines.push(line(pageColour("soft"), element("em", { class: "name" }, rest ? `other (${rest.toLocaleString()} values)` : "other"), other));
-  if (none) lines.push(line(UNKNOWN, element("em", { class: "name" }, "none"), none));
+  const lines = shown.map(({ text, colour, count }) => line([colour, "circle"], element("bdi", { class: "name", title: text }, text), count));
+  if (other) lines.push(line(otherShade(), element("em", { class: "name" }, rest ? `other (${rest.toLocaleString()} values)` : "other"), other));
+  if (none) lines.push(line(noneShade(), element("em", { class: "name" }, "none"), none));
   legend.replaceChildren(...lines);
 }
 
-function line(colour, name, count) {
-  const swatch = element("span", { class: "swatch", "aria-hidden": "true" });
+function line([colour, symbol], name, count) {
+  const swatch = element("span", { class: `swatch ${symbol}`, "aria-hidden": "true" });
   swatch.style.background = colour;
   return element("div", { class: "line", role: "listitem" }, swatch, name, element("span", { class: "count" }, count.toLocaleString()));
 }
