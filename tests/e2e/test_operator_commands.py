@@ -107,6 +107,7 @@ def test_a_policy_from_dry_run_to_reset(operated: Operated, capsys: pytest.Captu
         "alpha": pytest.approx(0.2, abs=0.01),
         "threshold": "-inf",
         "fail_open": True,
+        "metric_tags": [],
     }
     assert main(["policy", "get", "digits", *operated.options]) == 0
     shown = capsys.readouterr().out
@@ -115,7 +116,12 @@ def test_a_policy_from_dry_run_to_reset(operated: Operated, capsys: pytest.Captu
     assert main(["policy", "dry-run", "digits", "--reset", *operated.options]) == 0
     assert "accuracy of accepted" in capsys.readouterr().out
     assert run("set", "digits", "--reset")["effective"] == before
-    assert run("get", "digits")["policy"] == {"alpha": None, "threshold": None, "fail_open": None}
+    nothing = {"alpha": None, "threshold": None, "fail_open": None, "metric_tags": []}
+    assert run("get", "digits")["policy"] == nothing
+    run("set", "digits", "--metric-tags", "camera", "city")
+    run("set", "digits", "--fail-open", "true")
+    assert run("get", "digits")["policy"]["metric_tags"] == ["camera", "city"]
+    run("set", "digits", "--reset")
 
 
 def test_a_policy_is_not_set_silently_on_a_version_that_was_activated_meanwhile(
