@@ -139,13 +139,13 @@ function points(scene, source) {
   const shade = colour === "decision" ? decisionShade : tagKey(scene.state) ? tagShade(scene) : byClass;
   for (const row of filterRows(scene, source)) {
     const isWrong = columns.label[row] >= 0 && columns.label[row] !== columns.predicted[row];
-    const [fill, symbol] = shade(columns, row);
+    const [fill, symbol, layer = 1] = shade(columns, row);
     const key = `${fill}|${symbol}|${isWrong}`;
-    if (!groups.has(key)) groups.set(key, { fill, symbol, isWrong, rows: [] });
+    if (!groups.has(key)) groups.set(key, { fill, symbol, layer, isWrong, rows: [] });
     groups.get(key).rows.push(row);
   }
   // Crosses last, so that they are on top.
-  const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong);
+  const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong || a.layer - b.layer);
   return ordered.map((group) => trace(scene, source, group.rows, group.isWrong, { color: group.fill, symbol: group.symbol }));
 }
 

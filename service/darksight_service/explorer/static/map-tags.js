@@ -8,9 +8,9 @@ const PREFIX = "tag:";
 const NONE = 0;
 const OTHER = 1;
 const FIRST = 2;
-// Both are grey in light and dark mode, so they differ by shape.
-const noneShade = () => [UNKNOWN, "circle"];
-const otherShade = () => [pageColour("soft"), "square"];
+// Both are grey, below the colours; they differ by shape.
+const noneShade = () => [UNKNOWN, "circle", 0];
+const otherShade = () => [pageColour("soft"), "square", 0];
 
 /** The key of the tag that colours the points; empty if something else does. */
 export function tagKey({ colour }) {
@@ -59,7 +59,7 @@ export function countTags(scene, rows) {
   };
 }
 
-/** Colour and symbol of a row; reference points have no tags. */
+/** Colour, symbol and layer of a row; reference points have no tags. */
 export function tagShade(scene) {
   const [none, other] = [noneShade(), otherShade()];
   const shades = new Map([[NONE, none]]);
