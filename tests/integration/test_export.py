@@ -121,6 +121,47 @@ def test_files_outlive_retention(store: Store, tmp_path: Path) -> None:
     assert again.written + again.incomplete >= 1
 
 
+def test_a_file_keeps_points_that_retention_deletes_within_its_hour(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    """SQLite deletes row by row: late points do not replace what is gone, and an hour without points has no file."""
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", auto_upgrade=True)
+    target = tmp_path / "out"
+    store.insert([make_points(2, ms=NOW_MS, model="first"), make_points(20, ms=NOW_MS + 1, model="cut")])
+    store.insert([make_points(20, ms=NOW_MS + 2)])
+    store.prune(Limits(max_rows=30))
+
+    first = export_points(store, str(target))
+
+    assert (first.points, first.written, first.incomplete) == (30, 2, 1)
+    assert not (target / "model=first").exists() or not list((target / "model=first").rglob("*.parquet"))
+    name = make_points(20, ms=NOW_MS + 1, model="cut").prediction_ids()[-1]
+    store.insert([make_outcomes({name: 3}, model="cut")])
+    assert export_points(store, str(target), models=["cut"]).written == 1
+
+    store.prune(Limits(max_rows=10))
+    store.insert([make_points(30, ms=NOW_MS + 3)])
+    late = export_points(store, str(target), models=["digits"])
+
+    assert (late.written, late.incomplete) == (0, 1)
+    assert read(target).num_rows == 30
+
+
+def test_a_corrected_label_is_exported(store: Store, tmp_path: Path) -> None:
+    """Though the hour has as many labels as before."""
+    points = make_points(5, with_invalid=False)
+    store.insert([points])
+    name = points.prediction_ids()[0]
+    found = []
+    for label, observed in ((3, NOW_MS), (4, NOW_MS + 1000)):
+        store.insert([make_outcomes({name: label}, observed_ms=observed)])
+        export_points(store, str(tmp_path))
+        found += [each for each in read(tmp_path)["label"].to_pylist() if each is not None]
+
+    assert found == ["3", "4"]
+    assert export_points(store, str(tmp_path)).written == 0
+
+
 def test_any_file_system_of_fsspec_is_a_target(store: Store) -> None:
     """Here one in memory."""
     fsspec = pytest.importorskip("fsspec")

@@ -4,9 +4,9 @@
     TARGET/_export.json                                    how many points and labels each file has
 
 A file holds all points of its hour and none of another, and is replaced as a whole. So a reader never sees a point
-twice, whenever an export is killed and however often it runs. An export writes the hours whose number of points or
-labels has grown since the last one: late points and late labels rewrite their hour. An hour whose points retention has
-deleted keeps its file.
+twice, whenever an export is killed and however often it runs. An export writes the hours that have more points or
+labels than at the last one, or other labels: late points, late labels and corrected labels rewrite their hour. An hour
+of which retention has deleted points since then keeps its file.
 
 The target is a directory or a URL that fsspec knows, such as s3://bucket/points.
 """
@@ -28,7 +28,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.scored import Decision, Reason, stored_name
 from darksight_core.tags import COLUMN_PREFIX
 from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
-from darksight_service.store.read.hours import HOUR_MS
+from darksight_service.store.read.hours import HOUR_MS, Hour
 from darksight_service.store.store import Store
 
 __all__ = ["Exported", "export_points"]
@@ -85,22 +85,32 @@ def export_points(
         for hour in store.stored_hours(name, since_ms=since_ms):
             path = _path(name, hour.number)
             before = done.get(path, {"points": 0, "labels": 0})
-            if hour.points <= before["points"] and hour.labels <= before["labels"]:
+            if not _has_changed(hour, before):
                 exported.unchanged += 1
                 continue
             with folder.replacing(path) as replace:
                 parts = (_columns(part, classes, keys, with_probs) for part in store.points_of_hour(name, hour.number))
-                points = _write(parts, replace.path)
-                # Retention has deleted points since the last export, and the file has more than the store.
-                replace.is_kept = points < before["points"]
+                rows = _write(parts, replace.path)
+                points = max(hour.points, rows)
+                # Counts outlive points. If more of them are gone than at the last export, the file has what the store
+                # has not. A file of no rows is not a parquet file.
+                is_cut = path in done and points - rows > before["points"] - before.get("rows", before["points"])
+                replace.is_kept = is_cut or not rows
             if replace.is_kept:
                 exported.incomplete += 1
                 continue
-            done[path] = {"points": max(hour.points, points), "labels": hour.labels}
+            done[path] = {"points": points, "labels": hour.labels, "rows": rows, "revision": hour.revision}
             folder.write_state(done)
-            exported.points, exported.written = exported.points + points, exported.written + 1
+            exported.points, exported.written = exported.points + rows, exported.written + 1
             report(path)
     return exported
+
+
+def _has_changed(hour: Hour, before: Mapping[str, int]) -> bool:
+    """Whether an hour has points or labels that its file does not have; fewer labels are those of deleted points."""
+    if hour.points > before["points"] or hour.labels > before["labels"]:
+        return True
+    return hour.labels == before["labels"] and hour.revision != before.get("revision", hour.revision)
 
 
 def _path(model: str, hour: int) -> str:

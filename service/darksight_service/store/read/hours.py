@@ -17,13 +17,17 @@ __all__ = ["HOUR_MS", "Hour", "bundle_classes", "model_names", "points_of_hour",
 
 HOUR_MS = 60 * MINUTE_MS
 
+# Bounds the weights of labels, so that their sum has less than 64 bits.
+_MODULUS = 1_000_003
+
 
 class Hour(NamedTuple):
-    """An hour by its number since 1970, and its points and labels."""
+    """An hour by its number since 1970, its points and labels, and a number that changes when a label is corrected."""
 
     number: int
     points: int
     labels: int
+    revision: int
 
 
 def model_names(engine: Engine) -> list[str]:
@@ -62,14 +66,17 @@ def stored_hours(engine: Engine, bundles: Mapping[int, str], name: str, *, since
             .order_by(number)
         )
         found = [(int(hour), int(points)) for hour, points in connection.execute(counts)]
-        labels = select(func.count()).select_from(outcome_point.join(outcome).join(model)).where(model.c.name == name)
+        # Weighted, so that two labels that are exchanged change it too.
+        revision = func.coalesce(func.sum((outcome.c.id % _MODULUS) * (outcome.c.label + 1)), 0)
+        labels = select(func.count(), revision).select_from(outcome_point.join(outcome).join(model))
 
-        def labelled(hour: int) -> int:
+        def labelled(hour: int) -> tuple[int, int]:
             start, end = first_id(hour * HOUR_MS), first_id((hour + 1) * HOUR_MS)
-            within = labels.where(outcome_point.c.point_id >= start, outcome_point.c.point_id < end)
-            return int(connection.scalar(within) or 0)
+            within = (model.c.name == name, outcome_point.c.point_id >= start, outcome_point.c.point_id < end)
+            count, number = connection.execute(labels.where(*within)).one()
+            return int(count), int(number)
 
-        return [Hour(hour, points, labelled(hour)) for hour, points in found]
+        return [Hour(hour, points, *labelled(hour)) for hour, points in found]
 
 
 def points_of_hour(engine: Engine, bundles: dict[int, str], name: str, hour: int) -> Iterator[PointTable]:
