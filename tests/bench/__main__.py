@@ -17,6 +17,7 @@ QUICK = {
     "capacity": ["--seconds", "8"],
     "confidence": ["--seeds", "1"],
     "drift": ["--seeds", "1", "--streams", "5", "--quiet-streams", "10"],
+    "explorer": ["--rows", "200000", "--turns", "5"],
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
     "fuzz": ["--share", "0.02"],

@@ -187,6 +187,20 @@ def test_hostile_tags_are_text(page: Page, explored: Explored) -> None:
     expect(page.locator("#tags")).to_have_value(f"note={hostile['note']}")
     expect(page.locator("#table a.mono")).to_have_text([name])
 
+    page.goto("/map?model=digits")
+    page.locator("#colour").select_option("tag:note")
+    lines = page.locator("#tag-legend .line")
+    expect(lines).to_have_text([f"{hostile['note']}1", re.compile(r"^none[\d,]+$")])
+    expect(page.locator("#tag-legend img")).to_have_count(0)
+    expect(page).to_have_url(re.compile("colour=tag%3Anote"))
+    # The one point has the colour of its line, all others are grey.
+    drawn = page.evaluate(
+        "document.getElementById('plot').data.filter((each) => each.meta?.source === 'live')"
+        ".map((each) => [each.marker.color, each.x.length])"
+    )
+    assert [each for each in drawn if each[0] == class_colours(1)[0]] == [[class_colours(1)[0], 1]]
+    assert len({colour for colour, _ in drawn}) == 2
+
 
 def test_controls_wait_for_their_script(page: Page) -> None:
     """Nothing can be chosen or sent before the page listens."""

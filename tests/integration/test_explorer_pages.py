@@ -486,6 +486,46 @@ def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> No
     assert len(nothing["entropy"]) == 0
 
 
+def test_the_values_of_a_tag_are_a_column_of_numbers(explored: Explored) -> None:
+    """With each text once, most frequent first; 0 is no value, 1 what the store keeps as `_other`."""
+    until = explored.until_ms - 95 * 86_400_000
+    version = explored.get("map")["version"]
+    hostile = "<img src=x onerror=alert(1)>"
+    some = [{"site": hostile}] * 3 + [
+        {"site": "b", "camera": "7"},
+        {"site": "b"},
+        {},
+        {"camera": "7"},
+        {"site": "_other"},
+    ]
+    rows = some + [{"site": f"s{number:03d}"} for number in range(190)]
+    options: dict[str, Any] = {"ms": until, "classes": CLASSES, "version": version, "with_invalid": False}
+    explored.store.insert([make_points(len(rows), tags=rows, **options)])
+    params = {"model": "digits", "tag_key": "site", "since_ms": until, "until_ms": until + 1}
+
+    answer = explored.client.get("/api/map/points", params=params).content
+    nothing = explored.client.get("/api/map/points", params={**params, "tag_key": "unheard"}).content
+    refused = explored.client.get("/api/map/points", params={**params, "tag_key": "Site"})
+
+    texts = meta_of(answer)["tag_values"]
+    assert texts == [hostile, "b", *(f"s{number:03d}" for number in range(190))]
+    column = columns_of(answer)["tag"]
+    # The newest point is the last one of a batch.
+    assert column[::-1][:9].tolist() == [2, 2, 2, 3, 3, 0, 0, 1, 4]
+    assert column.dtype == np.uint16
+    assert meta_of(nothing)["tag_values"] == []
+    assert set(columns_of(nothing)["tag"].tolist()) == {0}
+    assert (refused.status_code, "tag_key: must be the key of a tag" in refused.text) == (400, True)
+    assert {"camera", "site"} <= set(explored.get("map")["tag_keys"])
+    assert "tag" not in columns_of(explored.client.get("/api/map/points", params={**params, "tag_key": ""}).content)
+
+
+def meta_of(data: bytes) -> dict[str, Any]:
+    """The JSON values of an answer in columns."""
+    meta: dict[str, Any] = json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])["meta"]
+    return meta
+
+
 def columns_of(data: bytes) -> dict[str, np.ndarray]:
     """Arrays of an answer in columns."""
     start = 4 + int.from_bytes(data[:4], "little")

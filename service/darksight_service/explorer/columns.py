@@ -8,6 +8,7 @@ the memory of the response. 100,000 points of seven columns are 2.5 MB without p
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.scored import SCHEMA
+from darksight_core.tags import OTHER
 from darksight_service.store.points import PointTable, score_values
 
-__all__ = ["Columns", "point_columns"]
+__all__ = ["MAX_COLUMN_VALUES", "Columns", "point_columns", "tag_column"]
+
+MAX_COLUMN_VALUES = 250
+"""Values of a tag that one response distinguishes."""
 
 _ALIGN = 8
 _PARTS = {part: column.stored for column in SCHEMA if column.browser for part in column.parts}
@@ -57,3 +62,18 @@ def point_columns(points: PointTable) -> dict[str, NDArray[Any]]:
         "label": points.label.astype(np.int32),
         **{part: values[part].astype(kind) for part, kind in _PARTS.items()},
     }
+
+
+def tag_column(points: PointTable, key: str) -> tuple[NDArray[np.uint16], list[str]]:
+    """The values of a tag as numbers, and the texts of the numbers from 2 on, most frequent first.
+
+    0 is a point without the tag, 1 any of the values beyond `MAX_COLUMN_VALUES`.
+    """
+    values = [dict(tags).get(key) for tags in points.tag_sets]
+    counts: Counter[str] = Counter()
+    for value, count in zip(values, np.bincount(points.tags, minlength=len(values)).tolist(), strict=True):
+        if count and value is not None and value != OTHER:
+            counts[value] += count
+    texts = sorted(counts, key=lambda value: (-counts[value], value))[:MAX_COLUMN_VALUES]
+    numbers = {None: 0} | {value: number for number, value in enumerate(texts, 2)}
+    return np.array([numbers.get(value, 1) for value in values], dtype=np.uint16)[points.tags], texts

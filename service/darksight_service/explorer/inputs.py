@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-from darksight_core.tags import REFERENCE, TagSet, find_problem
+from darksight_core.tags import REFERENCE, TagSet, find_problem, is_key
 from darksight_service.errors import RequestError
 from darksight_service.validation import check_text
 
@@ -22,6 +22,7 @@ __all__ = [
     "Name",
     "PointId",
     "SpanInput",
+    "TagKey",
     "TagPairs",
     "VersionInput",
     "check_span",
@@ -73,6 +74,16 @@ def _tag_pairs(text: str) -> TagSet:
 
 TagPairs = Annotated[TagSet, PlainValidator(_tag_pairs)]
 """Tags as text, such as `camera=7, site=Lyon`."""
+
+
+def _tag_key(text: str) -> str:
+    if text and (not is_key(text) or text == REFERENCE):
+        raise ValueError("must be the key of a tag, such as camera")
+    return text
+
+
+TagKey = Annotated[str, PlainValidator(_tag_key)]
+"""The key of a tag, such as `camera`; empty for none."""
 
 
 def members(kind: type[E], text: str) -> tuple[E, ...]:

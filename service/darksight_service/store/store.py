@@ -348,11 +348,19 @@ class Store:
         before: bytes = b"",
         after: bytes = b"",
         with_probs: bool = False,
+        with_tags: bool = False,
     ) -> PointTable:
         """The newest points on the map, with the columns that the explorer draws; `before` and `after` are ids."""
         bundles = self._names.known(wanted.model, wanted.version)
         return map_points.newest_map_points(
-            self._engine, bundles, wanted, limit=limit, before=before, after=after, with_probs=with_probs
+            self._engine,
+            bundles,
+            wanted,
+            limit=limit,
+            before=before,
+            after=after,
+            with_probs=with_probs,
+            with_tags=with_tags,
         )
 
     def sample_map_points(self, wanted: PointFilter, *, limit: int = MAX_MAP_POINTS) -> PointTable:

@@ -13,12 +13,21 @@ from darksight_core.map.strip import spread_over_strip, strip_to_line
 from darksight_core.pictures.palette import map_view
 from darksight_core.scored import Decision, Reason, stored_name
 from darksight_core.simplex import Floats
+from darksight_core.tags import is_key
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.explorer.answers import Answer
-from darksight_service.explorer.columns import Columns, point_columns
+from darksight_service.explorer.columns import Columns, point_columns, tag_column
 from darksight_service.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.explorer.inputs import ClassNumbers, Milliseconds, PointId, TagPairs, VersionInput, now_ms
+from darksight_service.explorer.inputs import (
+    ClassNumbers,
+    Milliseconds,
+    PointId,
+    TagKey,
+    TagPairs,
+    VersionInput,
+    now_ms,
+)
 from darksight_service.store.points import PointFilter
 from darksight_service.store.read.map_points import MAX_MAP_POINTS
 
@@ -49,6 +58,8 @@ class _PointsInput(_ReferenceInput):
     until_ms: Milliseconds = Field(default_factory=lambda: now_ms() + _MINUTE_MS)
     decision: Literal["accept", "reject"] | None = None
     tags: TagPairs = ()
+    # Return the values of this tag as a column.
+    tag_key: TagKey = ""
     limit: Annotated[int, Field(ge=1, le=MAX_MAP_POINTS)] = _LIMIT
     before: PointId = b""
     after: PointId = b""
@@ -66,7 +77,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def describe(call: Call[VersionInput]) -> Answer:
         active = sources.active_model(call.input)
-        return _describe(active.model, active.bundle)
+        return {**_describe(active.model, active.bundle), "tag_keys": _tag_keys(sources, active.model)}
 
     def reference(call: Call[_ReferenceInput]) -> Answer:
         return _reference_columns(sources.active_model(call.input).bundle, call.input.classes)
@@ -98,6 +109,11 @@ def _describe(model: str, bundle: Version) -> dict[str, Any]:
         "means": bundle.embedder.student.means,
         "view": _view(bundle),
     }
+
+
+def _tag_keys(sources: Sources, model: str) -> list[str]:
+    # Not the key under which keys beyond the limit are stored.
+    return [key for key in sources.store().tag_keys(model) if is_key(key)]
 
 
 def _mapped_classes(bundle: Version) -> tuple[int, ...]:
@@ -194,7 +210,12 @@ def _points(sources: Sources, given: _PointsInput) -> Columns:
         found = store.sample_map_points(wanted, limit=given.limit)
     else:
         found = store.map_points(
-            wanted, limit=given.limit, before=given.before, after=given.after, with_probs=with_probs
+            wanted,
+            limit=given.limit,
+            before=given.before,
+            after=given.after,
+            with_probs=with_probs,
+            with_tags=bool(given.tag_key),
         )
     columns = point_columns(found)
     points = np.column_stack([columns["x"], columns["y"]])
@@ -205,7 +226,10 @@ def _points(sources: Sources, given: _PointsInput) -> Columns:
         computed = _top_and_entropy(probs.astype(np.float64))
         # Over all classes the stored maximum is exact.
         columns |= computed if given.classes else {"entropy": computed["entropy"]}
-    return Columns(columns, {"total": store.count_points(wanted)} if given.count else {})
+    meta: dict[str, Any] = {"total": store.count_points(wanted)} if given.count else {}
+    if given.tag_key and not given.sample:
+        columns["tag"], meta["tag_values"] = tag_column(found, given.tag_key)
+    return Columns(columns, meta)
 
 
 def _point(sources: Sources, given: _PointInput) -> Answer:

@@ -2,6 +2,7 @@
 
 import { when } from "./figures.js";
 import { placeLabels } from "./map-labels.js";
+import { tagKey, tagShade } from "./map-tags.js";
 import { ACCEPT, REJECT, UNKNOWN, classColour, classSymbol, colourScale, pageColour } from "./palette.js";
 import { draw } from "./plot.js";
 
@@ -55,7 +56,7 @@ function describe(scene) {
   if (!map) return "Map of predictions";
   const live = scene.live && state.live ? `${scene.isShaded ? "density of " : ""}${scene.live.x.length} stored points, ` : "";
   return `Map of ${map.model}: ${live}${scene.reference && state.reference ? `${scene.reference.x.length} reference points, ` : ""}` +
-    `${map.means.length} classes, coloured by ${state.colour.replace("_", "-")}, ${scene.regions.length} regions.`;
+    `${map.means.length} classes, coloured by ${tagKey(state) ? `tag ${tagKey(state)}` : state.colour.replace("_", "-")}, ${scene.regions.length} regions.`;
 }
 
 function whole(map) {
@@ -134,16 +135,17 @@ function points(scene, source) {
   if (["entropy", "confidence", "p_value", "time"].includes(colour)) return graded(scene, source, colour);
   const groups = new Map();
   const columns = scene[source];
-  const shade = colour === "decision" ? decisionShade : classShade(classColumn(scene, columns));
+  const byClass = classShade(classColumn(scene, columns));
+  const shade = colour === "decision" ? decisionShade : tagKey(scene.state) ? tagShade(scene) : byClass;
   for (const row of filterRows(scene, source)) {
     const isWrong = columns.label[row] >= 0 && columns.label[row] !== columns.predicted[row];
-    const [fill, symbol, name] = shade(columns, row);
+    const [fill, symbol, layer = 1] = shade(columns, row);
     const key = `${fill}|${symbol}|${isWrong}`;
-    if (!groups.has(key)) groups.set(key, { fill, symbol, name, isWrong, rows: [] });
+    if (!groups.has(key)) groups.set(key, { fill, symbol, layer, isWrong, rows: [] });
     groups.get(key).rows.push(row);
   }
   // Crosses last, so that they are on top.
-  const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong);
+  const ordered = [...groups.values()].sort((a, b) => a.isWrong - b.isWrong || a.layer - b.layer);
   return ordered.map((group) => trace(scene, source, group.rows, group.isWrong, { color: group.fill, symbol: group.symbol }));
 }
 

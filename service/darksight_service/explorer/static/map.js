@@ -6,6 +6,7 @@ import { clearDetail, showDetail } from "./map-detail.js";
 import { drawMap, filterRows, lookAt, renameCentres, viewOf } from "./map-figure.js";
 import { showLegend } from "./map-legend.js";
 import { openRegions } from "./map-regions.js";
+import { countTags, listTagKeys, renumber, showTagLegend, tagKey } from "./map-tags.js";
 import { notify, openControls } from "./notice.js";
 import { SCHEME } from "./palette.js";
 import { loadPlotly } from "./plot.js";
@@ -36,7 +37,7 @@ const scene = { map: null, reference: null, live: null, isShaded: false, total: 
 async function refresh() {
   loading.abort();
   loading = new AbortController();
-  Object.assign(scene, { live: null, state });
+  Object.assign(scene, { live: null, tagSlots: null, tagCounts: null, state });
   const { signal } = loading;
   fillControls();
   showLegend(scene, { toggle: setHidden, only: setClasses });
@@ -60,6 +61,7 @@ function query() {
   return {
     ...at, classes: state.classes.join(","), decision: state.decision, tags: state.tags, since_ms: since,
     until_ms: state.window === "custom" ? state.until : "", entropy: state.colour === "entropy" ? 1 : "",
+    tag_key: tagKey(state),
   };
 }
 
@@ -128,6 +130,8 @@ async function drawStale() {
     await new Promise((resolve) => setTimeout(resolve));
     isStale = false;
     scene.state = state;
+    if (scene.live && scene.live.tag && tagKey(state)) countTags(scene, filterRows(scene, "live"));
+    showTagLegend(scene);
     await drawMap(plot, scene);
     tell();
   }
@@ -164,6 +168,7 @@ const setHidden = (hidden) => change({ hidden }, { isLight: true, replace: true 
 const setClasses = (classes) => change({ classes, hidden: [], view: "" });
 
 function fillControls() {
+  listTagKeys(field("colour"), scene.map.tag_keys, tagKey(state));
   for (const name of ["colour", "contours", "window", "decision", "tags", "amount"]) field(name).value = state[name];
   field("custom-window").hidden = state.window !== "custom";
   for (const name of ["since", "until"]) field(name).value = state[name] ? asInput(state[name]) : "";
@@ -173,7 +178,9 @@ function fillControls() {
 }
 
 function bind() {
-  const isLight = (name) => name === "colour" && state.colour !== "entropy" && field("colour").value !== "entropy";
+  // Entropy and tags are loaded when they are chosen.
+  const isLoaded = (colour) => colour !== "entropy" && !tagKey({ colour });
+  const isLight = (name) => name === "colour" && isLoaded(field("colour").value) && isLoaded(state.colour);
   for (const name of ["colour", "contours", "decision", "tags", "amount"]) {
     field(name).addEventListener("change", () => change({ [name]: field(name).value.trim() }, { isLight: isLight(name) }));
   }
@@ -262,12 +269,14 @@ function idOf(columns, row) {
 }
 
 function joined(first, second, most = Infinity) {
-  const made = { meta: first.meta };
+  const made = { meta: { ...first.meta } };
+  // The numbers of a tag are those of one response.
+  if (first.tag) made.meta.tag_values = [...first.meta.tag_values];
   for (const [name, array] of Object.entries(first)) {
     if (name === "meta" || !second[name]) continue;
     const whole = new array.constructor(array.length + second[name].length);
     whole.set(array);
-    whole.set(second[name], array.length);
+    whole.set(name === "tag" ? renumber(made.meta.tag_values, second) : second[name], array.length);
     made[name] = whole.subarray(0, Math.min(whole.length, most * (name === "id" ? 16 : 1)));
   }
   return made;

@@ -3,6 +3,8 @@
 let classColours = ["#888888"];
 let grades = [];
 
+// The colours after these repeat a hue or are grey.
+export const DISTINCT = 15;
 export const UNKNOWN = "#A4ACB8";
 export const ACCEPT = "#0072B2";
 export const REJECT = "#D55E00";

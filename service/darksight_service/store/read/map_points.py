@@ -41,6 +41,7 @@ def newest_map_points(
     before: bytes = b"",
     after: bytes = b"",
     with_probs: bool = False,
+    with_tags: bool = False,
 ) -> PointTable:
     """The newest points that are on the map.
 
@@ -54,11 +55,11 @@ def newest_map_points(
         Largest number of points.
     before, after
         Only ids below the first and above the second, if given.
-    with_probs
-        Whether to read probabilities too.
+    with_probs, with_tags
+        Whether to read probabilities and tags too.
     """
     _check_limit(limit)
-    names = (*_NAMES, "probs") if with_probs else _NAMES
+    names = (*_NAMES, *(["probs"] if with_probs else []), *(["tags"] if with_tags else []))
     since = _next(after) if after else b""
     columns = sql_columns(engine, names)
     found = newest_rows(engine, bundles, wanted, columns, limit=limit, before=before, since=since, where=[_HAS_POINT])
