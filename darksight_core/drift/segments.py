@@ -9,7 +9,9 @@ A segment is the rows with one value of one tag, such as camera=7. Each has two 
 The evidence E of a segment is the mean of the two, each stopped when it reaches its threshold: a supermartingale that
 starts at one while the segment is like the calibration rows. Of S segments the k with the most evidence are discoveries
 if the least of them has E >= S / (k q), for the largest such k (e-BH, Wang and Ramdas 2022). At most a share q of
-discoveries is false on average, whatever the dependence of segments, which share rows, and however often it is read.
+discoveries is false on average, whatever the dependence of segments, which share rows, and however often it is read
+while S stays the same. A segment that appears later raises S and starts at E = 1, so a reader who stops at the first
+discovery while segments keep appearing has a few chances more.
 
 The explanation is the smallest description that leaves the rest of the discoveries quiet: one value of one tag, or a
 pair of values if each leaves the other quiet. It is a description of rows that were seen, not another test.

@@ -51,8 +51,8 @@ MAX_ROWS = 1 << 20
 
 # Rows of one call that have tags of their own.
 _MAX_TAGGED_ROWS = 1 << 16
-# Bytes of a row in the response: two enums and five doubles.
-_RESPONSE_BYTES = 42
+# Bytes of a row in the response: two enums, five doubles and the size of a prediction set.
+_RESPONSE_BYTES = 45
 # Bytes of a request or response that are not rows: names of model and version, ids, lengths.
 _OTHER_BYTES = 2048
 _OUTCOMES = 10_000
@@ -170,7 +170,7 @@ def score_parts(
         raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one per row.")
     name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
     common, row_tags, tag_bytes = _tag_messages(tags, len(rows))
-    row_bytes = max(rows.shape[1] * 4 + name_bytes + tag_bytes, _RESPONSE_BYTES)
+    row_bytes = max(rows.shape[1] * 4 + name_bytes + tag_bytes, _RESPONSE_BYTES + _set_bytes(rows.shape[1]))
     other_bytes = _OTHER_BYTES + sum(len(name.encode()) + 4 for name in class_names)
     step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), _MAX_TAGGED_ROWS if row_tags else MAX_ROWS)
     if len(rows) > step:
@@ -196,6 +196,11 @@ def score_parts(
         )
         parts.append(Part(request, start, len(part), names[start : start + step]))
     return parts
+
+
+def _set_bytes(classes: int) -> int:
+    """Bytes of the largest prediction set in a response: numbers of 7 bits a byte."""
+    return classes * max(1, -(-(classes - 1).bit_length() // 7))
 
 
 def _tag_messages(tags: Tags, rows: int) -> tuple[Mapping[str, str], list[Any], int]:

@@ -323,13 +323,32 @@ def test_middleware_can_let_rejected_predictions_pass(server: Server, rows: Path
     assert [response.headers.get("darksight-decision") for response in found] == ["reject", None, None, None]
 
 
+@pytest.mark.parametrize("root", ["", "/api"])
+def test_middleware_gates_an_application_below_a_prefix(root: str) -> None:
+    """Of a proxy or a mount: the path of a request has the prefix, and the paths that are gated do not."""
+    gate = RemoteGate("127.0.0.1:1", "digits", on_failure="reject", gate_timeout_seconds=5.0)
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse({"probabilities": [0.1, 0.9]})
+
+    async def call() -> list[int]:
+        gated = GateMiddleware(Starlette(routes=[Route("/predict", answer), Route("/predict2", answer)]), gate)
+        transport = httpx.ASGITransport(gated, root_path=root)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
+            found = [(await http.get(f"{root}{path}")).status_code for path in ("/predict", "/predict2")]
+        await gate.close()
+        return found
+
+    assert asyncio.run(call()) == [422, 200]
+
+
 def test_a_remote_gate_decides_by_on_failure_without_a_service() -> None:
     """With the class of the caller and no p-value."""
     gate = RemoteGate(
         "127.0.0.1:1", "digits", class_names=["cat", "dog"], on_failure="reject", gate_timeout_seconds=5.0
     )
 
-    (decided,) = asyncio.run(gate([0.1, 0.9]))
+    (decided,) = asyncio.run(gate([0.1, 0.9], tags={"camera": "7"}))
 
     assert (decided["predicted"], decided["accepted"], decided["reason"]) == ("dog", False, "unscored")
     assert decided["p_value"] is None

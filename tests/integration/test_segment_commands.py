@@ -81,6 +81,19 @@ def test_score_uses_the_threshold_of_the_segment(folder: Path, capsys: pytest.Ca
     assert tally["accepted"] == round(made["certificate"]["observed"]["coverage"] * ROWS)
 
 
+def test_sets_of_a_gate_with_segments_need_their_tag(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows without it would be rejected by another threshold than those that get sets."""
+    out, other = folder / "segments.safetensors", folder / "other.npz"
+    run(folder, capsys, "calibrate", "--target-accuracy", "0.9", "--by", "camera", "--out", str(out))
+    data = dict(np.load(folder / "rows.npz"))
+    np.savez(other, probs=data["probs"][::-1], labels=data["labels"][::-1])
+
+    code = main(["calibrate", str(out), str(other), "--sets", "0.8", "--out", str(folder / "sets.safetensors")])
+
+    assert code == 2
+    assert "has no column tag_camera" in capsys.readouterr().err
+
+
 def test_evaluate_and_drift_have_figures_of_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Accuracy with intervals of each camera, and the evidence of each."""
     figures = run(folder, capsys, "evaluate", "--by", "camera", "--fast", "--resamples", "2")["segments"]

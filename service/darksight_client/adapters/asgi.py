@@ -37,7 +37,7 @@ class GateMiddleware:
     field
         Member of the response with the probabilities, a list in the order of the classes.
     paths
-        Paths of the application that are gated.
+        Paths of the application that are gated, with or without the prefix under which it is mounted (`root_path`).
     reject_status
         Status of the response in place of a rejected prediction; None lets the prediction pass, with its headers.
     """
@@ -59,7 +59,7 @@ class GateMiddleware:
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Run the application and gate what it sends."""
-        if scope["type"] != "http" or scope["path"] not in self._paths:
+        if scope["type"] != "http" or self._paths.isdisjoint(_paths(scope)):
             await self._app(scope, receive, send)
             return
         start: _Message = {}
@@ -101,6 +101,12 @@ class GateMiddleware:
         found = json.loads(body)
         values = found.get(self._field) if isinstance(found, dict) else None
         return values if isinstance(values, list) else None
+
+
+def _paths(scope: _Message) -> tuple[str, str]:
+    """The path with and without the prefix that servers put before it for a proxy, and routers for a mount."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path, path.removeprefix(root)
 
 
 def _headers(decided: Decided) -> list[tuple[bytes, bytes]]:

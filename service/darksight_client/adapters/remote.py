@@ -7,7 +7,7 @@ runs. A `RemoteGate` can be pickled, and connects when it is first called.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -73,11 +73,11 @@ class RemoteGate:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None, "_loop": None}
 
-    async def __call__(self, probs: ArrayLike) -> list[Decided]:
-        """Decisions on rows of probabilities, (n, K), or (K,) for one."""
+    async def __call__(self, probs: ArrayLike, *, tags: Mapping[str, str] | None = None) -> list[Decided]:
+        """Decisions on rows of probabilities, (n, K), or (K,) for one; `tags` are those of all rows."""
         rows = np.atleast_2d(np.asarray(probs))
         client = self._connected()
-        gated = await asyncio.gather(*(client.gate(self._model, row) for row in rows))
+        gated = await asyncio.gather(*(client.gate(self._model, row, tags=tags) for row in rows))
         return [self._decided(row, each) for row, each in zip(rows, gated, strict=True)]
 
     async def close(self) -> None:

@@ -180,6 +180,9 @@ def _only_sets(
             "these rows certified the gate of the bundle, so they cannot calibrate its prediction sets; use other "
             "rows, or give --sets together with the rules"
         )
+    if bundle.gate.segments is not None:
+        # Without it the rows that segments reject would not be those that calibrate.
+        values_of(predictions, bundle.gate.segments.key)
     gate, part = sets_for_gate(bundle.gate, in_segments(bundle.gate, rows, predictions.tags), coverage, seed=seed)
     return Certification(gate, {**certificate, "sets": part}, None)
 

@@ -11,6 +11,7 @@ from pydantic import PlainValidator, StringConstraints
 
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import inside_any
+from darksight_core.scored import Reason
 from darksight_service.control.changes import check_policy
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import PolicyOverride
@@ -149,11 +150,14 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 def _passed(active: ActiveModel, policy: PolicyOverride, table: PointTable) -> NDArray[np.bool_]:
     """Which rows the outlier rule of a policy and the regions accept."""
     check_policy(active.bundle, PolicyOverride(alpha=policy.alpha))
-    rule = active.gate.outlier
-    if policy.alpha is not None:
-        rule = cutoff(active.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
-    # Stored p-values were rounded to float32, so the cutoff must be, too.
-    usual = table.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
+    rule, limits = active.gate.outlier, active.gate.class_limits
+    # Stored numbers were rounded to float32, so what they are compared with must be, too.
+    if policy.alpha is None and limits is not None:
+        usual = table.outlier_score >= limits.astype(np.float32)[table.predicted]
+    else:
+        if policy.alpha is not None:
+            rule = cutoff(active.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
+        usual = table.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
     return np.asarray(usual & ~inside_any(active.gate.regions, table.points), dtype=np.bool_)
 
 
@@ -161,7 +165,12 @@ def _promise(active: ActiveModel, table: PointTable) -> MeasuredPromise | None:
     """The promise of the bundle and what the gate in force does on labelled rows; None without a promise."""
     accepted = _passed(active, PolicyOverride(), table)
     if active.gate.reject_score is not None:
-        accepted &= table.confidence >= active.gate.lowest_accepted
+        is_sure = table.confidence >= active.gate.lowest_accepted
+        if active.gate.segments is not None:
+            # A row was decided by the threshold of its segment, unless it was an outlier.
+            was_passed = np.isin(table.reason, (Reason.NONE, Reason.REGION))
+            is_sure = was_passed | (is_sure & (table.reason != Reason.LOW_CONFIDENCE))
+        accepted &= is_sure
     return measure_promise(active.bundle.certificate, accepted, table.errors)
 
 
