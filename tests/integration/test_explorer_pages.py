@@ -500,7 +500,7 @@ def test_the_values_of_a_tag_are_a_column_of_numbers(explored: Explored) -> None
     ]
     rows = some + [{"site": f"s{number:03d}"} for number in range(190)]
     options: dict[str, Any] = {"ms": until, "classes": CLASSES, "version": version, "with_invalid": False}
-    explored.store.insert([make_points(len(rows), tags=rows, **options)])
+    explored.store.insert([make_points(len(rows), tags=rows, reason=[1] * len(rows), **options)])
     params = {"model": "digits", "tag_key": "site", "since_ms": until, "until_ms": until + 1}
 
     answer = explored.client.get("/api/map/points", params=params).content
