@@ -94,6 +94,14 @@ def test_sets_of_a_gate_with_segments_need_their_tag(folder: Path, capsys: pytes
     assert "has no column tag_camera" in capsys.readouterr().err
 
 
+def test_references_have_no_thresholds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The service does not decide by them, so a promise about them would not be kept."""
+    files = [str(folder / name) for name in ("model.safetensors", "rows.npz")]
+
+    assert main(["calibrate", *files, "--coverage", "0.9", "--by", "reference", "--out", str(folder / "no")]) == 2
+    assert "names the input of one row" in capsys.readouterr().err
+
+
 def test_evaluate_and_drift_have_figures_of_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Accuracy with intervals of each camera, and the evidence of each."""
     figures = run(folder, capsys, "evaluate", "--by", "camera", "--fast", "--resamples", "2")["segments"]

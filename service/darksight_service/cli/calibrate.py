@@ -19,6 +19,7 @@ from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.tags import REFERENCE
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
@@ -102,6 +103,8 @@ def calibrate(
     """
     if sum(rule is not None for rule in (coverage, target_accuracy, max_undetected)) > 1:
         raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
+    if by == REFERENCE:
+        raise ConfigError(f"--by {REFERENCE}: a reference names the input of one row; give a tag of many rows")
     rules = (alpha, coverage, target_accuracy, max_undetected, by)
     adds_sets = sets is not None and all(rule is None for rule in rules)
     targets = (
