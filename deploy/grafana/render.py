@@ -85,6 +85,7 @@ class Replica:
             counts.process.start_call()
             counts.process.report_outcomes(int(self._rng.integers(5, 15)))
             counts.process.end_call()
+            counts.process.end_event("scored")
             if self._rng.random() < 0.05:
                 counts.process.refuse_caller("expired")
         self._waiting = 1.0 if is_store_up else self._waiting + 60.0 * seconds

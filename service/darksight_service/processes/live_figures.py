@@ -92,21 +92,6 @@ class LiveFigures:
                 published.append((name, model.active))
         self._counts.drop_drift(published)
 
-    def _publish_segments(self) -> None:
-        """Publish the segments of active versions, of the tags that their policies name."""
-        found: dict[tuple[str, str, str], tuple[float, bool, bool]] = {}
-        for name, model in self._state_file.read().models.items():
-            keys = model.versions[model.active].policy.metric_tags
-            bundle = self._bundle(name, model.active) if keys else None
-            if bundle is None or not len(bundle.calibration):
-                continue
-            if model.active not in self._segment_tests:
-                self._segment_tests[model.active] = SegmentTest(bundle.calibration)
-            live = live_segments(self._store, bundle, self._segment_tests[model.active], name, model.active)
-            if live is not None:
-                found |= _named_segments(name, model.active, live, keys)
-        self._counts.set_segments(found)
-
     def publish_accuracy(self) -> None:
         """Publish verdict, estimated accuracy, live accuracy and segments of active versions."""
         models = self._state_file.read().models
@@ -114,13 +99,14 @@ class LiveFigures:
         self._counts.drop_accuracy(active)
         used = {version for _, version in active}
         self._bundles = {version: bundle for version, bundle in dict(self._bundles).items() if version in used}
-        found, failed = {}, set()
+        found, failed, segments = {}, set(), {}
         for (name, version), deployed in active.items():
             try:
                 bundle = self._bundle(name, version)
                 self._publish_labels(name, version, bundle)
                 if bundle is not None:
                     found[name] = self._publish_figures(name, version, bundle, deployed)
+                    segments |= self._segments(name, version, bundle, deployed.policy.metric_tags)
             except StoreUnavailableError:
                 raise
             except Exception:
@@ -129,7 +115,7 @@ class LiveFigures:
                 failed.add((name, version))
         self._counts.drop_accuracy(active.keys() - failed)
         self._accuracy_file.write(found)
-        self._publish_segments()
+        self._counts.set_segments(segments)
 
     def _publish_labels(self, model: str, version: str, bundle: Bundle | None) -> None:
         until = int(time.time() * 1000) + 1
@@ -151,6 +137,17 @@ class LiveFigures:
         self._counts.set_figures(model, version, window, audit.as_dict())
         figures = {} if window is None else {name: window[name] for name in ("verdict", "reason", "accuracy")}
         return {"version": version, "audit": audit.as_dict(), **figures}
+
+    def _segments(
+        self, model: str, version: str, bundle: Bundle, keys: Sequence[str]
+    ) -> dict[tuple[str, str, str], tuple[float, bool, bool]]:
+        """Segments of a version, of the tags that its policy names."""
+        if not keys or not len(bundle.calibration):
+            return {}
+        if version not in self._segment_tests:
+            self._segment_tests[version] = SegmentTest(bundle.calibration)
+        live = live_segments(self._store, bundle, self._segment_tests[version], model, version)
+        return {} if live is None else _named_segments(model, version, live, keys)
 
     def _drift(self, model: str, version: str, bundle: Bundle) -> LiveDrift | None:
         """Drift of a version, computed again after new rows."""

@@ -18,7 +18,8 @@ def test_a_model_that_fails_loses_its_figures_and_the_others_keep_theirs(
     """Old numbers of the model that failed are dropped, and those after it are published."""
     state = State({name: ModelState(name, versions={name: Deployment("a")}) for name in ("bad", "good")})
     kept: list[Any] = []
-    counts = SimpleNamespace(drop_accuracy=kept.append)
+    segments: list[Any] = []
+    counts = SimpleNamespace(drop_accuracy=kept.append, set_segments=segments.append)
     figures = LiveFigures(
         SimpleNamespace(data_dir=tmp_path),  # type: ignore[arg-type]  # a stub
         SimpleNamespace(read=lambda: state),  # type: ignore[arg-type]  # a stub
@@ -34,8 +35,10 @@ def test_a_model_that_fails_loses_its_figures_and_the_others_keep_theirs(
     monkeypatch.setattr(figures, "_bundle", lambda *_: object())
     monkeypatch.setattr(figures, "_publish_labels", lambda *_: None)
     monkeypatch.setattr(figures, "_publish_figures", publish)
+    monkeypatch.setattr(figures, "_segments", lambda model, *_: {(model, "camera", "7"): (1.0, False, False)})
 
     figures.publish_accuracy()
 
     assert set(kept[-1]) == {("good", "good")}
+    assert [name for name, *_ in segments[-1]] == ["good"]
     assert "good" in json.dumps(json.loads((tmp_path / "accuracy.json").read_text()))
