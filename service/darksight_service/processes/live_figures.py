@@ -99,7 +99,8 @@ class LiveFigures:
         self._counts.drop_accuracy(active)
         used = {version for _, version in active}
         self._bundles = {version: bundle for version, bundle in dict(self._bundles).items() if version in used}
-        found, failed, segments = {}, set(), {}
+        found, failed = {}, set()
+        segments: dict[tuple[str, str, str], tuple[float, bool, bool]] = {}
         for (name, version), deployed in active.items():
             try:
                 bundle = self._bundle(name, version)
