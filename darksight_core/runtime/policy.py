@@ -52,6 +52,8 @@ class ScoringPolicy:
             raise ConfigError(f"limits of {len(limits)} classes for rows of {scorer.n_inputs}")
         self._needs_logits = self.gate.reject_score in LOGIT_SCORES
         self._rule = rule_of(self.gate) if self.gate.reject_score in REJECT_SCORES else None
+        # Whether the compiled rule is the whole of the gate, for rows without a segment.
+        self._is_plain = self._rule is not None and not self.gate.regions and limits is None
 
     @classmethod
     def of(cls, bundle: Bundle, *, compiled: bool | None = None) -> ScoringPolicy:
@@ -101,10 +103,9 @@ class ScoringPolicy:
         if len(values) != 4 * rows * self.scorer.n_inputs:
             raise ShapeError(f"{len(values)} bytes are not {rows} rows of {self.scorer.n_inputs} float32 values")
         probs, kernel = np.frombuffer(values, "<f4").reshape(rows, self.scorer.n_inputs), self.scorer.kernel
-        gate = self.gate
-        is_plain = not gate.regions and gate.class_limits is None and (gate.segments is None or not tags)
-        if rows == 1 and kernel is not None and self._rule is not None and is_plain:
+        if rows == 1 and kernel is not None and self._is_plain and (self.gate.segments is None or not tags):
             # Most calls have one row, and then arrays take longer than the row.
+            assert self._rule is not None
             results, predicted, outcomes = self.scorer.run_raw(kernel, probs.astype(np.float64), self._rule)
             decision, reason = outcomes[:, 0].tolist()
             size = 0

@@ -19,7 +19,6 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from darksight_service.traceparent import HEADER
 
 __all__ = [
-    "carried",
     "set_up_tracing",
     "stop_tracing",
     "traced_call",
@@ -134,24 +133,6 @@ def traced_call(
             return result
 
     return traced
-
-
-def carried(run: Callable[[], T]) -> Callable[[], T]:
-    """A function that runs in another thread, as part of the span of this one."""
-    if _tracer is None:
-        return run
-    from opentelemetry import context
-
-    current = context.get_current()
-
-    def carry() -> T:
-        token = context.attach(current)
-        try:
-            return run()
-        finally:
-            context.detach(token)
-
-    return carry
 
 
 class _TracedRecorder:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -88,6 +89,7 @@ class InferenceServicer:
         self._monitor = monitor
         self._bulk = bulk
         self._callers = callers
+        self._traced_infer = traced_call("infer", self._infer)
 
     def methods(self) -> Mapping[str, tuple[str, Handler]]:
         """Scope and handler of each method."""
@@ -98,7 +100,7 @@ class InferenceServicer:
             "ServerMetadata": ("score", self.server_metadata),
             "ModelMetadata": ("score", self.model_metadata),
             "ModelConfig": ("score", self.model_config),
-            "ModelInfer": ("score", traced_call("infer", self.model_infer)),
+            "ModelInfer": ("score", self.model_infer),
             "RepositoryIndex": ("read", self.repository_index),
         }
 
@@ -176,23 +178,22 @@ class InferenceServicer:
 
     def model_infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """ModelInfer: Score."""
+        return self._bulk.run(len(data), partial(self._traced_infer, data, context))
+
+    def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = parse(pb2.ModelInferRequest, data)
         names = _wanted(request)
         kind, values = _read_input(request)
-
-        def score() -> ScoreReply:
-            return self._monitor.score(
-                request.model_name,
-                request.model_version,
-                values,
-                logits=kind == "logits",
-                partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
-                tags=_tags(request),
-                trace=trace_of(context.invocation_metadata()),
-                is_wanted=context.is_active,
-            )
-
-        reply = self._bulk.run(4 * values.shape[0] * values.shape[1], score)
+        reply = self._monitor.score(
+            request.model_name,
+            request.model_version,
+            values,
+            logits=kind == "logits",
+            partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
+            tags=_tags(request),
+            trace=trace_of(context.invocation_metadata()),
+            is_wanted=context.is_active,
+        )
         return _response(request, reply, names).SerializeToString()
 
 

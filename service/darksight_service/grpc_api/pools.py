@@ -34,7 +34,6 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and w
 
 from darksight_service.errors import OverloadedError
 from darksight_service.grpc_api.silence import SilenceLimit
-from darksight_service.tracing import carried
 
 __all__ = ["BulkPool", "CallPool", "StreamPool", "supports_early_read"]
 
@@ -331,7 +330,6 @@ class BulkPool:
         if size < _BULK_BYTES or threading.current_thread() is self._thread:
             return score()
         result: futures.Future[T] = futures.Future()
-        score = carried(score)
 
         def run() -> None:
             try:

@@ -110,7 +110,7 @@ class Scoring:
 
     def score(self, call: ScoreCall, context: grpc.ServicerContext) -> bytes:
         """Score."""
-        return write_response(self._traced_reply(call.request(), context))
+        return write_response(self._bulk.run(len(call), partial(self._traced_reply, call.request(), context)))
 
     def is_short(self, call: ScoreCall) -> bool:
         """Whether a Score waits for nothing and takes less than a millisecond: few values, and no version to load."""
@@ -128,7 +128,8 @@ class Scoring:
         for data in requests:
             try:
                 request = _decode(monitor_pb2.ScoreStreamRequest, data).request
-                response = write_response(self._traced_reply(request, context))
+                reply = self._bulk.run(len(data), partial(self._traced_reply, request, context))
+                response = write_response(reply)
                 yield _STREAM_RESPONSE + _varint(len(response)) + response
             except Exception as error:
                 yield ScoreStreamColumns(error=_stream_error(error)).SerializeToString()
@@ -189,8 +190,7 @@ class Scoring:
             _check_count(ids, values.shape[0], "prediction_ids")
         if request.class_names:
             _check_count(request.class_names, values.shape[1], "class_names")
-        score = partial(
-            self._monitor.score,
+        return self._monitor.score(
             request.model,
             request.version,
             values,
@@ -204,7 +204,6 @@ class Scoring:
             is_wanted=context.is_active,
             class_names=tuple(request.class_names) if request.class_names else (),
         )
-        return self._bulk.run(4 * values.shape[0] * values.shape[1], score)
 
 
 def _facts(reply: ScoreReply) -> dict[str, str | int | bool]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from darksight_service import tracing
-from darksight_service.grpc_api.pools import BulkPool
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -61,23 +59,17 @@ def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 
 def test_a_call_is_part_of_the_trace_of_its_caller(spans: InMemorySpanExporter) -> None:
-    """The append is part of the call, also when a large batch is scored in the bulk thread."""
-    recorder, bulk = tracing.traced_recorder(Spool()), BulkPool()
-    threads = []
+    """The append is part of the call."""
+    recorder = tracing.traced_recorder(Spool())
 
     def score(request: int, context: Any) -> int:
-        def run() -> int:
-            threads.append(threading.current_thread().name)
-            recorder.append(b"abc")
-            return request
-
-        return bulk.run(request, run)
+        recorder.append(b"abc")
+        return request
 
     handle = tracing.traced_call("score", score, lambda result: {"darksight.rows": result})
 
     assert handle(1 << 20, Caller()) == 1 << 20
     found = by_name(spans)
-    assert threads == ["bulk"]
     assert f"{found['score'].context.trace_id:032x}" == TRACE
     assert f"{found['score'].parent.span_id:016x}" == PARENT
     assert found["score"].attributes == {"darksight.rows": 1 << 20}
@@ -134,7 +126,6 @@ from darksight_service import tracing
 tracing.set_up_tracing("worker-0")
 def call(request, context): ...
 assert tracing.traced_call("score", call) is call
-assert tracing.carried(call) is call
 assert tracing.traced_recorder(call) is call
 assert tracing.traced_store(call) is call
 tracing.stop_tracing()
