@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from darksight_client import Client
 from playwright.sync_api import Browser, Page
 
 from tests.support.browser import running_browser
-from tests.support.servers import running_server, wait_until
+from tests.support.servers import running_server, wait_until, waiting
 
 IMAGES = Path(__file__).parents[1] / "images"
 # Name of the picture, address of the page, size of the window; without a height the whole page is shown.
@@ -39,6 +41,10 @@ def main(folder: Path) -> None:
         running_browser() as browser,
     ):
         wait_until(lambda: "explorer" in server.children(), what="the explorer")
+        # The demo reports all outcomes; rows without one fill the queue of the review.
+        with Client(server.grpc_target) as client, np.load(folder / "predictions.npz") as file:
+            client.score("digits", file["probs"][:200])
+        wait_until(lambda: not waiting(server.data_dir), what="the rows to be stored")
         for name, address, width, height in PAGES:
             take(browser, name, server.explorer_url + address, width, height)
         take(browser, "report", report.resolve().as_uri(), 1280, 1130)
