@@ -1,5 +1,8 @@
 """Logs of the service: one JSON object per line on stderr, with the event and its fields.
 
+Texts of callers may be part of a field. So a line has ASCII characters only, others are JSON escapes, and long
+fields are shortened in their middle.
+
 Warnings and uncaught exceptions are lines of the log too. Warnings and errors of one event are limited to 20 lines per
 second; the next line says how many were left out (`left_out`). SIGHUP switches between the configured level and
 `debug`.
@@ -24,6 +27,9 @@ _level = "INFO"
 # Callers can cause warnings, and must not fill a disk with them.
 _MAX_LINES = 20
 
+_MAX_FIELD = 2_000
+_MAX_TRACE = 16_000
+
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
 
@@ -37,12 +43,28 @@ class _JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "process": self._process,
-            "event": record.getMessage(),
+            "event": _shortened(record.getMessage(), _MAX_FIELD),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {name: _field(value) for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+            line["trace"] = _shortened(self.formatException(record.exc_info), _MAX_TRACE)
+        return json.dumps(line)
+
+
+def _field(value: object) -> object:
+    """A value for JSON; as a text if it is large."""
+    if isinstance(value, str):
+        return _shortened(value, _MAX_FIELD)
+    text = json.dumps(value, default=str)
+    return json.loads(text) if len(text) <= _MAX_FIELD else _shortened(text, _MAX_FIELD)
+
+
+def _shortened(text: str, longest: int) -> str:
+    """A text without its middle if it is too long: of a stack the start and the error at its end are needed."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} ... {len(text) - 2 * half:,} characters left out ... {text[-half:]}"
 
 
 class _RateLimit(logging.Filter):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.bench.results import Section, Table, cell_text, read_sections, write_sections
 
 __all__ = ["HEADLINES", "Headline", "Line", "lines", "summarise"]
 
+_GOAL = re.compile(r" \(goal ([\d.]+)\)")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
 
@@ -52,7 +53,8 @@ class Headline:
     ratio
         Column of the ratio; computed if there is none.
     least, most
-        Target of the ratio, or of our figure if there is no reference.
+        Target of the ratio, or of our figure if there is no reference. A figure with `(goal 300)` in its text has
+        that as `most`.
     """
 
     section: str
@@ -79,6 +81,9 @@ class Headline:
 
     def _line(self, section: str, row: Mapping[str, str], other: Mapping[str, str]) -> Line:
         figure = re.sub(r"\{([^}]*)\}", lambda match: row[match[1]], self.figure)
+        if goal := _GOAL.search(figure):
+            own = replace(self, figure=_GOAL.sub("", figure), most=float(goal[1]))
+            return own._line(section, row, other)
         ours, theirs, ratio = row[self.ours], "", row[self.ratio] if self.ratio else ""
         if self.reference:
             theirs = (other if self.beside else row)[self.reference]

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pytest
 from darksight_client import Client, DarkSightClientError, Policy
-from darksight_service.store import migrate as schema
+from darksight_service.store import migrate, revisions
 from darksight_service.store.store import Store
 
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from tests.support.bundles import CERTIFICATE, make_bundle
+from tests.support.commands import run_command
 from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk, stalling_disk
@@ -107,7 +108,7 @@ def test_every_acknowledged_point_is_in_sqlite_once(service: Service, bundle: Pa
     assert report.faults() == NO_FAULTS
     assert report.recorded > 0
     with opened(url) as engine:
-        assert schema.current(engine) == schema.head()
+        assert revisions.current(engine) == revisions.head()
 
 
 @pytest.mark.parametrize("state", ["empty", "downgraded"])
@@ -118,8 +119,8 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
     url = postgres.fresh_database()
     if state == "downgraded":
         with opened(url) as engine:
-            schema.upgrade(engine)
-            schema.downgrade(engine, "base")
+            migrate.upgrade(engine)
+            migrate.downgrade(engine, "base")
     command = [sys.executable, "-m", "darksight_service", "serve", "--model", f"{MODEL}={bundle}"]
     command += ["--data-dir", str(tmp_path), "--database-url", url, "--grpc-port", "0", "--http-port", "0"]
 
@@ -128,7 +129,7 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
     assert done.returncode == 2
     assert "run: darksight db upgrade" in done.stderr
     with opened(url) as engine:
-        assert schema.current(engine) is None
+        assert revisions.current(engine) is None
 
 
 def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_is_there(
@@ -146,7 +147,7 @@ def test_a_service_starts_without_its_postgresql_and_brings_the_points_when_it_i
         postgres.start()
 
     with opened(url) as engine:
-        wait_until(lambda: schema.current(engine) == schema.head(), 60.0, "the tables")
+        wait_until(lambda: revisions.current(engine) == revisions.head(), 60.0, "the tables")
     with Store.open(url) as store:
         wait_until(lambda: store.stats().points == 7, 60.0, "the points")
         wait_until(lambda: store.changes_since(0), 60.0, "the deployment to be in the audit trail")
@@ -308,7 +309,7 @@ def test_a_restored_database_takes_new_changes_and_goes_on(
     server = service.server
     wait_until(lambda: server.counted("darksight_state_rebuilds_total") == 1.0, what="the rebuild to be counted")
     where = ("--database-url", service.url) if service.url else ("--data-dir", str(service.data_dir))
-    check = subprocess.run([sys.executable, "-m", "darksight_service", "db", "check", *where], check=False)
+    check = run_command("db", "check", *where)
 
     assert (restored.policy.alpha, changed.policy.alpha) == (None, 0.1)
     assert (points, check.returncode) == (14, 0)

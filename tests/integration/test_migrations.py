@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from darksight_service.cli import main
 from darksight_service.cli.app import run
 from darksight_service.errors import SchemaMismatchError
-from darksight_service.store import migrate as schema
+from darksight_service.store import migrate, revisions
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
 from sqlalchemy import inspect, text
@@ -26,10 +28,9 @@ ROOT = Path(__file__).parents[2]
 STARTERS = """
 import os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
-from darksight_service.store import migrate as schema
+from darksight_service.store import migrate
 from darksight_service.store.store import Store
 url = sys.argv[2]
-schema.head()
 gate, open_gate = os.pipe()
 children = []
 for _ in range(8):
@@ -73,21 +74,21 @@ def test_up_check_down_up_with_rows_present(empty_url: str, open_store: Callable
     store = open_store(empty_url, check=False)
     batch = make_points(50, ms=NOW_MS, names=None)
 
-    assert store.upgrade() == (None, schema.head())
+    assert store.upgrade() == (None, revisions.head())
     store.insert([batch, make_outcomes({batch.prediction_ids()[0]: 1})])
     store.append_change("policy", "digits", {"alpha": 0.01})
     store.check()
-    assert store.upgrade() == (schema.head(), schema.head())
+    assert store.upgrade() == (revisions.head(), revisions.head())
 
-    schema.downgrade(store._engine, "0001")
+    migrate.downgrade(store._engine, "0001")
     with pytest.raises(SchemaMismatchError, match="darksight db upgrade"):
         store.check()
-    assert store.upgrade() == ("0001", schema.head())
+    assert store.upgrade() == ("0001", revisions.head())
     store.check()
     assert len(store.list_points(PointFilter("digits")).points) == 50
     assert (store.stats().points, store.stats().outcomes, store.stats().changes) == (50, 0, 0)
 
-    schema.downgrade(store._engine, "base")
+    migrate.downgrade(store._engine, "base")
     with store._engine.connect() as connection:
         assert inspect(connection).get_table_names() == ["alembic_version"]
     again = open_store(empty_url, check=False)
@@ -147,7 +148,7 @@ def test_a_migration_killed_half_way_can_be_run_again(empty_url: str, open_store
     store = open_store(empty_url, check=False)
     before, after = store.upgrade()
 
-    assert after == schema.head()
+    assert after == revisions.head()
     assert before in (None, "0001")
     store.check()
 
@@ -161,9 +162,9 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "check"]) == 2
     assert "run: darksight db upgrade" in capsys.readouterr().err
     assert main(["db", "upgrade"]) == 0
-    assert capsys.readouterr().out == f"revision {schema.head()}, was empty\n"
+    assert capsys.readouterr().out == f"revision {revisions.head()}, was empty\n"
     assert main(["db", "upgrade", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"before": schema.head(), "after": schema.head()}
+    assert json.loads(capsys.readouterr().out) == {"before": revisions.head(), "after": revisions.head()}
     assert main(["db", "check"]) == 0
     assert capsys.readouterr().out.startswith("valid")
     with Store.open(empty_url) as store:
@@ -192,7 +193,18 @@ def test_a_schema_is_downgraded_and_upgraded_by_command(empty_url: str, capsys: 
 
     shown = capsys.readouterr()
     assert statuses == [0, 2, 2, 0, 0, 0]
-    head = schema.head()
+    head = revisions.head()
     assert shown.out.splitlines()[1:3] == [f"revision 0001, was {head}", f"revision {head}, was 0001"]
     assert "add --delete" in shown.err
     assert f"cannot downgrade from revision {head} to '9999'" in shown.err
+
+
+def test_revisions_are_those_of_alembic():
+    """Found by the names of their files, without alembic."""
+    config = Config()
+    config.set_main_option("script_location", str(revisions.folder()))
+    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+
+    assert revisions.head() == found[0]
+    assert all(map(revisions.knows, found))
+    assert not revisions.knows("9999")

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from darksight_service.errors import StoreUnavailableError
+from darksight_service.store.engine import writing
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
+from darksight_service.store.tables import model
 
 from tests.support.points import VERSION, make_outcomes, make_points, rows_of
 
@@ -128,6 +130,20 @@ def test_an_outcome_is_about_its_model_only(store: Store) -> None:
 
     assert done.matched == 1
     assert labels(store)["a"] == -1
+
+
+def test_numbers_of_another_database_are_not_used(store: Store) -> None:
+    """A backup in which another model has the number is restored while it is cached, and no connection tells."""
+    store.insert([make_outcomes({"a": 3})])
+    with writing(store._engine) as connection:
+        connection.execute(model.update().where(model.c.name == "digits").values(name="other"))
+
+    with pytest.raises(StoreUnavailableError, match="other numbers"):
+        store.insert([make_outcomes({"b": 5})])
+    done = store.insert([make_points(4, ms=NOW_MS, names=NAMES), make_outcomes({"b": 5})])
+
+    assert done.outcomes == 1
+    assert labels(store) == {"a": -1, "b": 5, "c": -1, "d": -1}
 
 
 def test_an_outcome_is_about_what_the_shadow_said_too(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from darksight_service.store.store import Store
 from darksight_service.store.tables import BINS, bundle, rollup, rollup_tag, tag, tag_bin
 from darksight_service.store.write.retention import Limits
 from darksight_service.store.write.tags import MAX_KEYS
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, Engine, func, select, text
 
 from darksight_core.bundle import write_bundle
 from darksight_core.scored import Decision, Reason
@@ -158,6 +159,32 @@ def test_keys_with_the_value_other_alone_are_bounded_too(store: Store) -> None:
 
     assert found.count({"_other": "_other"}) == 7
     assert store.folded_tags() == 7
+
+
+def test_tags_stored_as_other_are_counted_once(
+    url: str, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that was not committed counts nothing, and neither do points that are sent again."""
+    store = open_store(url, max_tag_values=2)
+    points = make_points(5, tags=[{"user": f"u{number}"} for number in range(5)])
+    with monkeypatch.context() as patch:
+        patch.setattr("darksight_service.store.write.insert.writing", _uncommitted)
+        with pytest.raises(StoreUnavailableError):
+            store.insert([points])
+    counts = [store.folded_tags()]
+    for _ in range(2):
+        store.insert([points])
+        counts.append(store.folded_tags())
+
+    assert counts == [0, 3, 3]
+
+
+@contextmanager
+def _uncommitted(engine: Engine) -> Iterator[Connection]:
+    """A transaction whose commit fails."""
+    with writing(engine) as connection:
+        yield connection
+        raise StoreUnavailableError("the connection is lost")
 
 
 def test_numbers_of_another_database_are_not_used(store: Store) -> None:

@@ -1,33 +1,30 @@
 """Migrations: run by one process at a time, and checked against the tables.
 
-The revisions are in `migrations/` at the top of the repository and, installed, in `darksight_migrations`. On PostgreSQL
-an advisory lock lets one process migrate while others wait, and each revision is one transaction. On SQLite all
-revisions are one exclusive transaction. So a migration that fails half-way leaves nothing behind.
+On PostgreSQL an advisory lock lets one process migrate while others wait, and each revision is one transaction. On
+SQLite all revisions are one exclusive transaction. So a migration that fails half-way leaves nothing behind.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, text
 
 from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError
+from darksight_service.store import revisions
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import metadata
 
-__all__ = ["current", "differences", "downgrade", "forbid_differences", "head", "is_compared", "require", "upgrade"]
+__all__ = ["differences", "downgrade", "forbid_differences", "is_compared", "upgrade"]
 
 _log = logging.getLogger("darksight.store")
 
@@ -38,43 +35,11 @@ LOCK_SECONDS = 120.0
 """How long a process waits while another one migrates."""
 
 
-def head() -> str:
-    """The revision that this version needs."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    assert found is not None
-    return found
-
-
-def current(engine: Engine) -> str | None:
-    """The revision of the database, None if it is empty."""
-    with reading(engine) as connection:
-        return MigrationContext.configure(connection).get_current_revision()
-
-
-def require(engine: Engine) -> None:
-    """SchemaMismatchError unless the database has all revisions that this version knows.
-
-    A database with later revisions is accepted: after a migration the previous release keeps working, see
-    migrations/README.md.
-    """
-    found, wanted = current(engine), head()
-    if found == wanted:
-        return
-    if found is not None and not _knows(found):
-        _log.warning("database_is_newer", extra={"revision": found, "known": wanted})
-        return
-    raise SchemaMismatchError(
-        f"the database is at revision {found or 'none'}, this version needs {wanted}; run: darksight db upgrade",
-        found=found,
-        wanted=wanted,
-    )
-
-
 def upgrade(engine: Engine, revision: str = "head") -> tuple[str | None, str | None]:
     """Run the missing migrations; returns the revisions before and after."""
     with _exclusive(engine) as connection:
         before = _revision(connection)
-        if before is None or _knows(before):
+        if before is None or revisions.knows(before):
             _run(connection, command.upgrade, revision)
         after = _revision(connection)
     if before != after:
@@ -106,7 +71,7 @@ def forbid_differences(engine: Engine) -> None:
         raise SchemaMismatchError(
             f"the database differs from the tables of its revision: {'; '.join(found[:3])}",
             differences=found,
-            revision=head(),
+            revision=revisions.head(),
         )
 
 
@@ -157,26 +122,8 @@ def _run(connection: Connection, action: Any, revision: str) -> None:
     action(config, revision)
 
 
-def _knows(revision: str) -> bool:
-    try:
-        return ScriptDirectory.from_config(_config()).get_revision(revision) is not None
-    except CommandError:
-        return False
-
-
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(revisions.folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
-
-
-def _folder() -> Path:
-    """The directory of the revisions: installed, or in the checkout that this file is part of."""
-    checkout = Path(__file__).parents[3] / "migrations"
-    if (checkout / "env.py").is_file():
-        return checkout
-    installed = importlib.util.find_spec("darksight_migrations")
-    assert installed is not None
-    assert installed.submodule_search_locations is not None
-    return Path(installed.submodule_search_locations[0])

@@ -21,7 +21,7 @@ from darksight_core.drift.segments import Segment, SegmentTest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.gate.gate import Gate
 from darksight_core.map.regions import Region
-from darksight_service.store import migrate, rollups
+from darksight_service.store import revisions, rollups
 from darksight_service.store.audit import Change
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
 from darksight_service.store.ids import MINUTE_MS
@@ -163,7 +163,7 @@ class Store:
             if auto_upgrade:
                 store.upgrade()
             if check:
-                migrate.require(store._engine)
+                revisions.require(store._engine)
         except BaseException:
             store.close()
             raise
@@ -183,10 +183,14 @@ class Store:
 
     def upgrade(self) -> tuple[str | None, str | None]:
         """Run the missing migrations; returns the revisions before and after."""
+        from darksight_service.store import migrate
+
         return migrate.upgrade(self._engine)
 
     def downgrade(self, revision: str) -> tuple[str | None, str | None]:
         """Undo migrations down to a revision, and delete what they added; returns the revisions before and after."""
+        from darksight_service.store import migrate
+
         return migrate.downgrade(self._engine, revision)
 
     def check(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
@@ -194,7 +198,9 @@ class Store:
 
         Returns the number of entries of the trail and its last hash. Raises SchemaMismatchError or AuditError.
         """
-        migrate.require(self._engine)
+        from darksight_service.store import migrate
+
+        revisions.require(self._engine)
         migrate.forbid_differences(self._engine)
         return self.verify_trail(anchors)
 
@@ -502,7 +508,7 @@ class Store:
         is_postgresql = self._engine.dialect.name == "postgresql"
         return StoreStats(
             database=self._engine.dialect.name,
-            revision=migrate.current(self._engine),
+            revision=revisions.current(self._engine),
             bytes=used_bytes(self._engine),
             points=points,
             outcomes=outcomes,

@@ -45,6 +45,18 @@ def test_ratios_are_computed_and_held_against_the_target() -> None:
     assert list(other.lines("a", section(PACE))) == [Line("a", "pace", "20", "5 (two)", "4", "at most 4", "met")]
 
 
+def test_a_row_with_a_goal_of_its_own_is_judged_by_it() -> None:
+    """Others are judged by the target of the headline."""
+    table = Table(("request", "ms"), [("map", "250"), ("segments (goal 300)", "250")])
+
+    found = list(Headline("a", "ms, {request}", "ms", "request", most=200.0).lines("a", section(table)))
+
+    assert found == [
+        Line("a", "ms, map", "250", target="at most 200", verdict="**missed**"),
+        Line("a", "ms, segments", "250", target="at most 300", verdict="met"),
+    ]
+
+
 @pytest.mark.parametrize(
     "headline",
     [

@@ -58,6 +58,14 @@ class BundlePoints(NamedTuple):
         return self._replace(points=self.points.take(rows))
 
 
+class _Written(NamedTuple):
+    """New points of a transaction, those that had an outcome waiting, and their tags that are stored as `_other`."""
+
+    points: int
+    matched: int
+    folded_tags: int
+
+
 class Inserter:
     """Writes points.
 
@@ -98,9 +106,10 @@ class Inserter:
         if self.follower is not None:
             for group in groups:
                 self.follower.forget(group.points.model, version_of(group.points))
-        return written
+        self.folded_tags += written.folded_tags
+        return written.points, written.matched
 
-    def _insert(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+    def _insert(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         if not self._is_postgresql:
             return self._insert_into_sqlite(groups)
         try:
@@ -139,7 +148,7 @@ class Inserter:
     def _test(self, model: str, version: str) -> DriftTest | None:
         return None if self.follower is None else self.follower.test_of(model, version)
 
-    def _copy(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+    def _copy(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         by_table: dict[str, list[BundlePoints]] = {}
         days = [group.points.id_ms // DAY_MS for group in groups]
         self.make_days({int(day) for each in days for day in np.unique(each)}, today)
@@ -153,7 +162,7 @@ class Inserter:
                 self._copy_into(connection, table, parts)
             return self._count(connection, groups)
 
-    def _merge(self, groups: Sequence[BundlePoints], today: int) -> tuple[int, int]:
+    def _merge(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         self.make_days({int(day) for group in groups for day in np.unique(group.points.id_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
@@ -176,7 +185,7 @@ class Inserter:
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
-    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> tuple[int, int]:
+    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> _Written:
         with writing(self._engine) as connection:
             driver: Any = connection.connection.driver_connection
             driver.execute("SAVEPOINT fast")
@@ -188,7 +197,7 @@ class Inserter:
                 self._execute(driver, groups)
             return self._count(connection, groups)
 
-    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> tuple[int, int]:
+    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> _Written:
         """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
         for group in groups:
             _check_numbers(connection, group)
@@ -198,16 +207,8 @@ class Inserter:
             self.follower.follow(
                 connection, [(group.bundle_id, group.points, group.test, group.tags.ids) for group in groups]
             )
-        self._count_folded(groups)
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
-        return sum(len(group.points) for group in groups), matched
-
-    def _count_folded(self, groups: Sequence[BundlePoints]) -> None:
-        for group in groups:
-            stored = set(group.tags.pairs.values())
-            folded = [sum(pair not in stored for pair in each) for each in group.points.tag_sets]
-            if any(folded):
-                self.folded_tags += int(np.array(folded)[group.points.tags].sum())
+        return _Written(sum(len(group.points) for group in groups), matched, sum(map(_folded_tags, groups)))
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
         for group in groups:
@@ -233,6 +234,13 @@ def tag_blobs(group: BundlePoints) -> Texts:
     blobs = [np.array(each, dtype=">i4").tobytes() for each in group.tags.ids]
     sizes = np.array([len(each) or -1 for each in blobs], dtype=np.int64)
     return Texts(np.frombuffer(b"".join(blobs), np.uint8), sizes)[group.points.tags]
+
+
+def _folded_tags(group: BundlePoints) -> int:
+    """Tags of the points that are stored as `_other`."""
+    stored = set(group.tags.pairs.values())
+    folded = [sum(pair not in stored for pair in each) for each in group.points.tag_sets]
+    return int(np.array(folded)[group.points.tags].sum()) if any(folded) else 0
 
 
 def _check_numbers(connection: Connection, group: BundlePoints) -> None:

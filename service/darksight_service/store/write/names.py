@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, select
 
+from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.tables import bundle, insert_into, model
 
-__all__ = ["Names", "bundle_numbers"]
+__all__ = ["Names", "bundle_numbers", "check_model"]
 
 
 class Names:
@@ -76,6 +77,12 @@ def bundle_numbers(connection: Connection, name: str, version: str) -> tuple[int
     query = select(bundle.c.id, model.c.id).join(model).where(model.c.name == name, bundle.c.version == version)
     found = connection.execute(query).one_or_none()
     return None if found is None else (int(found[0]), int(found[1]))
+
+
+def check_model(connection: Connection, name: str, number: int) -> None:
+    """StoreUnavailableError if a model has another number, because the database is another one."""
+    if connection.scalar(select(model.c.id).where(model.c.name == name)) != number:
+        raise StoreUnavailableError("the database has other numbers of models than before")
 
 
 def _model(connection: Connection, name: str, now: int) -> int:

@@ -21,11 +21,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, case, exists, func, select, text, update
 
+from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import point_id
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.tables import NAME_HASH, PointId, insert_into, outcome, outcome_point
-from darksight_service.store.write.names import Names
+from darksight_service.store.write.names import Names, check_model
 
 __all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points"]
 
@@ -100,9 +101,9 @@ class _Report:
 def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch]) -> OutcomeCounts:
     """Store outcomes and match them with their points."""
     counted = OutcomeCounts()
-    folded: dict[int, dict[str, _Report]] = {}
+    folded: dict[str, dict[str, _Report]] = {}
     for batch in batches:
-        reports = folded.setdefault(names.model_id(batch.model), {})
+        reports = folded.setdefault(batch.model, {})
         rows = zip(batch.prediction_ids, batch.labels.tolist(), batch.observed_ms.tolist(), strict=True)
         for name, label, observed_ms in rows:
             if label < 0 or len(name.encode()) > MAX_NAME_BYTES:
@@ -113,10 +114,17 @@ def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch
                 counted.conflicting += 1
             else:
                 counted.duplicate += 1
-    for model_id, reports in folded.items():
-        for chunk in _chunks(sorted(reports), 20 * _CHUNK):
-            with writing(engine) as connection:
-                _store(connection, model_id, {name: reports[name] for name in chunk}, counted)
+    try:
+        for model, reports in folded.items():
+            model_id = names.model_id(model)
+            for chunk in _chunks(sorted(reports), 20 * _CHUNK):
+                with writing(engine) as connection:
+                    check_model(connection, model, model_id)
+                    _store(connection, model_id, {name: reports[name] for name in chunk}, counted)
+    except StoreUnavailableError:
+        # After a fail-over the numbers may be others.
+        names.clear()
+        raise
     return counted
 
 
