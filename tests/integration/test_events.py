@@ -179,6 +179,115 @@ def test_a_logger_without_headers_has_its_token_in_the_url(server: Server, secre
     assert post("/v1/models/iris/score", f"Basic {basic}") == 401
 
 
+JOINED = {
+    "iris": {"service": "sklearn-iris", "tags": {"camera": "request.parameters.camera"}},
+    "v2": {"service": "iris-v2", "output": "predict_proba", "tags": {"lens": "request.inputs.0.parameters.lens"}},
+}
+PAIRS = 60
+
+
+@pytest.fixture(scope="module")
+def joining(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service of two workers that joins requests and responses."""
+    variables = {"DARKSIGHT_PASSIVE": json.dumps(JOINED)}
+    models, folder = dict.fromkeys(JOINED, bundle), tmp_path_factory.mktemp("joining")
+    with running_server(models, folder, "--workers", "2", "--api-port", "0", environment=variables) as server:
+        yield server
+
+
+def deliver(server: Server, kind: str, name: str, body: bytes | None = None) -> int:
+    """The status of an event sent over a new connection, again until a worker answers."""
+    headers, found = read_wire(kind, ce_id=name)
+    for _ in range(200):
+        try:
+            return httpx.post(
+                f"{server.api_url}/v1/events", content=found if body is None else body, headers=headers, timeout=60.0
+            ).status_code
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("no worker answers")
+
+
+def request_body(model: str, value: str) -> bytes:
+    """A request that says this."""
+    if model == "iris":
+        return json.dumps({"parameters": {"camera": value}, "instances": [[1.0]]}).encode()
+    return json.dumps({"inputs": [{"name": "a", "parameters": {"lens": value}}]}).encode()
+
+
+def tags_of(server: Server, model: str, prefix: str, rows: int) -> dict[str, dict[str, str]]:
+    """The tags in SQL of the first row of each event, when all rows are there."""
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        wait_until(lambda: len(points_of(client, model, prefix)) >= rows, what="the points")
+        found = points_of(client, model, prefix)
+    assert len(found) == rows
+    return {name: dict(point.tags) for name, point in found.items() if name.endswith("-0")}
+
+
+def test_pairs_are_joined_across_workers(joining: Server) -> None:
+    """Every event over a new connection, which the kernel gives to either worker; two models use the same ids."""
+    kinds = {"iris": ("kserve_v1", "camera"), "v2": ("kserve_v2", "lens")}
+    for number in range(PAIRS):
+        for model, (kind, _) in kinds.items():
+            body = request_body(model, f"{model}-{number}")
+            assert deliver(joining, f"{kind}_request", f"pair-{number}", body) == 202
+        for kind, _ in kinds.values():
+            assert deliver(joining, f"{kind}_response", f"pair-{number}") == 202
+
+    for model, (_, key) in kinds.items():
+        expected = {f"pair-{number}-0": {key: f"{model}-{number}"} for number in range(PAIRS)}
+        assert tags_of(joining, model, "pair-", 2 * PAIRS) == expected
+
+
+def test_a_response_that_comes_first_is_stored_once_without_tags(joining: Server) -> None:
+    """The request and a retry of the response change nothing; a request with another id is not its own."""
+    before = _counted(joining, "unjoined")
+    assert deliver(joining, "kserve_v1_request", "first-other", request_body("iris", "8")) == 202
+    assert deliver(joining, "kserve_v1_response", "first-a") == 202
+    assert deliver(joining, "kserve_v1_request", "first-a", request_body("iris", "7")) == 202
+    assert deliver(joining, "kserve_v1_response", "first-a") == 202
+
+    assert tags_of(joining, "iris", "first-a", 2) == {"first-a-0": {}}
+    wait_until(lambda: _counted(joining, "unjoined") == before + 1, what="the counter")
+
+
+def test_hostile_requests_are_accepted_or_refused(joining: Server) -> None:
+    """Never an error of the server, and its workers live."""
+    before = joining.children()
+    bodies = {
+        b"\xff\xfe": 400,
+        b"[" * 1_000_000: 400,
+        b'{"parameters":' * 200_000: 400,
+        b"x" * (8 << 20): (400, 413),
+        json.dumps({"parameters": {"camera": "x" * (3 << 20)}}).encode(): 202,
+        b'{"parameters": {"camera": [[]]}}': 202,
+        b'{"parameters": 7}': 202,
+    }
+    for number, (body, wanted) in enumerate(bodies.items()):
+        status = deliver(joining, "kserve_v1_request", f"hostile-{number}", body)
+        assert status in (wanted if isinstance(wanted, tuple) else (wanted,)), (number, status)
+
+    assert deliver(joining, "kserve_v1_response", "hostile-6") == 202
+    assert tags_of(joining, "iris", "hostile-6", 2) == {"hostile-6-0": {}}
+    after = joining.children()
+    assert [after[name] for name in ("worker-0", "worker-1")] == [before[name] for name in ("worker-0", "worker-1")]
+
+
+def test_requests_outlive_the_workers_that_got_them(joining: Server) -> None:
+    """kill -9 of both workers, one after the other, between requests and responses."""
+    names = [f"killed-{number}" for number in range(10)]
+    for name in names:
+        assert deliver(joining, "kserve_v1_request", name, request_body("iris", name)) == 202
+    for child in ("worker-0", "worker-1"):
+        killed = joining.children()[child]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda child=child, killed=killed: joining.children()[child] != killed, what="another worker")
+    for name in names:
+        assert deliver(joining, "kserve_v1_response", name) == 202
+
+    assert tags_of(joining, "iris", "killed-", 20) == {f"{name}-0": {"camera": name} for name in names}
+
+
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(bundle: Path, tmp_path: Path) -> None:
     """A small version of `./dev bench faults events`: kill -9 of worker and storage worker while events arrive."""
     rows = make_probs(64, CLASSES, seed=4)

@@ -7,6 +7,7 @@ routes      the paths, and the gRPC method that answers each
 inference   the Open Inference Protocol, in JSON and with binary tensors
 messages    darksight.v1 as JSON
 events      CloudEvents of inference loggers
+requests    tags of requests that wait for their responses
 payloads    the probabilities in the response of a model server
 tensors     numbers in JSON, and tensors as bytes behind it
 calls       a request and the call that it becomes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from darksight_service.http_api.app import Limits, make_app
 from darksight_service.http_api.calls import Callers, Method
+from darksight_service.http_api.requests import RequestTags
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
 from darksight_service.web.limits import API
@@ -42,8 +43,10 @@ def make_server(
         Runs a function in the bulk thread.
     """
     limits = Limits(callers, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
+    joins = any(passive.request_tags for passive in settings.passive.values())
+    requests = RequestTags(settings.data_dir / "requests.slots") if joins else None
     return WebServer(
-        make_app(methods, limits, settings.passive),
+        make_app(methods, limits, settings.passive, requests),
         settings,
         # The kernel gives each connection to one of the workers.
         listen(settings, "api_port", socket.SO_REUSEPORT),

@@ -265,7 +265,8 @@ METRICS = (
         "darksight_events_total",
         "counter",
         ("result",),
-        "Events of inference loggers: scored, of a request, which is not needed, or refused. A retry counts again.",
+        "Events of inference loggers: scored, unjoined (scored without the tags of a request that is not there), of a "
+        "request, or refused. A retry counts again.",
         "Whether a logger still sends, and whether its events are understood.",
     ),
     Metric("darksight_outcomes_total", "counter", (), "Outcomes reported.", "Whether labels still arrive."),

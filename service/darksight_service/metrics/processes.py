@@ -42,8 +42,9 @@ AUTH_FAILURES = ("missing", "invalid", "expired", "forbidden")
 """Why a caller was refused: no token, unknown token, expired token, token without the scope."""
 
 
-EVENT_RESULTS = ("scored", "request", "refused")
-"""What became of an event of an inference logger: scored and recorded, of a request and not needed, or refused."""
+EVENT_RESULTS = ("scored", "unjoined", "request", "refused")
+"""What became of an event of an inference logger: scored and recorded, the same without the tags of its request, of a
+request, or refused."""
 
 
 class SpoolNumbers(Protocol):
