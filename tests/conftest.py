@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 # Before numpy and torch are imported, here and in the processes that tests start: the rows are few, and each core has a
 # worker of its own, so that several threads would only wait for each other, which takes a third of a fit's CPU time.
@@ -12,13 +13,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Folders; all others come after them.
+# Folders, then files of five seconds or more with few tests; all others come after them.
 _LONGEST_FIRST = ("e2e", "security", "integration", "fit")
+_LONG_FILES = {
+    f"test_{name}.py" for name in ("compilation", "deploy_rules", "estimator", "report", "segments", "stream", "suite")
+}
+# Files that share a service run in one process, one after the other.
+_TOGETHER = ("test_narrow_token.py", "test_without_a_token.py", "test_local_files.py")
 _IN_CI = os.environ.get("CI") == "true"
 
 
@@ -32,10 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def rank(item: pytest.Item) -> tuple[int, int, Path]:
         folder = item.path.parent.name
-        place = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+        others = len(_LONGEST_FIRST) + (item.path.name not in _LONG_FILES)
+        place = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else others
         return place, -tests[item.path], item.path
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, give files that share a service to one process."""
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        """One process for each file but for those that share a service."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "together" if file.endswith(_TOGETHER) else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _skipped(config: pytest.Config) -> Counter[str]:

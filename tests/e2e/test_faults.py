@@ -25,6 +25,7 @@ from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from tests.support.bundles import CERTIFICATE, make_bundle
+from tests.support.commands import run_command
 from tests.support.faults.checker import NO_FAULTS, check, opened, read_logs
 from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
 from tests.support.faults.nemesis import Nemesis, Service, small_disk, stalling_disk
@@ -308,7 +309,7 @@ def test_a_restored_database_takes_new_changes_and_goes_on(
     server = service.server
     wait_until(lambda: server.counted("darksight_state_rebuilds_total") == 1.0, what="the rebuild to be counted")
     where = ("--database-url", service.url) if service.url else ("--data-dir", str(service.data_dir))
-    check = subprocess.run([sys.executable, "-m", "darksight_service", "db", "check", *where], check=False)
+    check = run_command("db", "check", *where)
 
     assert (restored.policy.alpha, changed.policy.alpha) == (None, 0.1)
     assert (points, check.returncode) == (14, 0)

@@ -18,13 +18,14 @@ import pytest
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
+from tests.support.commands import run_command
 
 DARKSIGHT = (sys.executable, "-m", "darksight_service")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def darksight(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+    """Run the command to its end in a process of its own, as one that starts others must be."""
     command = [*DARKSIGHT, *(str(argument) for argument in arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=ONE_THREAD)
 
@@ -100,7 +101,7 @@ def test_steps_of_another_fit_are_refused(store: Path) -> None:
     folder.mkdir()
     (folder / "identity.json").write_text("{}", encoding="utf-8")
 
-    done = darksight("fit", store / "part*.parquet", "--out", store / "three.safetensors", "--resume")
+    done = run_command("fit", store / "part*.parquet", "--out", store / "three.safetensors", "--resume")
 
     assert done.returncode == 2
     assert "of a fit with other rows or options" in done.stderr
@@ -110,7 +111,7 @@ def test_a_sample_of_a_store_is_fitted_and_told(store: Path) -> None:
     """--sample N draws N rows in one pass; the manifest says from how many and by which seed."""
     out = store / "sample.safetensors"
 
-    done = darksight(
+    done = run_command(
         "fit", store / "part*.parquet", "--out", out, "--starts", 1, "--sample", 2_000, "--json", "--seed", 7
     )
 
@@ -165,7 +166,7 @@ def test_an_ended_run_goes_on(store: Path, model: Path) -> None:
 
     again = darksight("score", model, pattern, "--out", out, "--json", "--quiet")
     write_bundle(store / "other.safetensors", make_bundle(seed=1))
-    other = darksight("score", store / "other.safetensors", pattern, "--out", out)
+    other = run_command("score", store / "other.safetensors", pattern, "--out", out)
 
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     assert json.loads(again.stdout) == json.loads(first.stdout)

@@ -19,7 +19,7 @@ from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE
 from tests.support.servers import Server, running_server, start_server, wait_until
 
-ROWS = make_probs(400, K, seed=3)
+ROWS = make_probs(200, K, seed=3)
 
 
 def around(point: np.ndarray, size: float = 1.5) -> list[tuple[float, float]]:

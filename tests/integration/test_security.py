@@ -84,26 +84,22 @@ def test_the_client_says_what_is_wrong_with_its_token(
     assert "darksight_auth_failures_total" in guarded.get("/metrics")[1]
 
 
-def test_a_revoked_token_is_refused_within_seconds(bundle: Path, tmp_path: Path):
-    """Its line is deleted, the server goes on."""
-    (secret, token), (_, other) = make_token("old", ["score"]), make_token("other", ["score"])
-    path = tmp_path / "tokens"
-    path.write_text(token.line())
-    variables = {"DARKSIGHT_TOKENS_FILE": str(path)}
-    with (
-        running_server({"digits": bundle}, tmp_path / "data", "--workers", "1", environment=variables) as server,
-        Client(server.grpc_target, token=secret, timeout_seconds=60.0) as client,
-    ):
-        assert client.score("digits", make_probs(1, K)).recorded
-        path.write_text(other.line())
+def test_a_revoked_token_is_refused_within_seconds(guarded: Server, secrets: tuple[Path, dict[str, str]]):
+    """Its line is deleted, the server goes on; as it did when the line was added."""
+    secret, token = make_token("old", ["score"])
+    others = secrets[0].read_text()
+    with Client(guarded.grpc_target, token=secret, timeout_seconds=60.0) as client:
 
         def is_refused() -> bool:
             try:
-                client.score("digits", make_probs(1, K))
+                return not client.score("digits", make_probs(1, K)).recorded
             except Unauthenticated:
                 return True
-            return False
 
+        assert is_refused()
+        secrets[0].write_text(others + token.line())
+        wait_until(lambda: not is_refused(), what="the token to be known")
+        secrets[0].write_text(others)
         wait_until(is_refused, what="the token to be refused")
 
 

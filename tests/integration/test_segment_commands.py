@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from darksight_service.cli import main
+from darksight_service.references.files import MAX_BYTES
+from darksight_service.references.pictures import as_data_uri, encode_png, read_picture
 
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.support.bundles import make_bundle
@@ -121,3 +124,47 @@ def test_a_file_without_the_tag_is_refused(folder: Path, capsys: pytest.CaptureF
 
     assert end.value.code == 2
     assert "has no column tag_city; it has tag_camera" in capsys.readouterr().err
+
+
+def test_a_report_shows_pictures_of_references_and_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From files below the folder only; a path or a link that leads out of it, and a large file, are named instead."""
+    inputs = folder / "inputs"
+    (inputs / "day 1").mkdir(parents=True)
+    secret = encode_png(np.full((16, 16, 3), (1, 2, 3), dtype=np.uint8))
+    (folder / "secret.png").write_bytes(secret)
+    (inputs / "link.png").symlink_to(folder / "secret.png")
+    (inputs / "large.png").write_bytes(secret)
+    os.truncate(inputs / "large.png", MAX_BYTES + 1)
+    picture = np.zeros((16, 16, 3), dtype=np.uint8)
+    picture[:, 8:] = (200, 80, 40)
+    (inputs / "day 1" / "a.png").write_bytes(encode_png(picture))
+    rows = dict(np.load(folder / "rows.npz"))
+    names = ["day 1/a.png", "../secret.png", str(folder / "secret.png"), "link.png", "large.png"]
+    rows["tag_reference"] = np.resize(names, ROWS)
+    rows["tag_camera"] = np.where(rows["tag_camera"] == "good", "<script>alert(1)</script>", rows["tag_camera"])
+    np.savez(folder / "referenced.npz", **rows)
+    out = folder / "page.html"
+
+    code = main(
+        ["report", str(folder / "model.safetensors"), str(folder / "referenced.npz"), "--compare", "none",
+         "--reference-dir", str(inputs), "--out", str(out)]
+    )  # fmt: skip
+
+    assert code in (0, None)
+    assert str(out) in capsys.readouterr().err
+    page = out.read_text(encoding="utf-8")
+    assert as_data_uri(picture) in page
+    assert as_data_uri(read_picture(secret)) not in page
+    for problem in ("is not a path below the folder", "there is no such file below", "is larger than 16 MiB"):
+        assert problem in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert(1)" not in page
+
+
+def test_a_report_needs_the_folder_and_the_tag(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are checked before anything is computed."""
+    command = ["report", str(folder / "model.safetensors"), str(folder / "rows.npz"), "--out", str(folder / "no.html")]
+    for given, words in ((folder / "rows.npz", "is not a directory"), (folder, "reference")):
+        assert main([*command, "--reference-dir", str(given)]) == 2
+        assert words in capsys.readouterr().err
+    assert not (folder / "no.html").exists()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import os
 import re
+import shutil
+import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -16,6 +21,7 @@ import numpy as np
 import pytest
 from darksight_client import (
     AccuracyReport,
+    AsyncClient,
     CertificateVerdict,
     Client,
     Conflict,
@@ -26,6 +32,8 @@ from darksight_client import (
     UnknownModel,
 )
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
+from darksight_service.metrics.exposition import render
+from darksight_service.settings import Settings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -42,6 +50,11 @@ from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.servers import Server, running_server, wait_until, waiting
 
 K = 5
+# Of a model whose rows are long: few of them are more than a message may have.
+WIDE = 500
+ROW = make_probs(1, K)
+# Until a client has found both workers: the kernel misses one 30 times with probability 2^-30.
+SEARCH = 32
 SCORE = "/darksight.v1.MonitorService/Score"
 
 
@@ -67,11 +80,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def server(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service of two workers."""
+    """A service of two workers, with a second model."""
     data_dir = tmp_path_factory.mktemp("data")
     options = ("--workers", "2", "--bundle-dir", str(bundles["first"].parent))
     variables = {"DARKSIGHT_REFLECTION": "true"}
-    with running_server({"digits": bundles["first"]}, data_dir, *options, environment=variables) as running:
+    wide = gated_bundle(tmp_path_factory.mktemp("wide") / "wide.safetensors", classes=WIDE)
+    models = {"digits": bundles["first"], "wide": wide}
+    with running_server(models, data_dir, *options, environment=variables) as running:
         yield running
 
 
@@ -244,9 +259,10 @@ def test_a_message_of_100_mb_is_refused_and_so_is_one_that_unpacks_to_it(channel
 
 def test_the_client_splits_what_is_too_large_for_one_message(client: Client):
     """Nobody has to know the limit."""
-    probs = np.tile(make_probs(100, K), (3000, 1))
+    probs = np.tile(make_probs(100, WIDE), (25, 1))
+    assert probs.nbytes > 1.1 * Settings().max_message_bytes
 
-    scored = client.score("digits", probs, timeout_seconds=120.0)
+    scored = client.score("wide", probs, timeout_seconds=120.0)
 
     assert len(scored.decision) == len(probs)
     np.testing.assert_array_equal(scored.p_value[:100], scored.p_value[-100:])
@@ -599,3 +615,90 @@ def outcome(channel: grpc.Channel, data: bytes) -> tuple[str, monitor_pb2.ScoreR
         return "OK", monitor_pb2.ScoreResponse.FromString(call(channel, SCORE, data))
     except grpc.RpcError as error:
         return error.code().name, monitor_pb2.ScoreResponse()
+
+
+def calls_by_worker(server: Server) -> list[int]:
+    """Calls that each worker has counted."""
+    found = []
+    for number in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (server.data_dir / "counts").glob(f"process-{number}.*"):
+                shutil.copy(path, folder)
+            lines = render(Path(folder))[0].decode().splitlines()
+        found += [int(float(line.split()[-1])) for line in lines if line.startswith("darksight_calls_total ")]
+    return found
+
+
+def new_calls(server: Server, before: list[int]) -> list[int]:
+    """Calls of each worker since then."""
+    return [now - then for now, then in zip(calls_by_worker(server), before, strict=True)]
+
+
+def test_calls_are_spread_over_all_workers(server: Server) -> None:
+    """Evenly, once both are found."""
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        for _ in range(SEARCH):
+            client.score("digits", ROW)
+        before = calls_by_worker(server)
+        for _ in range(40):
+            client.score("digits", ROW)
+
+        assert new_calls(server, before) == [20, 20]
+
+
+def test_the_asynchronous_client_does_the_same(server: Server) -> None:
+    """One after the other, and at the same time."""
+
+    async def use() -> list[int]:
+        async with AsyncClient(server.grpc_target, timeout_seconds=60.0) as client:
+            for _ in range(SEARCH):
+                await client.score("digits", ROW)
+            before = calls_by_worker(server)
+            await asyncio.gather(*(client.score("digits", ROW) for _ in range(40)))
+            return new_calls(server, before)
+
+    assert asyncio.run(use()) == [20, 20]
+
+
+def test_streams_are_spread_too(server: Server) -> None:
+    """A stream stays on one connection; open streams count as calls in flight."""
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        for _ in range(SEARCH):
+            list(client.stream("digits", [ROW]))
+        before = calls_by_worker(server)
+        streams = [client.stream("digits", [ROW] * 3) for _ in range(8)]
+        for stream in streams:
+            next(stream)
+
+        assert new_calls(server, before) == [4, 4]
+        assert [len(list(stream)) for stream in streams] == [2] * 8
+
+
+def test_one_connection_uses_one_worker(server: Server) -> None:
+    """A caller may ask for that."""
+    with Client(server.grpc_target, timeout_seconds=60.0, max_connections=1) as client:
+        before = calls_by_worker(server)
+        for _ in range(20):
+            client.score("digits", ROW)
+
+        assert sorted(new_calls(server, before)) == [0, 20]
+
+
+def test_a_worker_that_was_killed_gets_calls_again(server: Server) -> None:
+    """No call fails meanwhile."""
+    with Client(server.grpc_target, timeout_seconds=60.0) as client:
+        for _ in range(SEARCH):
+            client.score("digits", ROW)
+        killed = server.children()["worker-1"]
+        os.kill(killed, signal.SIGKILL)
+        for _ in range(SEARCH):
+            client.score("digits", ROW)
+        wait_until(lambda: server.children()["worker-1"] != killed, what="a new worker")
+
+        def has_both() -> bool:
+            before = calls_by_worker(server)
+            for _ in range(10):
+                client.score("digits", ROW)
+            return new_calls(server, before) == [5, 5]
+
+        wait_until(has_both, what="calls at both workers")

@@ -35,9 +35,9 @@ def test_skips_are_listed_by_reason_and_fail_ci(in_ci: str, status: int, tmp_pat
     (tmp_path / "test_some.py").write_text(SKIPPED)
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "1"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-p", "no:cacheprovider", "--numprocesses", "1"],
         cwd=tmp_path,
-        env={**os.environ, "CI": in_ci, "PYTHONPATH": str(TESTS.parent)},
+        env={**os.environ, "CI": in_ci, "PYTHONPATH": str(TESTS.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
     )

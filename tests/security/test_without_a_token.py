@@ -14,47 +14,28 @@ from pathlib import Path
 import grpc
 import pytest
 from darksight_client import Client
-from darksight_service.control.tokens import make_token
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.integration.test_service import K, gated_bundle
+from tests.integration.test_service import K
 from tests.support.builders import make_probs
 from tests.support.http2 import RawCaller
-from tests.support.servers import Server, running_server, wait_until
+from tests.support.servers import Server, wait_until
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SCORE = "/darksight.v1.MonitorService/Score"
 MB = 1 << 20
-# Soft and hard limit of open files.
-FEW_FILES = ("sh", "-c", 'ulimit -S -n 256 && ulimit -H -n 1024 && exec "$@"', "sh")
-
-
-@pytest.fixture(scope="module")
-def secret() -> tuple[str, str]:
-    """A token that may score, and its line."""
-    text, token = make_token("gateway", ["score"])
-    return text, token.line()
-
-
-@pytest.fixture(scope="module")
-def server(secret: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service of one worker that wants tokens, and that may open few files."""
-    folder = tmp_path_factory.mktemp("service")
-    (folder / "tokens").write_text(secret[1])
-    bundle = gated_bundle(folder / "digits.safetensors")
-    options = ("--workers", "1", "--explorer-port", "0")
-    variables = {"DARKSIGHT_TOKENS_FILE": str(folder / "tokens")}
-    with running_server(
-        {"digits": bundle}, folder / "data", *options, environment=variables, run_by=FEW_FILES
-    ) as running:
-        wait_until(lambda: "explorer" in running.children(), what="the explorer")
-        yield running
 
 
 @pytest.fixture
-def client(server: Server, secret: tuple[str, str]) -> Iterator[Client]:
+def server(attacked: Server) -> Server:
+    """A service of one worker that wants tokens, and that may open few files."""
+    return attacked
+
+
+@pytest.fixture
+def client(server: Server, tokens: tuple[dict[str, str], str]) -> Iterator[Client]:
     """A client with the token that neither waits nor retries."""
-    with Client(server.grpc_target, token=secret[0], timeout_seconds=20.0, retries=0) as client:
+    with Client(server.grpc_target, token=tokens[0]["other"], timeout_seconds=20.0, retries=0) as client:
         yield client
 
 
