@@ -20,7 +20,8 @@ from darksight_service.references.names import resolve
 from darksight_core.errors import DarkSightError
 from darksight_core.tags import find_problem
 
-LOG = logging.getLogger("darksight.test")
+# Outside of the tree: pytest keeps the lines of that, and cannot pass all texts between its processes.
+LOG = logging.Logger("darksight.test")
 LONGEST = 150_000
 """A stack and a few fields, six characters for each of theirs."""
 
@@ -44,10 +45,12 @@ def written() -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JsonLines("worker"))
     level = logger.level
-    logger.addHandler(handler)
     logger.setLevel("DEBUG")
+    for each in (logger, LOG):
+        each.addHandler(handler)
     yield stream
-    logger.removeHandler(handler)
+    for each in (logger, LOG):
+        each.removeHandler(handler)
     logger.setLevel(level)
 
 
