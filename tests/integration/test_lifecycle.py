@@ -32,8 +32,8 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def plain(bundles: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service of one worker that accepts four calls at a time, for tests that leave it well."""
-    limit = {"DARKSIGHT_MAX_CONCURRENT_CALLS": "4"}
+    """A service of one worker that accepts 16 calls at a time, for tests that leave it well."""
+    limit = {"DARKSIGHT_MAX_CONCURRENT_CALLS": "16"}
     data_dir = tmp_path_factory.mktemp("plain")
     with running_server({"digits": bundles[0]}, data_dir, "--workers", "1", environment=limit) as server:
         yield server
