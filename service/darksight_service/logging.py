@@ -48,7 +48,7 @@ class _JsonLines(logging.Formatter):
         line |= {name: _field(value) for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             line["trace"] = _shortened(self.formatException(record.exc_info), _MAX_TRACE)
-        return json.dumps(line)
+        return json.dumps(line, default=str)
 
 
 def _field(value: object) -> object:
@@ -56,7 +56,7 @@ def _field(value: object) -> object:
     if isinstance(value, str):
         return _shortened(value, _MAX_FIELD)
     text = json.dumps(value, default=str)
-    return json.loads(text) if len(text) <= _MAX_FIELD else _shortened(text, _MAX_FIELD)
+    return value if len(text) <= _MAX_FIELD else _shortened(text, _MAX_FIELD)
 
 
 def _shortened(text: str, longest: int) -> str:
