@@ -19,11 +19,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from darksight_core.errors import DarkSightError
-from darksight_core.version import __version__
+from darksight_core.rows.version import __version__
 
 if TYPE_CHECKING:
     from darksight_core.bundle import Bundle, read_bundle, write_bundle
-    from darksight_core.estimator import DarkSight
+    from darksight_core.fit.estimator import DarkSight
     from darksight_core.gate.gate import Gate
     from darksight_core.runtime.scorer import Scorer
 
@@ -40,7 +40,7 @@ __all__ = [
 
 _MODULES = {
     "Bundle": "darksight_core.bundle",
-    "DarkSight": "darksight_core.estimator",
+    "DarkSight": "darksight_core.fit.estimator",
     "Gate": "darksight_core.gate.gate",
     "Scorer": "darksight_core.runtime.scorer",
     "read_bundle": "darksight_core.bundle",

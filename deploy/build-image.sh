@@ -9,7 +9,7 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tag=${1:-localhost/darksight}
 base=localhost/darksight-python:bookworm
 python=${PYTHON:-python3}
-version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' darksight_core/version.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' darksight_core/rows/version.py)
 
 die() { printf 'build-image: %s\n' "$*" >&2; exit 1; }
 

@@ -29,7 +29,7 @@ def darksight(*arguments: object) -> str:
     """Print and run a darksight command in the output directory; returns what it prints."""
     texts = [str(argument) for argument in arguments]
     print("$", shlex.join(["darksight", *texts]))
-    command = [sys.executable, "-m", "darksight_service", *texts]
+    command = [sys.executable, "-m", "darksight_service.cli", *texts]
     return subprocess.run(command, cwd=args.out, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -31,7 +31,7 @@ def darksight(*arguments: object) -> list[str]:
     """Print a darksight command; returns it as a process needs it."""
     texts = [str(argument) for argument in arguments]
     print("$", shlex.join(["darksight", *texts]), flush=True)
-    return [sys.executable, "-m", "darksight_service", *texts]
+    return [sys.executable, "-m", "darksight_service.cli", *texts]
 
 
 # %% The classifier in production, and its predictions for digits that it was not trained on

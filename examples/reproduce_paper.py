@@ -29,7 +29,7 @@ from darksight_core.map.paths import bridge, trace
 from darksight_core.pictures.map_picture import draw_map
 from darksight_core.pictures.palette import class_colours
 from darksight_core.predictions import read_predictions
-from darksight_core.simplex import entropy, log_probs
+from darksight_core.rows.simplex import entropy, log_probs
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of predictions (%(default)s)")

@@ -33,8 +33,8 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.predictions.sketch import MAX_LEAK, RowSketch, leak, overlap
+from darksight_core.rows.simplex import Floats, log_probs, on_simplex
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, log_probs, on_simplex
 
 __all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "refuse_existing", "write_bundle"]
 

@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.bundle.summary import Facts, as_html, class_list, gate_facts, map_facts, p_value_fact
+from darksight_core.bundle.thumbnail import thumbnail
 from darksight_core.drift.estimate import AccuracyModel
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
-from darksight_core.pictures.thumbnail import thumbnail
 from darksight_core.predictions.sketch import RowSketch
+from darksight_core.rows.simplex import Floats
+from darksight_core.rows.version import __version__
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats
-from darksight_core.version import __version__
 
 __all__ = [
     "MAX_PROBES",

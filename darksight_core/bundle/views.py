@@ -9,7 +9,7 @@ import numpy as np
 
 from darksight_core.bundle.parts import Bundle
 from darksight_core.bundle.summary import class_list
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["describe", "describe_raw", "diff"]
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from darksight_core.drift.accuracy import Accuracy, accuracy_sequence
 from darksight_core.drift.checks import checked_share
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = [
     "DRAWN_RATE",

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from darksight_core.drift.urn import Ints
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["BetState", "Bets", "class_bets", "score_bets"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["checked_level", "checked_share", "finite_values"]
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.drift.checks import checked_level
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["ClassShares", "bbse", "confusion", "likely_shares", "mlls"]
 

@@ -25,7 +25,7 @@ from darksight_core.drift.class_mix import likely_shares
 from darksight_core.drift.label_free import check_rows, is_correct
 from darksight_core.drift.transport import transport_costs
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, entropy, log_probs, temper
+from darksight_core.rows.simplex import Floats, entropy, log_probs, temper
 
 __all__ = ["AccuracyModel", "fit_accuracy_model", "fit_temperature"]
 

@@ -28,7 +28,7 @@ from darksight_core.drift.special import ln_beta
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import upper_bound
 from darksight_core.guarantees.conformal import cutoff
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = [
     "Evidence",

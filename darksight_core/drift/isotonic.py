@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Isotonic", "calibration_error", "fit_isotonic"]
 

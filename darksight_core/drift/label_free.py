@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.drift.isotonic import Isotonic, calibration_error, fit_isotonic
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, entropy, log_probs
+from darksight_core.rows.simplex import Floats, entropy, log_probs
 
 __all__ = ["Atc", "AtcScore", "Cbpe", "Doc", "Estimator", "check_rows", "fit_atc", "fit_cbpe", "fit_doc", "is_correct"]
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.drift.checks import checked_level, finite_values
 from darksight_core.drift.special import chi2_quantile
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["PsiVerdict", "p_value_counts", "psi", "psi_critical", "psi_verdict"]
 

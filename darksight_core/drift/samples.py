@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from darksight_core.drift.checks import checked_level, finite_values
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["TwoSampleTest", "ks_critical", "ks_distance", "mmd_test"]
 

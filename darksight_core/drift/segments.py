@@ -32,7 +32,7 @@ from darksight_core.drift.checks import checked_level
 from darksight_core.drift.urn import ScoreCells
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = [
     "MAX_SEGMENTS",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["transport_costs"]
 

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Ints", "ScoreCells", "audit_numbers", "row_uniforms"]
 

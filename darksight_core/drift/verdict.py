@@ -23,7 +23,7 @@ from darksight_core.drift.special import chi2_tail
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["ALPHA", "DriftKind", "Verdict", "Window", "classify", "within_class_test"]
 

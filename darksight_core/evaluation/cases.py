@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.evaluation.neighbourhoods import nearest
-from darksight_core.json_record import JsonRecord
 from darksight_core.map.paths import confused_pairs
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.confidence import margin, msp
-from darksight_core.simplex import Floats
 
 __all__ = ["Alike", "Case", "alike", "confident_wrong", "midway", "typical", "unusual", "wrong_alike"]
 

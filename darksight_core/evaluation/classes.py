@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.checks import Indices, check_centres, check_labels, check_rows
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats, entropy
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats, entropy
 
 __all__ = [
     "ClusterMonotonicity",

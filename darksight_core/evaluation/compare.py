@@ -32,10 +32,10 @@ from darksight_core.evaluation.failure import FailureFigures, OodFigures, failur
 from darksight_core.gate.certify import candidates
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.density import Kde
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.confidence import LOGIT_SCORES, row_scores
 from darksight_core.scores.learned import MIN_ROWS, Learned
-from darksight_core.simplex import Floats
 
 __all__ = ["MEMORY_ROWS", "MEMORY_SHARE", "Comparison", "compare"]
 

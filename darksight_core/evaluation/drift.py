@@ -13,8 +13,8 @@ from darksight_core.drift.accuracy import Accuracy
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.verdict import Verdict, Window, classify
-from darksight_core.scored import ScoredBatch
-from darksight_core.simplex import Floats
+from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["DriftReport", "WindowReport", "drift_test", "report_drift", "report_window"]
 

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["FailureFigures", "OodFigures", "failure_figures", "ood_figures"]
 

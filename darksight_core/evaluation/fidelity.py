@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from darksight_core.evaluation.checks import check_labels, check_rows
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, total_variation
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, total_variation
 
 __all__ = ["Fidelity", "fidelity"]
 

@@ -25,8 +25,8 @@ from darksight_core.evaluation.checks import check_rows
 from darksight_core.evaluation.classes import ClusterMonotonicity, GlobalFidelity, cluster_monotonicity, global_fidelity
 from darksight_core.evaluation.fidelity import Fidelity, fidelity
 from darksight_core.evaluation.neighbourhoods import LocalFidelity, Trustworthiness, local_fidelity, trustworthiness
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["MapMeasures", "measure_map"]
 

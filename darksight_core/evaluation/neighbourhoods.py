@@ -13,8 +13,8 @@ import numpy as np
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.checks import Indices, check_rows
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["LocalFidelity", "Trustworthiness", "local_fidelity", "nearest", "trustworthiness"]
 

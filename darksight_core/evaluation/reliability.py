@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["ClassFigures", "Reliability", "class_figures", "reliability"]
 

@@ -13,8 +13,8 @@ from darksight_core.evaluation.failure import failure_figures
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["SegmentDrift", "SegmentDriftReport", "SegmentFigures", "interval", "measure_segments", "report_segments"]
 

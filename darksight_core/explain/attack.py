@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.explain.chain import Chain
 from darksight_core.explain.objectives import Objective, batches, differentiate, evaluate
-from darksight_core.progress import Progress, Report, silent
+from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import ScoredBatch
-from darksight_core.simplex import Floats
 
 __all__ = ["Attack", "attack"]
 

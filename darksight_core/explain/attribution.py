@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.explain.chain import Chain, ClassifierError
 from darksight_core.explain.objectives import Objective, batches, differentiate, evaluate
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Attribution", "gradient", "integrated", "smooth"]
 

@@ -31,9 +31,9 @@ from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.fit.map.placement import Theta
 from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.map.placement import Embedder
+from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.simplex import FLOOR
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import ScoredBatch
-from darksight_core.simplex import FLOOR
 
 __all__ = ["BATCH_ROWS", "POINTS", "Chain", "ClassifierError"]
 

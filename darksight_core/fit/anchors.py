@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.map.anchors import Anchors, anchor_classes
 from darksight_core.map.student import Student
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.rows.simplex import Floats, log_probs
 
 __all__ = ["choose_anchors", "network_threshold"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from darksight_core.evaluation.progress import Report, silent
 from darksight_core.fit.checkpoints import Checkpoints
 from darksight_core.fit.distributed.process_group import ProcessGroup
 from darksight_core.fit.distributed.shards import Shard
-from darksight_core.progress import Report, silent
 
 __all__ = ["FitContext"]
 

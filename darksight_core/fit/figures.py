@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Reference
 from darksight_core.evaluation.fidelity import Fidelity
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.map.fitting import MapFit, place_rows
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import SoftmaxStudent, Student
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, log_probs, temper, total_variation
+from darksight_core.rows.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, log_probs, temper, total_variation
 
 __all__ = ["FitReport", "Measurements", "StageFigures"]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from darksight_core.bundle import refuse_existing
 from darksight_core.errors import FitError
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.fit.checkpoints import Checkpoints
 from darksight_core.fit.context import FitContext
 from darksight_core.fit.distributed.process_group import ProcessGroup, assign_blocks
@@ -26,8 +27,7 @@ from darksight_core.fit.options import FitOptions
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Dataset, Predictions, find_files, mixed_labels
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.version import __version__
+from darksight_core.rows.version import __version__
 
 __all__ = ["checkpoint_folder", "launch", "run_fit"]
 

@@ -34,6 +34,7 @@ from darksight_core.bundle import (
 from darksight_core.drift.estimate import fit_accuracy_model
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import Fidelity
+from darksight_core.evaluation.progress import Progress
 from darksight_core.fit.anchors import choose_anchors, network_threshold
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.context import FitContext
@@ -54,9 +55,8 @@ from darksight_core.map.student import Student
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import Split, make_split
-from darksight_core.progress import Progress
+from darksight_core.rows.simplex import Floats, largest_probs, log_probs, log_softmax, temper
 from darksight_core.scores.outlier import OutlierScore, draw_known
-from darksight_core.simplex import Floats, largest_probs, log_probs, log_softmax, temper
 
 __all__ = ["fit_bundle"]
 

@@ -13,8 +13,8 @@ from darksight_core.fit.served import place_served
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
+from darksight_core.rows.simplex import log_probs
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import log_probs
 
 __all__ = ["make_probes", "spread_by_confidence"]
 

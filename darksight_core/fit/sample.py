@@ -28,7 +28,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.fit.distributed.process_group import BLOCK_ROWS, ProcessGroup
 from darksight_core.predictions import Predictions, mixed_labels
 from darksight_core.predictions.split import Split, make_split
-from darksight_core.simplex import Floats, entropy, log_probs
+from darksight_core.rows.simplex import Floats, entropy, log_probs
 
 __all__ = ["Sample", "draw_sample"]
 

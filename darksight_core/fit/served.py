@@ -9,7 +9,7 @@ from darksight_core.fit.map.placement import Theta, find_astray, newton, place_i
 from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.map.anchors import LEAST_REST
 from darksight_core.map.placement import Embedder
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["place_served"]
 

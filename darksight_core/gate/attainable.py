@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from darksight_core.guarantees.risk_curve import RankedRows
 from darksight_core.guarantees.thresholds import threshold_by_accuracy
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["attainable_accuracy", "attainable_alpha", "attainable_coverage", "attainable_risk"]
 

@@ -49,10 +49,10 @@ from darksight_core.guarantees.thresholds import (
     threshold_by_coverage,
     threshold_by_joint_risk,
 )
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned
-from darksight_core.simplex import Floats
 
 __all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "PROMISES", "Certification", "Targets", "candidates", "certify"]
 

@@ -43,11 +43,11 @@ from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
-from darksight_core.scored import Decision, Reason, ScoredBatch
+from darksight_core.rows.schema import Decision, Reason, ScoredBatch
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
 from darksight_core.scores.confidence import ROW_SCORES
 from darksight_core.scores.learned import Learned
-from darksight_core.simplex import Floats
 
 __all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
 

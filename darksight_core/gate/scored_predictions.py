@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.predictions import Predictions
-from darksight_core.scored import ScoredBatch
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.simplex import Floats, log_probs
 
 __all__ = ["ScoredPredictions"]
 

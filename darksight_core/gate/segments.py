@@ -12,7 +12,7 @@ import numpy as np
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.risk_curve import lowest_accepted
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["MAX_KEY", "MAX_THRESHOLDS", "MAX_VALUE", "SegmentThresholds"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import p_values
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Calibration"]
 

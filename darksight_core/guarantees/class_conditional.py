@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import cutoff, least_rows, p_values
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["ClassCalibration"]
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import binomial_cdf, rows_without_error
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Cutoff", "benjamini_hochberg", "cutoff", "least_rows", "p_values", "smoothed_p_values", "uniforms"]
 

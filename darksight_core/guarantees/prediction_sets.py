@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import beta_quantile
 from darksight_core.guarantees.conformal import cutoff, least_rows
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = [
     "MAX_SIZE",

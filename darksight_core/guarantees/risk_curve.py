@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["TIE", "Counts", "RankedRows", "RiskCurve", "check_scores", "lowest_accepted", "risk_curve"]
 

@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
 from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_scores, lowest_accepted
-from darksight_core.json_record import JsonRecord
-from darksight_core.simplex import Floats
+from darksight_core.rows.json_record import JsonRecord
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Threshold", "threshold_by_accuracy", "threshold_by_coverage", "threshold_by_joint_risk"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.student import Student
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["LEAST_REST", "MARGIN", "NEIGHBOURS", "Anchors", "anchor_classes"]
 

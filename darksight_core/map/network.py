@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import FLOOR, Floats
+from darksight_core.rows.simplex import FLOOR, Floats
 
 __all__ = ["LARGEST_LOG_ODDS", "LEAST_ROOT", "Network"]
 

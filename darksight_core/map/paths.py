@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.student import Student
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["MapPath", "bridge", "confused_pairs", "trace"]
 

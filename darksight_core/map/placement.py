@@ -30,7 +30,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.map.anchors import MARGIN, Anchors
 from darksight_core.map.network import Network
 from darksight_core.map.student import Student
-from darksight_core.simplex import Floats, log_softmax, temper
+from darksight_core.rows.simplex import Floats, log_softmax, temper
 
 __all__ = ["BISECTIONS", "CHUNK", "REST", "SLACK", "Embedder"]
 

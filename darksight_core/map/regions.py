@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["MAX_CORNERS", "MAX_ENFORCED_CORNERS", "MAX_NAME", "MAX_REGIONS", "Region", "hull", "inside_any"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, log_probs, log_softmax, logsumexp
+from darksight_core.rows.simplex import Floats, log_probs, log_softmax, logsumexp
 
 __all__ = ["SoftmaxStudent", "Student", "centred_logits", "default_scale"]
 

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from darksight_core.map.palette import class_colours, map_view
 from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
 from darksight_core.map.student import Student
 from darksight_core.pictures.labels import LABEL_SIDES, place_labels
-from darksight_core.pictures.palette import class_colours, map_view
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["draw_map", "save_map"]
 

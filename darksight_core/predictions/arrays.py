@@ -35,7 +35,7 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, check_classes, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
-from darksight_core.tags import COLUMN_PREFIX
+from darksight_core.rows.tags import COLUMN_PREFIX
 
 __all__ = ["HINT_KIND", "array_rows", "npy_rows", "npz_rows"]
 

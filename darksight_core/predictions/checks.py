@@ -28,7 +28,7 @@ from darksight_core.predictions.defects import (
 from darksight_core.predictions.labels import check_ids, check_labels, check_tags
 from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
-from darksight_core.simplex import log_softmax
+from darksight_core.rows.simplex import log_softmax
 
 __all__ = ["CLIP", "SUM_EXACT", "SUM_LIMIT", "check", "gather"]
 

@@ -15,7 +15,7 @@ from darksight_core.predictions.defects import (
     defect,
 )
 from darksight_core.predictions.raw_rows import Layout, RawRows, is_text
-from darksight_core.tags import COLUMN_PREFIX, find_problem
+from darksight_core.rows.tags import COLUMN_PREFIX, find_problem
 
 __all__ = ["check_ids", "check_labels", "check_tags"]
 

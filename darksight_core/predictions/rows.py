@@ -33,7 +33,7 @@ class Predictions:
     n_renormalised
         Number of rows of the source whose sum differed from one by more than 1e-6 and was repaired.
     tags
-        Values of each key of tags, n texts, empty where a row has none; see `darksight_core.tags`.
+        Values of each key of tags, n texts, empty where a row has none; see `darksight_core.rows.tags`.
     """
 
     probs: NDArray[np.float32]

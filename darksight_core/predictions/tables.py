@@ -27,7 +27,7 @@ from darksight_core.predictions.defects import (
 )
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
-from darksight_core.tags import COLUMN_PREFIX
+from darksight_core.rows.tags import COLUMN_PREFIX
 
 __all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout", "tag_columns"]
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Gate
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.outlier import AXES, ClassGaussians, OutlierScore
 from darksight_core.scores.ranks import RankTransform
-from darksight_core.simplex import Floats
 
 __all__ = [
     "Density",

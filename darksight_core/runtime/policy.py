@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, SET_REASONS, Gate, has_set
+from darksight_core.rows.schema import Reason, ScoredBatch
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.arrays import REJECT_SCORES, rule_of
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import Reason, ScoredBatch
-from darksight_core.simplex import Floats, log_probs
 
 __all__ = ["ScoringPolicy", "Tags"]
 

@@ -6,10 +6,10 @@
                int8      decision | reason
                int16     set_size
 
-The columns come from `darksight_core.scored.SCHEMA`: first those whose type in a response differs from the stored one,
-then the stored ones. Each column has all of its rows, one after the other, as on the wire and in a record. Whatever
-sends or stores a batch cuts pieces off and joins them to others. For a single row that takes a tenth of the time that
-arrays would.
+The columns come from `SCHEMA` in `darksight_core.rows.schema`: first those whose type in a response differs from the
+stored one, then the stored ones. Each column has all of its rows, one after the other, as on the wire and in a record.
+Whatever sends or stores a batch cuts pieces off and joins them to others. For a single row that takes a tenth of the
+time that arrays would.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.scored import SCHEMA, Column, ScoredBatch
+from darksight_core.rows.schema import SCHEMA, Column, ScoredBatch
 
 __all__ = ["RESPONSE_BYTES", "ROW_BYTES", "STORED_BYTES", "Piece", "ResultBlock", "place", "stored_pieces"]
 

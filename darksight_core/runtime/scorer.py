@@ -23,16 +23,16 @@ from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, PredictionsError
-from darksight_core.frames import Frame, Table, read_frame
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
+from darksight_core.rows.frames import Frame, Table, read_frame
+from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.simplex import Floats, largest_probs, log_probs, on_simplex
 from darksight_core.runtime.arrays import Model, Results, Rule, blank_results, model_of, rule_of
 from darksight_core.runtime.compilation import KERNEL
-from darksight_core.scored import ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, largest_probs, log_probs, on_simplex
 
 __all__ = ["Scorer", "ShapeError"]
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, logsumexp
+from darksight_core.rows.simplex import Floats, logsumexp
 
 __all__ = [
     "LOGIT_SCORES",

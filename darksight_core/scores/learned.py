@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.confidence import margin, msp, negative_entropy
 from darksight_core.scores.logistic import LabelledRows, choose_ridges, expit, fit_logistic, folds
-from darksight_core.simplex import Floats
 
 __all__ = ["FEATURES", "MIN_ROWS", "Learned"]
 

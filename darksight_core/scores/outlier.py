@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.confidence import gen
 from darksight_core.scores.ranks import RankTransform
-from darksight_core.simplex import Floats
 
 __all__ = [
     "AXES",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["RankTransform"]
 

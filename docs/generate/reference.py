@@ -11,8 +11,8 @@ import darksight_client
 from cyclopts import App
 from darksight_service.cli.app import COMMANDS, build_app
 from darksight_service.errors import STATUSES
-from darksight_service.explorer.api import drift, gate, map, models, points, regions, review
-from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.explorer.api import drift, gate, map, models, points, regions, review
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.settings import PassiveModel, Settings
 from rich.console import Console

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     shutil.copy(folder / "map.png", IMAGES)
     report = folder / "report.html"
     command = ["report", folder / "digits.safetensors", folder / "predictions.npz", "--out", report, "--overwrite"]
-    subprocess.run([sys.executable, "-m", "darksight_service", *map(str, command)], check=True)
+    subprocess.run([sys.executable, "-m", "darksight_service.cli", *map(str, command)], check=True)
     with (
         running_server({}, folder / "data", "--workers", "1", "--explorer-port", "0") as server,
         running_browser() as browser,

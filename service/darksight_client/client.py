@@ -35,7 +35,7 @@ from darksight_client.rpcs import Rpc, score_steps
 from darksight_client.streams import SCORE_STREAM, StreamRequests, results, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2
 from darksight_client.transport import Transport
-from darksight_core.frames import Table
+from darksight_core.rows.frames import Table
 
 __all__ = ["Client"]
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_client.errors import InvalidRequest
 from darksight_client.results import Decision, Reason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_core.frames import Frame, FrameError, read_frame
+from darksight_core.rows.frames import Frame, FrameError, read_frame
 
 __all__ = [
     "MAX_ROWS",

@@ -27,11 +27,11 @@ from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.predictions import Predictions, from_arrays, read_predictions
 from darksight_core.predictions.split import make_split
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scores.choice import choose_score
 from darksight_core.scores.confidence import row_scores
 from darksight_core.scores.learned import Learned
-from darksight_core.simplex import Floats
 from tests.bench import results
 
 FILES = ("mnist_lenet", "cifar10_resnet56", "cifar100_resnet56", "news20", "imdb", "mnist_paper", "cifar10_vgg16")

@@ -33,8 +33,8 @@ from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import read_predictions
+from darksight_core.rows.simplex import Floats, largest_probs, log_probs
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, largest_probs, log_probs
 from tests.bench import results
 
 Ints = NDArray[np.int64]

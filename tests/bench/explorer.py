@@ -73,7 +73,7 @@ def fill(url: str, bundle: Bundle, rows: int, now_ms: int) -> int:
 @contextmanager
 def explorer(data_dir: Path, url: str) -> Iterator[str]:
     """`darksight explore` as a process; its address."""
-    command = [sys.executable, "-m", "darksight_service", "explore", "--explorer-port", "0"]
+    command = [sys.executable, "-m", "darksight_service.cli", "explore", "--explorer-port", "0"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(data_dir), "--database-url", url], stderr=subprocess.PIPE, text=True
     )

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from darksight_core import simplex
 from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.evaluation.measures import measure_map
 from darksight_core.fit import FitConfig, fit_map
+from darksight_core.rows import simplex
 from tests.bench import results
 from tests.bench.published import fit_published
 

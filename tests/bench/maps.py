@@ -21,7 +21,7 @@ from darksight_core.bundle import Bundle
 from darksight_core.map.network import Network
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
-from darksight_core.simplex import log_probs, log_softmax
+from darksight_core.rows.simplex import log_probs, log_softmax
 from tests.support.bundles import bundle_of
 
 __all__ = ["CLASSES", "fitted_bundle", "known_rows", "new_rows"]

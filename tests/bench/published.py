@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from darksight_core.fit.map.paper import Rates
 from darksight_core.map.student import default_scale
-from darksight_core.simplex import FLOOR
+from darksight_core.rows.simplex import FLOOR
 
 
 def fit_published(probs: NDArray[np.float32], *, epochs: int, batch_rows: int = 1_000, seed: int = 0) -> float:

@@ -37,7 +37,7 @@ def darksight(*arguments: object) -> tuple[str, float, float]:
     """Run a command: what it said, wall seconds and CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    command = [sys.executable, "-m", "darksight_service", *(str(argument) for argument in arguments)]
+    command = [sys.executable, "-m", "darksight_service.cli", *(str(argument) for argument in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

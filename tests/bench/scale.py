@@ -83,7 +83,17 @@ def descendants(root: int) -> dict[int, int]:
 
 def score(bundle: Path, pattern: str, out: Path, *options: str) -> tuple[float, float, float]:
     """Wall seconds, and the largest worker in MB in the first and in the second half of the time."""
-    command = [sys.executable, "-m", "darksight_service", "score", str(bundle), pattern, "--out", str(out), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "darksight_service.cli",
+        "score",
+        str(bundle),
+        pattern,
+        "--out",
+        str(out),
+        "--quiet",
+    ]
     started = time.perf_counter()
     process = subprocess.Popen([*command, *options], env=_ENVIRONMENT, stdout=subprocess.DEVNULL)
     seen = []

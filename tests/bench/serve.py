@@ -130,7 +130,7 @@ class Bench:
     def token_file(self) -> tuple[Path, str]:
         """A token file and its token, made as an operator makes one."""
         path = self.folder / "tokens"
-        command = [sys.executable, "-m", "darksight_service", "token", str(path), "bench"]
+        command = [sys.executable, "-m", "darksight_service.cli", "token", str(path), "bench"]
         done = subprocess.run(
             [*command, "--scopes", "score,report,read,admin"], capture_output=True, text=True, check=True
         )
@@ -865,7 +865,7 @@ def tagged_requests(bench: Bench) -> list[bytes]:
 def _absent_tags_us(request: bytes) -> float:
     """Time in which a call without tags and trace finds that it has none."""
     from darksight_client.stubs.darksight.v1 import monitor_pb2
-    from darksight_service.traceparent import trace_of
+    from darksight_service.telemetry.traceparent import trace_of
 
     message = monitor_pb2.ScoreRequest.FromString(request)
     metadata = (("user-agent", "grpc-python"), ("authorization", "Bearer x"), ("grpc-accept-encoding", "gzip"))

@@ -22,7 +22,7 @@ from darksight_core.gate.certify_sets import SET_SHARE, rejected_rows, split_for
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.prediction_sets import calibrate_sets, class_ranks, set_rank
 from darksight_core.predictions import Predictions
-from darksight_core.scored import ScoredBatch
+from darksight_core.rows.schema import ScoredBatch
 from tests.bench import results
 from tests.bench.confidence import data_sets
 

@@ -23,14 +23,14 @@ from tests.bench import results
 if TYPE_CHECKING:
     from darksight_service.ingest.records import Record
 
-    from darksight_core.scored import ScoredBatch
+    from darksight_core.rows.schema import ScoredBatch
 
 _PARTS = ("append", "drain")
 
 
 def make_points(n: int, classes: int, *, seed: int = 0) -> tuple[ScoredBatch, bytes]:
     """Scores and probabilities of a batch, as a call has them."""
-    from darksight_core.scored import ScoredBatch
+    from darksight_core.rows.schema import ScoredBatch
 
     rng = np.random.default_rng(seed)
     batch = ScoredBatch.unscored(n)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from darksight_client import Client
 from darksight_service.cli import main
-from darksight_service.references.pictures import encode_png
+from darksight_service.report.references.pictures import encode_png
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 

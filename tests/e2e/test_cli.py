@@ -31,7 +31,7 @@ from tests.support.builders import make_probs
 from tests.support.commands import run_command
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DARKSIGHT = (sys.executable, "-m", "darksight_service")
+DARKSIGHT = (sys.executable, "-m", "darksight_service.cli")
 Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 

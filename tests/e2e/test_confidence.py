@@ -22,10 +22,10 @@ from darksight_core.gate.certify import Targets, certify
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.predictions import from_arrays, read_predictions
+from darksight_core.rows.schema import Reason, ScoredBatch
+from darksight_core.rows.simplex import log_probs
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Reason, ScoredBatch
 from darksight_core.scores.confidence import msp
-from darksight_core.simplex import log_probs
 from tests.e2e.conftest import Refusal
 from tests.support.builders import make_probs
 from tests.support.commands import run_command

@@ -19,7 +19,7 @@ def test_the_demo_ends_with_a_live_map_and_stops_at_an_interrupt(tmp_path: Path)
     said: list[str] = []
     # Without Prometheus, which would take half a minute more and has tests of its own.
     environment = {**os.environ, "PATH": str(Path(sys.executable).parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "darksight_service", "demo", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "darksight_service.cli", "demo", "--out", str(tmp_path)]
     with (
         (tmp_path / "stdout").open("w") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment) as process,

@@ -18,7 +18,7 @@ from tests.support.bundles import make_bundle
 
 def explain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    command = [sys.executable, "-m", "darksight_service", "explain", *(str(argument) for argument in arguments)]
+    command = [sys.executable, "-m", "darksight_service.cli", "explain", *(str(argument) for argument in arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
 
 

@@ -304,7 +304,7 @@ def test_a_token_opens_the_explorer(explored: Explored, browser: Browser, tmp_pa
     """`darksight explore` on the same data, with tokens: no page without one, no change without the scope for it."""
     secret, token = make_token("reader", ["read"])
     (tmp_path / "tokens").write_text(token.line())
-    command = (sys.executable, "-m", "darksight_service", "explore", "--explorer-port", "0")
+    command = (sys.executable, "-m", "darksight_service.cli", "explore", "--explorer-port", "0")
     process = subprocess.Popen(
         [*command, "--data-dir", str(explored.server.data_dir)],
         env={**os.environ, "DARKSIGHT_TOKENS_FILE": str(tmp_path / "tokens")},

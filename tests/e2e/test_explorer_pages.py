@@ -10,7 +10,7 @@ import pytest
 from darksight_client import Client
 from playwright.sync_api import Page, Route, expect
 
-from darksight_core.pictures.palette import class_colours
+from darksight_core.map.palette import class_colours
 from tests.e2e.conftest import CLASSES, HOSTILE, Explored
 from tests.support.builders import make_probs
 from tests.support.servers import wait_until

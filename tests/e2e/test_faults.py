@@ -121,7 +121,7 @@ def test_a_postgresql_without_the_tables_is_refused_with_the_command(
         with opened(url) as engine:
             migrate.upgrade(engine)
             migrate.downgrade(engine, "base")
-    command = [sys.executable, "-m", "darksight_service", "serve", "--model", f"{MODEL}={bundle}"]
+    command = [sys.executable, "-m", "darksight_service.cli", "serve", "--model", f"{MODEL}={bundle}"]
     command += ["--data-dir", str(tmp_path), "--database-url", url, "--grpc-port", "0", "--http-port", "0"]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -118,7 +118,7 @@ def test_parquet_files_without_ids_and_other_files_of_the_same_name(
 
 def test_a_pipe(server: Server) -> None:
     """With `-`, by a process of its own; the same lines again add nothing, others do."""
-    command = [sys.executable, "-m", "darksight_service", "ingest", "pipe", "-", "--server", server.grpc_target]
+    command = [sys.executable, "-m", "darksight_service.cli", "ingest", "pipe", "-", "--server", server.grpc_target]
     probs = make_probs(60, CLASSES, seed=4)
 
     for text in (lines(probs[:50]), lines(probs[:50]), lines(probs[50:], 50)):

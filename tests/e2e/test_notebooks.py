@@ -26,7 +26,7 @@ WIDGET = """
 from pathlib import Path
 import numpy as np
 from darksight_core.map.regions import Region
-from darksight_core.notebook import MapWidget
+from darksight_core.pictures.notebook import MapWidget
 
 grid = np.stack(np.meshgrid(np.arange(9.0), np.arange(9.0)), axis=-1).reshape(-1, 2)
 classes = np.arange(81) // 27

@@ -36,7 +36,7 @@ MARKS = ("opened", "drawn")
 
 def report(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command on the files of a folder."""
-    command = [sys.executable, "-m", "darksight_service", "report", "model.safetensors", "rows.npz"]
+    command = [sys.executable, "-m", "darksight_service.cli", "report", "model.safetensors", "rows.npz"]
     given = [str(argument) for argument in arguments]
     return subprocess.run([*command, *given], capture_output=True, text=True, cwd=folder, timeout=300, check=False)
 

@@ -20,7 +20,7 @@ from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 from tests.support.commands import run_command
 
-DARKSIGHT = (sys.executable, "-m", "darksight_service")
+DARKSIGHT = (sys.executable, "-m", "darksight_service.cli")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -94,7 +94,7 @@ def test_the_command_of_the_unit_starts_a_service(tmp_path: Path) -> None:
             "sh",
             sys.executable,
             "-m",
-            "darksight_service",
+            "darksight_service.cli",
             *moved(command).split()[1:],
             "--workers",
             "1",

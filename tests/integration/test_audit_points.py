@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_service.explorer.analysis.audit import Audit, audited_accuracy
-from darksight_service.explorer.analysis.learning import LearnedScore
-from darksight_service.explorer.analysis.review_queue import Stream, review_queue
-from darksight_service.explorer.api import labelled
+from darksight_service.http.explorer.analysis.audit import Audit, audited_accuracy
+from darksight_service.http.explorer.analysis.learning import LearnedScore
+from darksight_service.http.explorer.analysis.review_queue import Stream, review_queue
+from darksight_service.http.explorer.api import labelled
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, id_ms
 from darksight_service.store.points import PointFilter, PointTable

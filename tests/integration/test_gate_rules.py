@@ -8,7 +8,7 @@ import numpy as np
 from darksight_service.store.store import Store
 
 from darksight_core.gate.gate import Gate
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
 from tests.support.gates import GateCase, gate_cases
 from tests.support.points import VERSION, make_points
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_service.cli import main
-from darksight_service.references.files import MAX_BYTES
-from darksight_service.references.pictures import as_data_uri, encode_png, read_picture
+from darksight_service.report.references.files import MAX_BYTES
+from darksight_service.report.references.pictures import as_data_uri, encode_png, read_picture
 
 from darksight_core.bundle import read_bundle, write_bundle
 from tests.support.bundles import make_bundle

@@ -28,7 +28,7 @@ from darksight_service.store.write.tags import MAX_KEYS
 from sqlalchemy import Connection, Engine, func, select, text
 
 from darksight_core.bundle import write_bundle
-from darksight_core.scored import Decision, Reason
+from darksight_core.rows.schema import Decision, Reason
 from tests.integration.conftest import NOW_MS
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from darksight_core import simplex
 from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit import fit_map
 from darksight_core.predictions import defects, read_predictions
+from darksight_core.rows import simplex
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ["DATA"])

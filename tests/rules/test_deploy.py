@@ -18,7 +18,7 @@ from darksight_service.settings import Settings
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from darksight_core.version import __version__
+from darksight_core.rows.version import __version__
 from deploy.grafana.dashboards import DASHBOARDS, dashboard_files, queries
 from deploy.helm.generate import manifest_files
 from tests.support.chart import CHART, render_chart

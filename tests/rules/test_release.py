@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from darksight_core.version import __version__
+from darksight_core.rows.version import __version__
 from deploy.release import licence_table, release_notes
 
 ROOT = Path(__file__).parents[2]

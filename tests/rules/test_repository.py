@@ -23,12 +23,11 @@ HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn
 HEAVY_MODULES = tuple(
     f"darksight_core.{part}"
     for part in (
-        "estimator",
         "evaluation.baselines",
         "explain",
         "fit",
-        "notebook",
         "pictures.map_picture",
+        "pictures.notebook",
         "runtime.compiled.",
         "runtime.kernel_cache",
     )
@@ -173,7 +172,7 @@ for name in {light!r}:
 
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
 
-    assert {"darksight_core.errors", "darksight_core.simplex", "darksight_core.map.student"} <= set(light)
+    assert {"darksight_core.errors", "darksight_core.rows.simplex", "darksight_core.map.student"} <= set(light)
     assert done.returncode == 0, done.stderr
 
 

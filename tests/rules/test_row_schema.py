@@ -8,11 +8,11 @@ from darksight_client.columns import COLUMNS
 from darksight_client.results import Decision as ClientDecision
 from darksight_client.results import Reason as ClientReason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.explorer.columns import point_columns
+from darksight_service.http.explorer.columns import point_columns
 from darksight_service.store.tables import point
 
+from darksight_core.rows.schema import SCHEMA, Decision, Reason, ScoredBatch
 from darksight_core.runtime.result_block import stored_pieces
-from darksight_core.scored import SCHEMA, Decision, Reason, ScoredBatch
 from tests.support.points import make_points
 
 

@@ -21,9 +21,9 @@ from darksight_client import Client, PermissionDenied
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from darksight_service.control.tokens import SCOPES, make_token
-from darksight_service.explorer.app import make_app as make_explorer
-from darksight_service.http_api.app import Limits, make_app
-from darksight_service.http_api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.api.app import Limits, make_app
+from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.explorer.app import make_app as make_explorer
 from darksight_service.processes.explorer import _sources
 from darksight_service.settings import Settings
 from google.protobuf.message_factory import GetMessageClass

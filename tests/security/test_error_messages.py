@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from darksight_service.errors import NotFoundError, RefusedError, StoreUnavailableError, public_message
 from darksight_service.grpc_api.status import status_of
-from darksight_service.http_api.problems import problem_of
+from darksight_service.http.api.problems import problem_of
 from darksight_service.store.read.policy_evaluation import DecisionCounts
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import BundleError, DarkSightError
-from darksight_core.scored import Decision, Reason, stored_name
+from darksight_core.rows.schema import Decision, Reason, stored_name
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from darksight_service.web.connections import LimitedProtocol
-from darksight_service.web.handshakes import limit_handshakes
-from darksight_service.web.limits import EXPLORER, MAX_HANDSHAKES
+from darksight_service.http.web.connections import LimitedProtocol
+from darksight_service.http.web.handshakes import limit_handshakes
+from darksight_service.http.web.limits import EXPLORER, MAX_HANDSHAKES
 
 from tests.support.certificates import Certificates
 from tests.support.servers import wait_until

@@ -59,7 +59,7 @@ def test_everything_that_the_service_writes_is_private(attacked: Server, tokens:
 def test_a_new_database_is_private(tmp_path: Path) -> None:
     """Also if `darksight db upgrade` creates it."""
     data_dir = tmp_path / "data"
-    command = [sys.executable, "-m", "darksight_service", "db", "upgrade", "--data-dir", str(data_dir)]
+    command = [sys.executable, "-m", "darksight_service.cli", "db", "upgrade", "--data-dir", str(data_dir)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
     assert (data_dir / "darksight.db").exists()

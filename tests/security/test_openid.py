@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from darksight_service.control.tokens import Grant, make_token, permit_by_grants
 from darksight_service.errors import ForbiddenError, SettingsError
-from darksight_service.explorer import oidc
-from darksight_service.explorer.app import make_app
+from darksight_service.http.explorer import oidc
+from darksight_service.http.explorer.app import make_app
+from darksight_service.http.web.limits import EXPLORER
+from darksight_service.http.web.server import WebServer
+from darksight_service.http.web.sockets import listen
 from darksight_service.processes.explorer import _sources
 from darksight_service.processes.start_checks import check_files
 from darksight_service.settings import Settings, read_settings
-from darksight_service.web.limits import EXPLORER
-from darksight_service.web.server import WebServer
-from darksight_service.web.sockets import listen
 from playwright.sync_api import expect
 
 from tests.support.browser import running_browser

@@ -16,11 +16,11 @@ from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.state_file import StateFile
 from darksight_service.control.tokens import Caller
 from darksight_service.errors import NotFoundError
-from darksight_service.explorer.api.reference import endpoints
-from darksight_service.explorer.endpoint import Call
-from darksight_service.references.files import MAX_TEXT
-from darksight_service.references.pictures import encode_png
+from darksight_service.http.explorer.api.reference import endpoints
+from darksight_service.http.explorer.endpoint import Call
 from darksight_service.report.images import ReferenceFiles
+from darksight_service.report.references.files import MAX_TEXT
+from darksight_service.report.references.pictures import encode_png
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
 

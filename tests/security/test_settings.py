@@ -93,7 +93,7 @@ def test_a_bad_file_stops_the_start(tmp_path: Path) -> None:
 def serve(data_dir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a service that is expected not to start."""
     return subprocess.run(
-        [sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir), "--grpc-port", "0"],
+        [sys.executable, "-m", "darksight_service.cli", "serve", "--data-dir", str(data_dir), "--grpc-port", "0"],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -154,7 +154,7 @@ def test_bundles_are_signed_and_verified_by_command(keys: Path, bundle: Path) ->
     """`bundle sign` writes the signature that `bundle verify --key` accepts; another key is refused with exit 2."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "darksight_service", "bundle", *arguments]
+        command = [sys.executable, "-m", "darksight_service.cli", "bundle", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     signed = run("sign", str(bundle), "--key", str(keys / "own.pem"))

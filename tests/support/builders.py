@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.map.student import Student
-from darksight_core.simplex import Floats, log_softmax
+from darksight_core.rows.simplex import Floats, log_softmax
 
 __all__ = ["draw_labelled_probs", "draw_map", "draw_scored_errors", "make_probs"]
 

@@ -17,8 +17,8 @@ from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import make_split
+from darksight_core.rows.simplex import Floats, largest_probs, log_probs
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, largest_probs, log_probs
 from tests.support.maps import random_network
 
 __all__ = ["CERTIFICATE", "bundle_of", "forged", "make_bundle", "make_embedder"]

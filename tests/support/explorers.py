@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from darksight_service.http.web.sockets import listen, socket_url
 from darksight_service.processes.explorer import serve
 from darksight_service.settings import Settings
-from darksight_service.web.sockets import listen, socket_url
 
 __all__ = ["running_explorer"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.map.regions import Region
-from darksight_core.scored import Reason
-from darksight_core.simplex import Floats
+from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["GateCase", "gate_cases"]
 

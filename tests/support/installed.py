@@ -28,7 +28,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ports = ("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0")
         model = f"--model=golden={GOLDEN / 'bundle_v2.safetensors'}"
-        command = (sys.executable, "-m", "darksight_service", "serve", "--data-dir", folder, "--workers", "1")
+        command = (sys.executable, "-m", "darksight_service.cli", "serve", "--data-dir", folder, "--workers", "1")
         with subprocess.Popen([*command, *ports, model], stderr=subprocess.PIPE, text=True) as service:
             try:
                 said = ""

@@ -16,7 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from darksight_core.simplex import Floats, log_softmax
+from darksight_core.rows.simplex import Floats, log_softmax
 
 __all__ = ["KINDS", "KindOfData"]
 

@@ -10,8 +10,8 @@ from darksight_core.map.density import Kde
 from darksight_core.map.network import Network
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
+from darksight_core.rows.simplex import Floats, log_probs, log_softmax
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, log_probs, log_softmax
 
 __all__ = [
     "constant_network",

@@ -86,7 +86,7 @@ def start_server(
     process = subprocess.Popen(
         [
             *run_by,
-            *(str(python), "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+            *(str(python), "-m", "darksight_service.cli", "serve", "--data-dir", str(data_dir)),
             *("--grpc-port", "0", "--http-port", "0", *arguments, *options),
         ],
         stderr=subprocess.PIPE,

@@ -21,7 +21,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, log_probs, log_softmax, logsumexp
+from darksight_core.rows.simplex import Floats, log_probs, log_softmax, logsumexp
 
 __all__ = ["DirichletMixture", "MapMixture", "RowKde"]
 

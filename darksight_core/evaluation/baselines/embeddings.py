@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import Floats
+from darksight_core.evaluation.progress import Progress, Report, silent
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["LEAST_ROWS", "Embedding", "Recipe", "cache_folder", "embed", "recipes"]
 

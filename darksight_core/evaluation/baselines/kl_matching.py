@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import FLOOR, Floats
+from darksight_core.rows.simplex import FLOOR, Floats
 
 __all__ = ["KlMatching"]
 

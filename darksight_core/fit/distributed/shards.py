@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.fit.distributed.process_group import BLOCK_ROWS, ProcessGroup
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["RowSet", "Shard"]
 

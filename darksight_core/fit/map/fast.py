@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from darksight_core.evaluation.progress import Progress, Report
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.coreset import Coreset
 from darksight_core.fit.map.joint_step import Maps, Problem, default_log_spread, joint_step
 from darksight_core.fit.map.layout import ITERATIONS, layout_classes
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, map_bound, nearest_candidate, newton
-from darksight_core.progress import Progress, Report
 
 __all__ = ["fit_theta"]
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from darksight_core.errors import ConfigError, FitError
+from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.device import choose_device, one_thread
 from darksight_core.fit.map.coreset import Coreset
@@ -26,8 +27,7 @@ from darksight_core.fit.map.paper import fit_paper
 from darksight_core.fit.map.placement import Rows, Theta, candidate_grid, map_bound, place, place_faithful, rows_of
 from darksight_core.fit.map.svd import fit_svd
 from darksight_core.map.student import SoftmaxStudent, Student
-from darksight_core.progress import Progress, Report, silent
-from darksight_core.simplex import FLOOR, Floats, kl_sym, log_probs, temper
+from darksight_core.rows.simplex import FLOOR, Floats, kl_sym, log_probs, temper
 
 __all__ = ["MapFit", "decide_map", "draw_core", "entropies", "fit_map", "place_rows"]
 

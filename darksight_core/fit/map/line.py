@@ -21,7 +21,7 @@ import numpy as np
 from darksight_core.map.anchors import MARGIN
 from darksight_core.map.network import LARGEST_LOG_ODDS
 from darksight_core.map.student import Student, default_scale
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["line_anchors", "line_end", "line_student", "place_on_line"]
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from darksight_core.evaluation.progress import Progress, Report
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.placement import Local, Rows, Theta
 from darksight_core.map.student import default_scale
-from darksight_core.progress import Progress, Report
 
 __all__ = ["Rates", "fit_paper"]
 

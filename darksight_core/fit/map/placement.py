@@ -24,7 +24,7 @@ from torch import Tensor
 from darksight_core.map.anchors import MARGIN
 from darksight_core.map.placement import BISECTIONS, REST, SLACK
 from darksight_core.map.student import Student
-from darksight_core.simplex import log_softmax
+from darksight_core.rows.simplex import log_softmax
 
 __all__ = [
     "Local",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.map.student import SoftmaxStudent, centred_logits
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["fit_svd"]
 

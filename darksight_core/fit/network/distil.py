@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.progress import Report, silent
 from darksight_core.fit.device import choose_device, one_thread
 from darksight_core.fit.map.fitting import entropies
 from darksight_core.fit.map.placement import Theta
@@ -36,8 +37,7 @@ from darksight_core.fit.network.training import Stage, Training
 from darksight_core.fit.network.training_rows import TrainingRows
 from darksight_core.map.network import Network
 from darksight_core.map.student import Student
-from darksight_core.progress import Report, silent
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Distilled", "distil"]
 

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from darksight_core.evaluation.progress import Progress, Report
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of
 from darksight_core.fit.network.adam import Adam
 from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.fit.network.training_rows import TrainingRows
 from darksight_core.map.network import Network
-from darksight_core.progress import Progress, Report
-from darksight_core.simplex import FLOOR, Floats
+from darksight_core.rows.simplex import FLOOR, Floats
 
 __all__ = ["Stage", "Training"]
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from darksight_core.map.density.exact import check_references, dimension
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["MOST_REFERENCES", "choose_bandwidth"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from darksight_core.map.density.exact import CORE_DEPTH, CORE_ERROR, TAIL_ERROR, dimension, log_norm
 from darksight_core.map.density.layout import LEVELS, SQUARES, TILE, Ints, Leaf, b_spline, morton
-from darksight_core.simplex import Floats, logsumexp
+from darksight_core.rows.simplex import Floats, logsumexp
 
 __all__ = ["DEALT", "DROPPED", "LONG", "MANY", "Cloud", "grow_cells", "log_density_at", "merge", "squared_norms"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from darksight_core.map.density.cells import DROPPED, LONG, MANY, Cloud, merge, squared_norms
 from darksight_core.map.density.exact import TAIL_ERROR
 from darksight_core.map.density.layout import CONES, Ints, Leaf
-from darksight_core.simplex import Floats, logsumexp
+from darksight_core.rows.simplex import Floats, logsumexp
 
 __all__ = ["grow_cones"]
 

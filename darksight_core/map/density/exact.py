@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, logsumexp
+from darksight_core.rows.simplex import Floats, logsumexp
 
 __all__ = ["CORE_DEPTH", "CORE_ERROR", "TAIL_ERROR", "check_references", "dimension", "exact_log_kde", "log_norm"]
 

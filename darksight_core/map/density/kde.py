@@ -15,7 +15,7 @@ from darksight_core.map.density.bandwidth import MOST_REFERENCES, choose_bandwid
 from darksight_core.map.density.exact import check_references
 from darksight_core.map.density.layout import CONES, LEVELS, SQUARES, TILE, Ints, b_spline, morton
 from darksight_core.map.density.tree import Alone, Group, build_within
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Kde"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["CONES", "LEVELS", "SQUARES", "TILE", "Ints", "Leaf", "b_spline", "morton"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from darksight_core.map.density.cells import Cloud, grow_cells
 from darksight_core.map.density.cones import grow_cones
 from darksight_core.map.density.layout import TILE, Ints, Leaf
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["Alone", "Group", "TreeArrays", "build_within"]
 

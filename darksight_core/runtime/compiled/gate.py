@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.arrays import ACCEPTED, LOW_CONFIDENCE, OUTLIER, REJECT_SCORES, UNSCORED, Rule
 from darksight_core.runtime.compiled.numerics import compiled
-from darksight_core.simplex import Floats
 
 _NONE, _MSP, _GEN, _LOG_DENSITY, _LOG_KDE, _OUTLIER_SCORE = range(len(REJECT_SCORES))
 

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.arrays import INVALID, Model, Rule
 from darksight_core.runtime.compiled.densities import log_kde
 from darksight_core.runtime.compiled.gate import decide
@@ -17,7 +18,6 @@ from darksight_core.runtime.compiled.outlier import gen, outlier_score
 from darksight_core.runtime.compiled.prepare import prepare
 from darksight_core.runtime.compiled.start import find_start, guess
 from darksight_core.scores.outlier import TOP_CLASSES
-from darksight_core.simplex import Floats
 
 # Rows that are worked on together, and numbers in them: they stay in cache.
 _BLOCK, _NUMBERS = 64, 4096

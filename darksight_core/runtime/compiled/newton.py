@@ -12,9 +12,9 @@ import numpy as np
 
 from darksight_core.map.anchors import MARGIN
 from darksight_core.map.placement import BISECTIONS, REST, SLACK
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.arrays import Plane
 from darksight_core.runtime.compiled.numerics import Ints, compiled, exponentials, log_and_inverse
-from darksight_core.simplex import Floats
 
 # Classes from which on rows are looked at one by one.
 _MANY = 32

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 Ints: TypeAlias = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.arrays import Outlier
 from darksight_core.runtime.compiled.numerics import compiled, count_not_above, exponentials, log_and_inverse
 from darksight_core.scores.outlier import AXES, FLOOR, GAMMA, GEN_WEIGHT, SHORTEST
-from darksight_core.simplex import Floats
 
 
 @compiled

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from darksight_core.rows.simplex import FLOOR, Floats
 from darksight_core.runtime.compiled.numerics import compiled, log_and_inverse
-from darksight_core.simplex import FLOOR, Floats
 
 
 @compiled

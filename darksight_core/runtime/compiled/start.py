@@ -8,9 +8,9 @@ import numpy as np
 
 from darksight_core.map.anchors import LEAST_REST
 from darksight_core.map.network import LARGEST_LOG_ODDS, LEAST_ROOT
+from darksight_core.rows.simplex import FLOOR, Floats
 from darksight_core.runtime.arrays import Start
 from darksight_core.runtime.compiled.numerics import compiled
-from darksight_core.simplex import FLOOR, Floats
 
 
 @compiled

@@ -15,10 +15,10 @@ import pandas as pd
 from mlflow.pyfunc import PythonModel
 
 from darksight_core.bundle import read_bundle
-from darksight_core.frames import read_frame
+from darksight_core.rows.frames import read_frame
+from darksight_core.rows.schema import Reason, stored_name
+from darksight_core.rows.version import __version__
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import Reason, stored_name
-from darksight_core.version import __version__
 
 __all__ = ["GatedModel", "log_bundle", "log_model"]
 

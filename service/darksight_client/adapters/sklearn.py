@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
+from darksight_core.rows.schema import ScoredBatch
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import ScoredBatch
 
 __all__ = ["AbstainingClassifier"]
 

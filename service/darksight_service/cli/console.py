@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
-from darksight_core.progress import Progress
+from darksight_core.evaluation.progress import Progress
 from darksight_service.cli.colours import STYLES
 
 __all__ = ["Bars", "as_json", "on_interrupt", "print_facts", "print_json", "print_table", "require", "say"]

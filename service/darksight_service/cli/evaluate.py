@@ -19,8 +19,8 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import MAX_LEAK
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.simplex import Floats, log_probs
 from darksight_service.cli.console import as_json, print_json, print_table, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, did_you_mean
+from darksight_core.rows.schema import Decision, ScoredBatch
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import Decision, ScoredBatch
 from darksight_service.cli.child import LimitOptions, run_limited
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Overwrite, Pair, Quiet

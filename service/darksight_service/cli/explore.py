@@ -13,10 +13,10 @@ from cyclopts import Parameter
 from darksight_service.cli.console import on_interrupt, say
 from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.errors import SettingsError
-from darksight_service.logging import set_up_logs
+from darksight_service.http.web.sockets import listen, socket_url
 from darksight_service.processes.explorer import serve
 from darksight_service.processes.start_checks import check_files
-from darksight_service.web.sockets import listen, socket_url
+from darksight_service.telemetry.logging import set_up_logs
 
 __all__ = ["explore"]
 

@@ -16,7 +16,7 @@ from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.options import BundleOptions, FitOptions, RowOptions
 from darksight_core.predictions import find_files, read_predictions
-from darksight_core.simplex import log_probs, temper
+from darksight_core.rows.simplex import log_probs, temper
 from darksight_service.cli.console import Bars, on_interrupt, print_json, print_table, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Quiet
 from darksight_service.scoring.files.tables import atomic, check_output
@@ -87,7 +87,7 @@ def _launch(nproc: int, out: Path, effect: str) -> int:
     from darksight_core.fit.job import checkpoint_folder, launch
 
     with on_interrupt(f"{effect}; its checkpoints are in {checkpoint_folder(out)}, rerun with --resume to continue"):
-        return launch(["darksight_service", *sys.argv[1:]], nproc, out)
+        return launch(["darksight_service.cli", *sys.argv[1:]], nproc, out)
 
 
 def _fit_bundle(options: FitOptions, plot: Path | None, *, json: bool, quiet: bool) -> None:

@@ -14,9 +14,9 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError, did_you_mean
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
+from darksight_core.rows.simplex import Floats
+from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.simplex import Floats
-from darksight_core.tags import REFERENCE
 from darksight_service.cli.console import Bars, on_interrupt, print_json, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits, Overwrite, Quiet
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of

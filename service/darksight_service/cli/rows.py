@@ -12,7 +12,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.predictions import Predictions, read_predictions
 from darksight_core.predictions.sketch import RowSketch, leak
 from darksight_core.predictions.split import make_split
-from darksight_core.tags import COLUMN_PREFIX
+from darksight_core.rows.tags import COLUMN_PREFIX
 
 __all__ = ["fit_share", "held_out_rows", "read_rows", "values_of"]
 

@@ -19,10 +19,10 @@ from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
+from darksight_core.rows.schema import Decision, Reason
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Decision, Reason
 from darksight_service.cli.connection import CONNECTION, Credentials, connect
 from darksight_service.cli.console import on_interrupt, print_json, require
 from darksight_service.cli.options import (

@@ -18,11 +18,11 @@ from darksight_service.control.changes import deploy_at_start
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, SettingsError, StoreUnavailableError
-from darksight_service.logging import set_up_logs
 from darksight_service.processes.start_checks import check_files, lock_data_dir
 from darksight_service.processes.supervisor import Supervisor
 from darksight_service.settings import Settings, service_links
 from darksight_service.store.store import Store
+from darksight_service.telemetry.logging import set_up_logs
 
 __all__ = ["serve"]
 

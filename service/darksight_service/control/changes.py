@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import DarkSightError
-from darksight_core.tags import is_key
+from darksight_core.rows.tags import is_key
 from darksight_service.control.bundle_files import (
     bundle_path,
     copy_bundle,
@@ -35,8 +35,8 @@ from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotFoundError, RefusedError, RequestError
+from darksight_service.settings.validation import check_text
 from darksight_service.store.audit import Change
-from darksight_service.validation import check_text
 
 if TYPE_CHECKING:
     # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, MAX_REGIONS, Region, hull
 from darksight_core.map.strip import region_on_strip
-from darksight_core.scored import Reason
-from darksight_core.simplex import Floats, log_softmax
+from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import Floats, log_softmax
 from darksight_service.control.registry import Registry, Version, find_version
 from darksight_service.control.state import ModelState, SavedRegion
 from darksight_service.errors import NotFoundError, RefusedError, RequestError

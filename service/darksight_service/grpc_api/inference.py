@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from darksight_core import __version__
 from darksight_core.gate.gate import LOGIT_SCORES
-from darksight_core.scored import SCHEMA
-from darksight_core.tags import COLUMN_PREFIX
+from darksight_core.rows.schema import SCHEMA
+from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
@@ -34,8 +34,8 @@ from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import parse
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.store.ids import MAX_ROWS
-from darksight_service.traceparent import trace_of
-from darksight_service.tracing import traced_call
+from darksight_service.telemetry.traceparent import trace_of
+from darksight_service.telemetry.tracing import traced_call
 
 __all__ = ["InferenceServicer"]
 

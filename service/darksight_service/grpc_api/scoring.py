@@ -17,8 +17,8 @@ from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
+from darksight_core.rows.tags import MAX_TAGS, REFERENCE, TagSet, find_problem
 from darksight_core.runtime.result_block import place
-from darksight_core.tags import MAX_TAGS, REFERENCE, TagSet, find_problem
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
@@ -27,10 +27,10 @@ from darksight_service.grpc_api.timestamps import milliseconds, timestamp
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.scoring.tags import Tags
+from darksight_service.settings.validation import check_text
 from darksight_service.store.points import PointFilter
-from darksight_service.traceparent import trace_of
-from darksight_service.tracing import traced_call
-from darksight_service.validation import check_text
+from darksight_service.telemetry.traceparent import trace_of
+from darksight_service.telemetry.tracing import traced_call
 
 if TYPE_CHECKING:
     # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.

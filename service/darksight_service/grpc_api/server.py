@@ -31,9 +31,9 @@ from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.silence import start_ending
 from darksight_service.grpc_api.status import abort, abort_code
+from darksight_service.http.web.limits import API, MAX_HANDSHAKES
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
-from darksight_service.web.limits import API, MAX_HANDSHAKES
 
 __all__ = ["RpcServer"]
 

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import OverloadedError, report_error, statuses_of
-from darksight_service.traceparent import trace_of
+from darksight_service.telemetry.traceparent import trace_of
 
 __all__ = ["abort", "abort_code", "status_of"]
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.tags import MAX_TAGS, TagSet
+from darksight_core.rows.tags import MAX_TAGS, TagSet
 from darksight_service.errors import RecordError
 from darksight_service.store.points import TagColumn, join_tags
 

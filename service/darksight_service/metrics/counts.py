@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.scored import Decision, Reason
+from darksight_core.rows.schema import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.files import SUFFIX, MetricFile, Sections, read
 from darksight_service.metrics.processes import ProcessCounts

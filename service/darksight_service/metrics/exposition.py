@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from darksight_core import __version__
 from darksight_core.drift import pac_rate
-from darksight_core.scored import Decision, Reason
+from darksight_core.rows.schema import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS

@@ -20,17 +20,17 @@ from darksight_service.control.changes import Control
 from darksight_service.control.registry import Registry
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
-from darksight_service.explorer.app import make_app
-from darksight_service.explorer.endpoint import Sources
-from darksight_service.logging import set_up_logs
+from darksight_service.http.explorer.app import make_app
+from darksight_service.http.explorer.endpoint import Sources
+from darksight_service.http.web.limits import EXPLORER
+from darksight_service.http.web.server import WebServer
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import keep_reporting, stop_event
 from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.report.plotly_js import packed_plotly
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
-from darksight_service.web.limits import EXPLORER
-from darksight_service.web.server import WebServer
+from darksight_service.telemetry.logging import set_up_logs
 
 __all__ = ["main", "serve"]
 

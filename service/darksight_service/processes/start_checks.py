@@ -15,7 +15,7 @@ from typing import IO
 from darksight_service.control.signatures import required_key
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
-from darksight_service.explorer.oidc import read_groups
+from darksight_service.http.explorer.oidc import read_groups
 from darksight_service.settings import Settings
 
 __all__ = ["check_files", "lock_data_dir"]

@@ -26,14 +26,14 @@ from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, StoreUnavailableError
 from darksight_service.ingest.drain import Drain
-from darksight_service.logging import set_up_logs
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.processes.children import keep_reporting, stop_event
 from darksight_service.processes.live_figures import LiveFigures
 from darksight_service.settings import Settings, read_settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
-from darksight_service.tracing import set_up_tracing, stop_tracing, traced_store
+from darksight_service.telemetry.logging import set_up_logs
+from darksight_service.telemetry.tracing import set_up_tracing, stop_tracing, traced_store
 
 __all__ = ["StorageWorker", "main"]
 

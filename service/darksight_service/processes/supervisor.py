@@ -18,14 +18,14 @@ from types import FrameType
 
 from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
-from darksight_service.http_api.health import HealthServer
-from darksight_service.logging import switch_debug
+from darksight_service.http.api.health import HealthServer
+from darksight_service.http.web.sockets import bind, listen, socket_url
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
 from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.settings import Settings
-from darksight_service.web.sockets import bind, listen, socket_url
+from darksight_service.telemetry.logging import switch_debug
 
 __all__ = ["Supervisor"]
 

@@ -29,16 +29,16 @@ from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.server import RpcServer
 from darksight_service.ingest.spool import Spool, SpoolStats
-from darksight_service.logging import set_up_logs
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
-from darksight_service.tracing import set_up_tracing, stop_tracing, traced_recorder
+from darksight_service.telemetry.logging import set_up_logs
+from darksight_service.telemetry.tracing import set_up_tracing, stop_tracing, traced_recorder
 
 if TYPE_CHECKING:
+    from darksight_service.http.web.server import WebServer
     from darksight_service.store.store import Store
-    from darksight_service.web.server import WebServer
 
 __all__ = ["main"]
 
@@ -142,7 +142,7 @@ def _make_api(
     """The HTTP API, if there is to be one; it is imported then only, as it takes 4 MB."""
     if settings.api_port is None:
         return None
-    from darksight_service.http_api.server import make_server
+    from darksight_service.http.api.server import make_server
 
     known = None if callers.tokens is None else callers
     return make_server(settings, server.methods, known, counts.process, bulk.queue.put)

@@ -17,6 +17,7 @@ from darksight_core.evaluation import cases
 from darksight_core.evaluation.cases import Alike, Case
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
+from darksight_core.evaluation.progress import Report, silent
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
 from darksight_core.evaluation.segments import SegmentFigures, measure_segments
 from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
@@ -24,10 +25,9 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace
 from darksight_core.map.strip import spread_over_strip
 from darksight_core.predictions import Predictions, labels_among
-from darksight_core.progress import Report, silent
+from darksight_core.rows.simplex import Floats, entropy
+from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.simplex import Floats, entropy
-from darksight_core.tags import REFERENCE
 from darksight_service.report.methods import (
     METHOD_ROWS,
     NEIGHBOURS,

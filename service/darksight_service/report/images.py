@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_service.errors import NotFoundError
-from darksight_service.references.files import read_file
-from darksight_service.references.names import resolve
-from darksight_service.references.pictures import as_data_uri, read_picture
+from darksight_service.report.references.files import read_file
+from darksight_service.report.references.names import resolve
+from darksight_service.report.references.pictures import as_data_uri, read_picture
 from darksight_service.scoring.files.arrays import read_array
 
 __all__ = ["ImageArray", "Inputs", "ReferenceFiles", "Shown", "read_features", "read_images"]

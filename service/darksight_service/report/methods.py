@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.progress import Progress, Report
-from darksight_core.simplex import Floats
+from darksight_core.evaluation.progress import Progress, Report
+from darksight_core.rows.simplex import Floats
 
 __all__ = ["METHOD_ROWS", "NEIGHBOURS", "Baseline", "Level", "fit_same_rows", "other_methods", "side_thread"]
 

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.frames import FrameError, column_order
 from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.guarantees.prediction_sets import set_classes
+from darksight_core.rows.frames import FrameError, column_order
+from darksight_core.rows.schema import Reason, ScoredBatch
+from darksight_core.rows.simplex import Floats, log_softmax
 from darksight_core.runtime.result_block import ResultBlock
-from darksight_core.scored import Reason, ScoredBatch
-from darksight_core.simplex import Floats, log_softmax
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points

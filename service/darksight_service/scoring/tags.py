@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
-from darksight_core.tags import REFERENCE, TagSet, find_problem
+from darksight_core.rows.tags import REFERENCE, TagSet, find_problem
 from darksight_service.errors import RequestError
 from darksight_service.ingest.tag_section import encode_references, encode_tag_sets
 

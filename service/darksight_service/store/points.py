@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.guarantees.prediction_sets import top_classes
-from darksight_core.scored import SCHEMA, Decision, ScoredBatch
-from darksight_core.tags import REFERENCE, TagSet
+from darksight_core.rows.schema import SCHEMA, Decision, ScoredBatch
+from darksight_core.rows.tags import REFERENCE, TagSet
 from darksight_service.store.ids import default_prediction_id
 from darksight_service.store.texts import Texts
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, select
 
 from darksight_core.drift.segments import Segment
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.points import PointTable

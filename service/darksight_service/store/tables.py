@@ -11,7 +11,7 @@
     segment_state                       the same of each tag
     policy_change                       the audit trail: versions, policies, regions
 
-The score columns of `point` come from `darksight_core.scored.SCHEMA`. A point is small: real numbers have 4 bytes,
+The score columns of `point` come from `darksight_core.rows.schema.SCHEMA`. A point is small: real numbers have 4 bytes,
 model and version are one number, tags are the sorted numbers of `tag`, 4 big-endian bytes each, as one value, and what
 is missing is NULL, never NaN. A row of ten classes and a name of 16 letters
 takes 128 bytes on PostgreSQL; one byte more would be 8 more. It has no foreign keys: they would be checked row by row,

@@ -19,9 +19,9 @@ from darksight_service.store.tables import bundle, point, rollup
 from sqlalchemy import Engine, func, select
 
 from darksight_core.bundle import Bundle, read_bundle
+from darksight_core.rows.schema import ScoredBatch
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import ScoredBatch
 from tests.support.faults.clients import pool, row_name
 
 __all__ = ["NO_FAULTS", "Call", "Report", "check", "opened", "read_logs"]

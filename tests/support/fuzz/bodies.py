@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes, urlencode
 
 import numpy as np
-from darksight_service.http_api.routes import MESSAGE_PATHS
+from darksight_service.http.api.routes import MESSAGE_PATHS
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray

@@ -74,7 +74,7 @@ def run_service(models: Mapping[str, Path], data_dir: Path) -> Iterator[DemoServ
     with log.open("w") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "darksight_service", "serve", "--data-dir", str(data_dir)),
+                *(sys.executable, "-m", "darksight_service.cli", "serve", "--data-dir", str(data_dir)),
                 *("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0"),
                 *(f"--model={name}={bundle}" for name, bundle in models.items()),
             ],
@@ -133,5 +133,5 @@ def command_line(*arguments: str) -> str:
     elif shutil.which("darksight") == str(Path(sys.executable).with_name("darksight")):
         program = ["darksight"]
     else:
-        program = [sys.executable, "-m", "darksight_service"]
+        program = [sys.executable, "-m", "darksight_service.cli"]
     return shlex.join([*program, *arguments])

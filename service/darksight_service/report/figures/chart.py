@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.pictures.palette import class_colours
+from darksight_core.map.palette import class_colours
 
 __all__ = ["GREY", "LINE_COLOURS", "Figure", "axis", "centre_traces", "escape", "layout", "packed", "points_trace"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from darksight_service.report.figures.chart import GREY, LINE_COLOURS, Figure, axis, escape, layout, packed
 from darksight_service.report.figures.panels import class_groups
 from darksight_service.report.findings import Findings

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.map.palette import GRADES, class_colours, map_view
 from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
 from darksight_core.pictures.labels import place_labels, text_sizes
-from darksight_core.pictures.palette import GRADES, class_colours, map_view
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
     Figure,

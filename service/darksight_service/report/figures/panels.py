@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from darksight_core.map.palette import class_colours
 from darksight_core.pictures.labels import place_labels, text_sizes
-from darksight_core.pictures.palette import class_colours
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from darksight_service.report.figures.chart import (
     GREY,
     Figure,

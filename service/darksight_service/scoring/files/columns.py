@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.predictions import Predictions
+from darksight_core.rows.schema import Decision, Reason
+from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import Decision, Reason
-from darksight_core.tags import COLUMN_PREFIX
 
 __all__ = ["Columns", "bundle_columns", "class_labels", "lower_names", "set_labels", "tag_columns"]
 

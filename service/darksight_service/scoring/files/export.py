@@ -25,8 +25,8 @@ from urllib.parse import quote
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.scored import Decision, Reason, stored_name
-from darksight_core.tags import COLUMN_PREFIX
+from darksight_core.rows.schema import Decision, Reason, stored_name
+from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
 from darksight_service.store.read.hours import HOUR_MS, Hour
 from darksight_service.store.store import Store

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, func, select
 
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import DAY_MS, MINUTE_MS
 from darksight_service.store.points import PointTable

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.guarantees.risk_curve import risk_curve
-from darksight_core.json_record import JsonRecord
+from darksight_core.rows.json_record import JsonRecord
 from darksight_service.store.points import PointTable
 
 __all__ = ["COVERAGES", "LiveAccuracy", "Share", "live_accuracy"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Engine, func, select
 
-from darksight_core.scored import SCHEMA
+from darksight_core.rows.schema import SCHEMA
 from darksight_service.errors import RequestError
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, case
 
 from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.map.regions import Region, inside_any
-from darksight_core.scored import Reason
+from darksight_core.rows.schema import Reason
 from darksight_service.store.engine import reading
 from darksight_service.store.read.search import (
     labelled_points,

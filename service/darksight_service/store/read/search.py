@@ -31,8 +31,8 @@ from sqlalchemy import (
 )
 
 from darksight_core.map.regions import Region
-from darksight_core.scored import Decision
-from darksight_core.tags import MAX_TAGS
+from darksight_core.rows.schema import Decision
+from darksight_core.rows.tags import MAX_TAGS
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import LAST_CLASS, PointFilter

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from darksight_core.tags import OTHER, TagSet
+from darksight_core.rows.tags import OTHER, TagSet
 from darksight_service.store.engine import writing
 from darksight_service.store.tables import model, tag
 

@@ -12,7 +12,7 @@ from scipy import stats
 from darksight_core.drift.accuracy import accuracy_sequence, prediction_powered
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from tests.support.builders import draw_labelled_probs
 
 

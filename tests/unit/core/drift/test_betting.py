@@ -10,7 +10,7 @@ import pytest
 from darksight_core.drift.betting import Bets, BetState, class_bets, score_bets
 from darksight_core.drift.urn import Ints
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 GAPS = np.array([5, 20, 75, 200, 1])
 THRESHOLD = math.log(200.0)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 CLASSES = 4
 EVEN = np.full(CLASSES, 0.25)

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from darksight_core.drift.estimate import AccuracyModel, fit_accuracy_model, fit_temperature
 from darksight_core.drift.transport import transport_costs
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.rows.simplex import Floats, log_probs
 
 CLASSES = 4
 

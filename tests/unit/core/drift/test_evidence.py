@@ -21,7 +21,7 @@ from darksight_core.drift import (
     ville_threshold,
 )
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 Counts = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import pytest
 
 from darksight_core.drift.label_free import Atc, AtcScore, Cbpe, Doc, Estimator, fit_atc, fit_cbpe, fit_doc
 from darksight_core.errors import ConfigError
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from tests.support.builders import draw_labelled_probs
 
 

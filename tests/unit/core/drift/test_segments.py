@@ -10,7 +10,7 @@ import pytest
 from darksight_core.drift.segments import SegmentState, SegmentTest, describe, discoveries, explain
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 SEGMENTS, LEVEL = 40, 0.05
 

@@ -10,7 +10,7 @@ import pytest
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 CLASSES = 10
 COUNTS = np.array([110, 95, 88, 105, 101, 99, 94, 107, 98, 103])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from darksight_core.evaluation import cases
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 
 PROBS = np.array([[0.9, 0.1, 0.0], [0.55, 0.45, 0.0], [0.52, 0.48, 0.0], [0.0, 0.2, 0.8], [0.0, 0.01, 0.99]])
 LABELS = np.array([1, 0, 1, 2, 1])

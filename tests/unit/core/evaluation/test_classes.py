@@ -9,7 +9,7 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.classes import class_medians, cluster_monotonicity, global_fidelity, spearman
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 from tests.support.builders import draw_map
 
 

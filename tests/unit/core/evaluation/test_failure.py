@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.failure import FailureFigures, failure_figures, ood_figures
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import choose_score
-from darksight_core.simplex import Floats
 from tests.support.builders import draw_scored_errors
 
 tied_rows = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from darksight_core.evaluation.fidelity import fidelity
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 from tests.support.builders import draw_map
 
 

@@ -12,7 +12,7 @@ from darksight_core.evaluation.classes import class_medians, cluster_monotonicit
 from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.evaluation.measures import measure_map
 from darksight_core.evaluation.neighbourhoods import local_fidelity, trustworthiness
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 from tests.support.builders import draw_map
 
 # js_distance is the root of a difference of rounded numbers, so two equal rows may be √(2e-16) apart.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.neighbourhoods import local_fidelity, nearest, trustworthiness
-from darksight_core.simplex import Floats, js_distance, log_probs
+from darksight_core.rows.simplex import Floats, js_distance, log_probs
 from tests.support.builders import draw_map
 
 # js_distance is the root of a difference of rounded numbers, so two equal rows may be √(2e-16) apart.

@@ -12,7 +12,7 @@ from darksight_core.evaluation.segments import interval, measure_segments, repor
 from darksight_core.gate import Gate, ScoredPredictions, SegmentThresholds
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import from_arrays
-from darksight_core.scored import ScoredBatch
+from darksight_core.rows.schema import ScoredBatch
 from tests.support.builders import make_probs
 
 

@@ -26,10 +26,10 @@ from darksight_core.explain import (
     smooth,
 )
 from darksight_core.gate.gate import Gate
+from darksight_core.rows.schema import Decision
+from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Decision
-from darksight_core.simplex import Floats
 from tests.support.bundles import make_bundle
 from tests.support.maps import random_embedder
 

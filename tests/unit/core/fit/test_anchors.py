@@ -15,8 +15,8 @@ from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.served import place_served
 from darksight_core.map.anchors import Anchors, anchor_classes
 from darksight_core.predictions import from_arrays
+from darksight_core.rows.simplex import log_probs
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.simplex import log_probs
 from tests.support.maps import constant_network, map_probs, random_embedder
 
 

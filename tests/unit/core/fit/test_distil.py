@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.evaluation.progress import Progress
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.fitting import MapFit, fit_map, place_rows
 from darksight_core.fit.map.placement import Local, Theta, rows_of
@@ -20,8 +21,7 @@ from darksight_core.fit.network.distil import Distilled, distil
 from darksight_core.fit.network.forward import Weights
 from darksight_core.fit.network.forward import forward as forward_in_torch
 from darksight_core.map.student import Student
-from darksight_core.progress import Progress
-from darksight_core.simplex import Floats, kl_sym, log_probs
+from darksight_core.rows.simplex import Floats, kl_sym, log_probs
 from tests.support.builders import make_probs
 from tests.support.maps import extreme_probs, random_network
 

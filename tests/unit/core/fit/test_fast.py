@@ -9,15 +9,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from darksight_core import simplex
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import fidelity
+from darksight_core.evaluation.progress import Progress
 from darksight_core.fit import FitConfig, fit_map, place_rows
 from darksight_core.fit.map import fast, joint_step
 from darksight_core.fit.map import placement as plane
 from darksight_core.fit.map.coreset import Coreset
 from darksight_core.map.student import Student
-from darksight_core.progress import Progress
+from darksight_core.rows import simplex
 from tests.support.builders import make_probs
 
 

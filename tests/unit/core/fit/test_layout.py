@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from darksight_core import simplex
 from darksight_core.fit.map.layout import layout_classes
 from darksight_core.fit.map.placement import rows_of
+from darksight_core.rows import simplex
 
 
 def test_confused_classes_are_neighbours() -> None:

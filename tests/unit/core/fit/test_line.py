@@ -16,9 +16,9 @@ from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.served import place_served
 from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
+from darksight_core.rows.simplex import Floats, kl_sym, log_probs, log_softmax
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax
 from tests.support.builders import make_probs
 
 QUICK = DistilConfig(epochs=1, tune_epochs=1, joint_epochs=1, device="cpu")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from darksight_core.evaluation.progress import Progress, silent
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.map.paper import Rates, fit_paper
 from darksight_core.fit.map.placement import Local, Rows, Theta, rows_of
 from darksight_core.map.student import Student, default_scale
-from darksight_core.progress import Progress, silent
-from darksight_core.simplex import kl_sym
+from darksight_core.rows.simplex import kl_sym
 
 CONFIG = FitConfig(method="paper", epochs=60, batch_rows=100)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from darksight_core import simplex
 from darksight_core.fit.map import placement as plane
 from darksight_core.map.student import Student
+from darksight_core.rows import simplex
 
 
 def make_student(classes: int, *, dof: float = 2.0, seed: int = 0) -> Student:

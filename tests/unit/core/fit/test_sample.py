@@ -10,7 +10,7 @@ import pytest
 from darksight_core.errors import ConfigError
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Predictions, from_arrays
-from darksight_core.simplex import entropy, log_probs
+from darksight_core.rows.simplex import entropy, log_probs
 from tests.support.builders import make_probs
 
 ROWS = make_probs(1_000, 3)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.fit.map.svd import fit_svd
 from darksight_core.map.student import SoftmaxStudent, centred_logits
-from darksight_core.simplex import Floats, log_softmax
+from darksight_core.rows.simplex import Floats, log_softmax
 
 
 def make_probs(*, n: int = 300, classes: int = 6, seed: int = 0) -> Floats:

@@ -17,9 +17,9 @@ from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.guarantees.prediction_sets import PredictionSets, class_ranks
 from darksight_core.map.regions import Region
+from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import log_probs
 from darksight_core.runtime.policy import ScoringPolicy
-from darksight_core.scored import Reason
-from darksight_core.simplex import log_probs
 from tests.support.bundles import make_bundle
 from tests.unit.core.gate.test_gate import make_rows, make_scores
 

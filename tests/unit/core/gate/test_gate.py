@@ -22,10 +22,10 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import threshold_by_joint_risk
 from darksight_core.predictions import from_arrays
-from darksight_core.scored import Decision, Reason, ScoredBatch
+from darksight_core.rows.schema import Decision, Reason, ScoredBatch
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
-from darksight_core.simplex import Floats, log_probs
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
 

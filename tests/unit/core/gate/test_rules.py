@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from darksight_core.gate.gate import RULES
+from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.runtime.arrays import rule_of
-from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.gates import gate_cases
 
 

@@ -16,9 +16,9 @@ from darksight_core.gate import Gate, ScoredPredictions, SegmentThresholds, Targ
 from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import Region
+from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
 

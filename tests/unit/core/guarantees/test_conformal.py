@@ -20,7 +20,7 @@ from darksight_core.guarantees.conformal import (
     smoothed_p_values,
     uniforms,
 )
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 
 whole_scores = st.lists(st.integers(-3, 3), min_size=1, max_size=30)
 

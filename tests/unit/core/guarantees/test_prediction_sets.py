@@ -23,7 +23,7 @@ from darksight_core.guarantees.prediction_sets import (
     set_rank,
     top_classes,
 )
-from darksight_core.simplex import Floats, log_probs
+from darksight_core.rows.simplex import Floats, log_probs
 
 
 def sample(rng: np.random.Generator, n: int, classes: int = 6) -> tuple[Floats, NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.risk_curve import lowest_accepted, risk_curve
-from darksight_core.simplex import entropy, log_probs
+from darksight_core.rows.simplex import entropy, log_probs
 
 
 def test_curve_has_points_at_distinct_scores_only() -> None:

@@ -19,7 +19,7 @@ from darksight_core.guarantees.thresholds import (
     threshold_by_coverage,
     threshold_by_joint_risk,
 )
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from tests.support.builders import draw_scored_errors
 
 

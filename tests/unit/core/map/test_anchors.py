@@ -7,7 +7,7 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.anchors import NEIGHBOURS, Anchors, anchor_classes
-from darksight_core.simplex import Floats, kl_sym, log_probs
+from darksight_core.rows.simplex import Floats, kl_sym, log_probs
 from tests.support.maps import extreme_probs, map_probs, random_embedder
 
 

@@ -16,7 +16,7 @@ from darksight_core.map.density import (
     choose_bandwidth,
     exact_log_kde,
 )
-from darksight_core.simplex import Floats
+from darksight_core.rows.simplex import Floats
 from tests.support.threads import together
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.network import Network
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 from tests.support.maps import extreme_probs, map_probs, random_embedder, random_network
 
 

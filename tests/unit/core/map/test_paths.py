@@ -8,7 +8,7 @@ import pytest
 from darksight_core.errors import ConfigError
 from darksight_core.map.paths import bridge, confused_pairs, trace
 from darksight_core.map.student import Student
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 
 STUDENT = Student(np.array([[-3.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), np.ones(3), np.zeros(3))
 LINE = np.array([[-3.0, 0.0], [3.0, 0.0]])

@@ -9,7 +9,7 @@ import pytest
 from darksight_core.errors import ConfigError
 from darksight_core.map.placement import Embedder, _look, _Theta
 from darksight_core.map.student import Student
-from darksight_core.simplex import Floats, kl_sym, log_probs, log_softmax
+from darksight_core.rows.simplex import Floats, kl_sym, log_probs, log_softmax
 from tests.support.maps import constant_network, extreme_probs, map_probs, random_embedder
 
 CLASSES = [2, 3, 10, 100, 1000]

@@ -16,9 +16,9 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.map import regions
 from darksight_core.map.regions import MAX_CORNERS, Region, hull, inside_any
+from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Decision, Reason, ScoredBatch
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from darksight_core.map.palette import class_colours
 from darksight_core.map.student import Student
 from darksight_core.pictures.map_picture import draw_map, save_map
-from darksight_core.pictures.palette import class_colours
 
 
 @pytest.mark.parametrize("classes", [80, 1000])

@@ -11,13 +11,13 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.map.regions import Region
+from darksight_core.rows.schema import SCHEMA, Reason, ScoredBatch
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import SCHEMA, Reason, ScoredBatch
 from darksight_core.scores.learned import Learned
-from darksight_core.simplex import Floats, log_probs
 from tests.support.bundles import make_bundle
 from tests.support.maps import (
     extreme_probs,

@@ -14,13 +14,13 @@ from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
+from darksight_core.rows.schema import SCHEMA, ScoredBatch
+from darksight_core.rows.simplex import Floats, kl_sym, log_probs
 from darksight_core.runtime import scorer as scorer_module
 from darksight_core.runtime.arrays import model_of
 from darksight_core.runtime.compilation import KERNEL, Kernel
 from darksight_core.runtime.scorer import Scorer, ShapeError
-from darksight_core.scored import SCHEMA, ScoredBatch
 from darksight_core.scores.outlier import OutlierScore
-from darksight_core.simplex import Floats, kl_sym, log_probs
 from tests.support.bundles import make_bundle
 from tests.support.maps import (
     extreme_probs,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from darksight_core.errors import ConfigError
+from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import choose_score
-from darksight_core.simplex import Floats
 
 
 def draw_labelled(n: int, seed: int = 0) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.confidence import (
     ROW_SCORES,
     doctor,
@@ -19,7 +20,6 @@ from darksight_core.scores.confidence import (
     negative_entropy,
     row_scores,
 )
-from darksight_core.simplex import Floats, log_probs
 from tests.support.builders import make_probs
 
 ROW = np.array([[0.1, 0.7, 0.2]])

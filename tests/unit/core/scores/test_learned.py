@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
+from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.choice import choose_score
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
-from darksight_core.simplex import Floats, log_probs
 from tests.support.builders import make_probs
 
 

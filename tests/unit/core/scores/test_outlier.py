@@ -7,10 +7,10 @@ import pytest
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import p_values
+from darksight_core.rows.simplex import Floats, log_probs, log_softmax
 from darksight_core.scores.confidence import gen
 from darksight_core.scores.outlier import ClassGaussians, OutlierScore, draw_known
 from darksight_core.scores.ranks import RankTransform
-from darksight_core.simplex import Floats, log_probs, log_softmax
 from tests.support.builders import make_probs
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from darksight_service.cli.console import Bars, print_facts, print_table
 
-from darksight_core.progress import Progress
+from darksight_core.evaluation.progress import Progress
 
 
 class Terminal(io.StringIO):

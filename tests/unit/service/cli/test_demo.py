@@ -86,7 +86,7 @@ def test_commands_can_be_pasted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr(serving.sys, "prefix", str(tmp_path))
     monkeypatch.setattr(serving.sys, "executable", str(tmp_path / "python"))
-    assert command_line("fit") == f"{tmp_path / 'python'} -m darksight_service fit"
+    assert command_line("fit") == f"{tmp_path / 'python'} -m darksight_service.cli fit"
     monkeypatch.setattr(serving.shutil, "which", lambda name: str(tmp_path / name))
     assert command_line("fit") == "darksight fit"
 

@@ -24,8 +24,8 @@ from darksight_service.store.ids import prediction_id
 from darksight_service.store.store import Store
 
 from darksight_core.bundle import write_bundle
+from darksight_core.rows.schema import Reason
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scored import Reason
 from tests.support.bundles import make_bundle
 
 

@@ -23,8 +23,8 @@ from darksight_service.store.points import OutcomeBatch, PointTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from darksight_core.rows.schema import SCHEMA, ScoredBatch
 from darksight_core.runtime.result_block import ResultBlock
-from darksight_core.scored import SCHEMA, ScoredBatch
 from tests.support.points import encode, make_points
 
 MS = 1_790_000_000_123

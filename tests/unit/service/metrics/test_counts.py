@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darksight_core.drift import p_value_counts
-from darksight_core.scored import Decision, Reason
+from darksight_core.rows.schema import Decision, Reason
 
 VERSION = "ab" * 32
 

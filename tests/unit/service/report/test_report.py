@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_service.references.pictures import encode_png
 from darksight_service.report import Findings, build_page, find
 from darksight_service.report.figures import (
     accuracy_figure,
@@ -28,10 +27,11 @@ from darksight_service.report.figures import (
 from darksight_service.report.figures.chart import packed
 from darksight_service.report.figures.panels import class_groups
 from darksight_service.report.images import ReferenceFiles, read_features, read_images
+from darksight_service.report.references.pictures import encode_png
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.pictures.palette import class_colours
+from darksight_core.map.palette import class_colours
 from darksight_core.predictions import Predictions, from_arrays
 from darksight_core.runtime.scorer import Scorer
 from tests.support.bundles import make_bundle

@@ -12,8 +12,8 @@ from darksight_core.errors import ConfigError
 from darksight_core.evaluation.baselines.embeddings import Recipe, embed, recipes
 from darksight_core.evaluation.classes import class_medians, cluster_monotonicity
 from darksight_core.evaluation.neighbourhoods import local_fidelity
-from darksight_core.progress import Progress
-from darksight_core.simplex import log_probs
+from darksight_core.evaluation.progress import Progress
+from darksight_core.rows.simplex import log_probs
 from tests.support.builders import make_probs
 
 ROWS = make_probs(150, 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from darksight_core.evaluation.baselines.kl_matching import KlMatching
-from darksight_core.simplex import log_probs
+from darksight_core.rows.simplex import log_probs
 
 
 def test_kl_matching_is_zero_on_a_template() -> None:

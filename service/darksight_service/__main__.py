@@ -1,8 +1,0 @@
-"""`python -m darksight_service` is the `darksight` command."""
-
-import sys
-
-from darksight_service.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

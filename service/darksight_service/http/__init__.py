@@ -1,0 +1,1 @@
+"""HTTP: the API, the explorer, and the servers of both."""

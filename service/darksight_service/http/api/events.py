@@ -1,0 +1,347 @@
+"""CloudEvents of inference loggers: the service listens, and the model server waits for nothing.
+
+KServe's logger and Seldon's send the request and the response of a model as two events with one id. The response has
+the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk. If
+tags of the model come from requests, those of a request are kept for its response. A response does not wait: if its
+request is not there, it is scored without these tags. Other requests are accepted and dropped.
+
+Events are delivered at least once. The batch id is made from what is the same in every delivery (the model, and source,
+id, type and time of the event), so that points are stored once. A batch id has a time. If the event has none, or one
+that a batch id may not have, the id has the start of a day that starts, for each event, at another time of the day: a
+delivery one minute after the first falls into another day in 1 of 1,440 cases.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from darksight_core.errors import DarkSightError
+from darksight_core.rows.tags import find_problem
+from darksight_service.errors import OverloadedError, RequestError
+from darksight_service.http.api.calls import Call, Method, Reply, Request
+from darksight_service.http.api.messages import read_json
+from darksight_service.http.api.payloads import find_rows, read_payload
+from darksight_service.http.api.problems import ProblemError, problem_of
+from darksight_service.http.api.requests import RequestTags
+from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.scoring.service import is_batch_time
+from darksight_service.settings import PassiveModel
+from darksight_service.settings.validation import check_text
+from darksight_service.store.ids import DAY_MS, LATEST_MS, make_batch_id
+from darksight_service.telemetry.traceparent import HEADER, read_trace_id
+
+__all__ = ["Event", "EventAnswer", "batch_id_of", "read_event"]
+
+_STRUCTURED = "application/cloudevents+json"
+_VERSIONS = ("1.0", "0.3")
+# `org.kubeflow.serving` of KServe and `io.seldon.serving` of Seldon, before each.
+_REQUEST, _RESPONSE = ".inference.request", ".inference.response"
+_MAX_SOURCE, _MAX_NAME = 2048, 200
+# A prediction id has 200 characters, some of them for the row.
+_MAX_ID = 190
+# Each row gets a prediction id, which may take more memory than its values.
+_MAX_ROWS = 1 << 16
+_RETRY_SECONDS = 1.0
+_NUMBER = re.compile("[0-9]{1,9}")
+
+_log = logging.getLogger("darksight.events")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event.
+
+    Parameters
+    ----------
+    attributes
+        All attributes, by their names in lower case.
+    ms
+        Its time in Unix milliseconds; None without one.
+    payload, rest
+        The object in its data, and the bytes of tensors that follow it; empty if the data is not read.
+    """
+
+    attributes: Mapping[str, str]
+    ms: int | None
+    payload: Mapping[str, Any]
+    rest: bytes = b""
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it has what a model answered."""
+        return _is_response(self.attributes)
+
+    @property
+    def request_id(self) -> str:
+        """The id that request and response have in common, which callers of the model know."""
+        return self.attributes.get("requestid") or self.attributes["id"]
+
+
+class EventAnswer:
+    """Answers a path for events.
+
+    Parameters
+    ----------
+    method
+        The gRPC method Score.
+    models
+        How events are read, by name of the model.
+    counts
+        Counters of the process.
+    requests
+        Tags of requests; None if there are none.
+    clock
+        Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        models: Mapping[str, PassiveModel],
+        counts: ProcessCounts,
+        requests: RequestTags | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._method = method
+        self._models = models
+        self._services = {passive.service or model: model for model, passive in models.items()}
+        self._counts = counts
+        self._requests = requests
+        self._clock = clock
+
+    def __call__(self, request: Request, call: Call) -> Reply:
+        """The response to an event. It has no body: Knative takes a body for an event in reply."""
+        named = request.parameters.get("model", "")
+        try:
+            event = read_event(request, lambda found: _is_response(found) or bool(self._joined_model(found, named)))
+            if event.is_response:
+                result = self._record(event, named or self._model_of(event.attributes), call)
+            else:
+                result = "request"
+                self._keep(event, self._joined_model(event.attributes, named), call)
+                self._counts.start_call()
+                self._counts.end_call()
+        except (DarkSightError, ProblemError) as error:
+            self._counts.end_event("refused")
+            # Loggers do not log why.
+            facts = {"source": request.headers.get(b"ce-source", "")[:100], "error": str(error)}
+            if trace := read_trace_id(request.headers.get(HEADER.encode(), "")):
+                facts["trace_id"] = trace.hex()
+            _log.warning("event_refused", extra=facts)
+            raise
+        self._counts.end_event(result)
+        return Reply(202, [], b"")
+
+    def _joined_model(self, attributes: Mapping[str, str], named: str) -> str:
+        """The model of an event; none if no tag of it comes from requests."""
+        try:
+            model = named or self._model_of(attributes)
+        except RequestError:
+            return ""
+        return model if self._models.get(model, PassiveModel()).request_tags else ""
+
+    def _keep(self, event: Event, model: str, call: Call) -> None:
+        """Keep the tags of a request for its response."""
+        if self._requests is not None and model:
+            call.check(self._method, monitor_pb2.ScoreRequest(model=model).SerializeToString())
+            tags = _tags_of(event, self._models[model].request_tags)
+            self._requests.put(model, event.attributes["source"], event.request_id, tags)
+
+    def _record(self, event: Event, model: str, call: Call) -> str:
+        """Score a response; returns what became of it."""
+        check_text("model", model, _MAX_NAME)
+        passive = self._models.get(model, PassiveModel())
+        rows = find_rows(dict(event.payload), event.rest, passive.output)
+        if len(rows) > _MAX_ROWS:
+            raise RequestError(f"data: has {len(rows):,} rows; the limit is {_MAX_ROWS:,}", field="data")
+        result, tags = "scored", _tags_of(event, passive.response_tags)
+        if self._requests is not None and passive.request_tags:
+            found = self._requests.find(model, event.attributes["source"], event.request_id)
+            result, tags = "unjoined" if found is None else "scored", tags | (found or {})
+        message = monitor_pb2.ScoreRequest(
+            model=model,
+            tensor=monitor_pb2.Tensor(shape=rows.shape, data=rows.tobytes()),
+            is_logits=passive.logits,
+            prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
+            batch_id=batch_id_of(event, model, int(self._clock() * 1000.0)),
+            tags=tags,
+            event_time=None if event.ms is None else Timestamp(seconds=event.ms // 1000, nanos=event.ms % 1000 * 10**6),
+        )
+        # The trace of the prediction, rather than that of its delivery.
+        trace = event.attributes.get(HEADER) or _text_at(event, f"metadata.{HEADER.capitalize()}")
+        if read_trace_id(trace):
+            call.set_trace(trace)
+        response = monitor_pb2.ScoreResponse.FromString(call.run(self._method, message.SerializeToString()))
+        if not response.recorded:
+            error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
+            raise ProblemError(problem_of(error, status=HTTPStatus.SERVICE_UNAVAILABLE))
+        return result
+
+    def _model_of(self, found: Mapping[str, str]) -> str:
+        """The model that the attributes of an event name."""
+        names = [name for name in (found.get("inferenceservicename"), found.get("modelid")) if name]
+        for name in names:
+            for service in (f"{found.get('namespace', '')}/{name}", name):
+                if service in self._services:
+                    return self._services[service]
+        if not names:
+            raise RequestError(
+                "inferenceservicename: is missing; send the event to /v1/models/MODEL/events, which names the model",
+                field="inferenceservicename",
+            )
+        if names[0] in self._models:
+            raise RequestError(
+                f"inferenceservicename: the setting passive gives the model {names[0]!r} another service",
+                field="inferenceservicename",
+            )
+        return names[0]
+
+
+def _tags_of(event: Event, sources: Mapping[str, str]) -> dict[str, str]:
+    """The tags of all rows of an event; a value that is missing or cannot be a tag is left out."""
+    found = {key: _text_at(event, source) for key, source in sources.items()}
+    return {key: text for key, text in found.items() if find_problem({key: text}) is None}
+
+
+def _text_at(event: Event, source: str) -> str:
+    first, _, rest = source.partition(".")
+    value: Any = event.attributes.get(first, "")
+    if first in ("data", "request"):
+        value = event.payload
+        for name in rest.split("."):
+            value = _member(value, name)
+    elif rest:
+        # KServe's logger sends headers and annotations as JSON objects; a header has a list of values.
+        try:
+            value = json.loads(value).get(rest, "")
+        except (ValueError, RecursionError, AttributeError):
+            value = ""
+        value = value[0] if isinstance(value, list) and value else value
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _member(value: Any, name: str) -> Any:
+    """The member of an object by its name, or the value of a list by its number."""
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if isinstance(value, list) and _NUMBER.fullmatch(name) and int(name) < len(value):
+        return value[int(name)]
+    return None
+
+
+def _is_response(attributes: Mapping[str, str]) -> bool:
+    return attributes["type"].endswith(_RESPONSE)
+
+
+def read_event(request: Request, is_read: Callable[[Mapping[str, str]], bool] = _is_response) -> Event:
+    """The event in a call, in structured or binary content mode; RequestError names the attribute that is wrong.
+
+    Parameters
+    ----------
+    request
+        The call.
+    is_read
+        Whether the data of an event with these attributes is read.
+    """
+    kind = request.headers.get(b"content-type", "").partition(";")[0].strip().lower()
+    if kind == _STRUCTURED:
+        return _read_structured(read_json(request.body), is_read)
+    attributes = {
+        name[3:].decode("latin-1"): unquote(value) for name, value in request.headers.items() if name.startswith(b"ce-")
+    }
+    if not attributes:
+        raise RequestError(
+            f"content-type: must be {_STRUCTURED}, or the headers ce-specversion, ce-id, ce-source and ce-type be set",
+            field="content-type",
+        )
+    _check(attributes)
+    if not is_read(attributes):
+        return Event(attributes, _read_time(attributes), {})
+    return Event(attributes, _read_time(attributes), *read_payload(request.body, request.json_size))
+
+
+def _read_structured(given: dict[str, Any], is_read: Callable[[Mapping[str, str]], bool]) -> Event:
+    attributes = {name: value for name, value in given.items() if isinstance(value, str) and name != "data"}
+    _check(attributes)
+    if not is_read(attributes):
+        return Event(attributes, _read_time(attributes), {})
+    data = given.get("data")
+    if "data_base64" in given:
+        try:
+            data = base64.b64decode(given["data_base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise RequestError("data_base64: is not base64", field="data_base64") from None
+    elif isinstance(data, str):
+        try:
+            data = data.encode()
+        except UnicodeEncodeError:
+            raise RequestError("data: is not UTF-8", field="data") from None
+    if isinstance(data, bytes):
+        return Event(attributes, _read_time(attributes), *read_payload(data, None))
+    if not isinstance(data, dict):
+        raise RequestError("data: must be a JSON object", field="data")
+    return Event(attributes, _read_time(attributes), data)
+
+
+def _check(attributes: Mapping[str, str]) -> None:
+    if attributes.get("specversion") not in _VERSIONS:
+        raise RequestError(f"specversion: must be {' or '.join(_VERSIONS)}", field="specversion")
+    for name, longest in (("id", _MAX_ID), ("source", _MAX_SOURCE), ("type", _MAX_NAME)):
+        if not attributes.get(name):
+            raise RequestError(f"{name}: is missing", field=name)
+        check_text(name, attributes[name], longest)
+    check_text("requestid", attributes.get("requestid", ""), _MAX_ID)
+    if not attributes["type"].endswith((_REQUEST, _RESPONSE)):
+        raise RequestError(
+            f"type: must end with {_REQUEST} or {_RESPONSE}, not {attributes['type'][:100]!r}", field="type"
+        )
+
+
+def _read_time(attributes: Mapping[str, str]) -> int | None:
+    text = attributes.get("time")
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise RequestError(f"time: must be a time with its zone (RFC 3339), not {text[:40]!r}", field="time")
+    ms = int(moment.timestamp() * 1000.0)
+    return ms if 0 < ms <= LATEST_MS else None
+
+
+def batch_id_of(event: Event, model: str, now_ms: int) -> bytes:
+    """The batch id of an event, the same for every delivery of it.
+
+    Parameters
+    ----------
+    event
+        The event.
+    model
+        Name of the model that it is for.
+    now_ms
+        Unix milliseconds of the delivery, used if the event has no time that a batch id may have.
+    """
+    parts = (model, *(event.attributes[name] for name in ("source", "id", "type")), str(event.ms))
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+    ms = event.ms
+    if ms is None or not is_batch_time(ms, now_ms):
+        start = int.from_bytes(digest[8:14], "big") % DAY_MS
+        ms = now_ms - (now_ms - start) % DAY_MS
+    return make_batch_id(ms, digest[:7])

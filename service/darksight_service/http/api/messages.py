@@ -1,0 +1,134 @@
+"""`darksight.v1` as JSON, in protobuf's own mapping with the names of the proto files.
+
+The rows of a score call may also be a plain list of lists of numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qs
+
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from darksight_service.errors import RequestError
+from darksight_service.http.api.calls import Call, Method, Reply, Request
+from darksight_service.http.api.routes import Path
+
+__all__ = ["MessageAnswer", "read_json"]
+
+_MAX_PARAMETERS = 1000
+_LONGEST_TEXT = 300
+_FIELD = re.compile(r'Failed to parse (\w+) field|no field named "(\w+)"')
+
+
+class MessageAnswer:
+    """Answers a path of `darksight.v1`.
+
+    Parameters
+    ----------
+    path
+        The path.
+    method
+        Its gRPC method.
+    """
+
+    def __init__(self, path: Path, method: Method) -> None:
+        self._has_body = path.verb in ("POST", "PUT")
+        self._method = method
+        self._fields = path.descriptor.input_type.fields_by_name
+        self._request, self._response = _kind(path.descriptor.input_type), _kind(path.descriptor.output_type)
+
+    def __call__(self, request: Request, call: Call) -> Reply:
+        """The response to a request."""
+        if self._has_body:
+            given = read_json(request.body or b"{}")
+        else:
+            given = _read_query(self._fields, request.query)
+        message = _message(self._request, {**given, **_named(request.parameters, given)})
+        response = self._response.FromString(call.run(self._method, message.SerializeToString()))
+        found = json_format.MessageToDict(
+            response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        return Reply.of_json(json.dumps(found).encode())
+
+
+def read_json(text: bytes) -> dict[str, Any]:
+    """A JSON object; RequestError if the text is not one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"body: is not JSON: {str(error)[:_LONGEST_TEXT]}", field="body") from None
+    if not isinstance(found, dict):
+        raise RequestError("body: must be a JSON object", field="body")
+    return found
+
+
+@lru_cache
+def _kind(descriptor: Descriptor) -> type[Message]:
+    return GetMessageClass(descriptor)
+
+
+def _named(parameters: Mapping[str, str], given: Mapping[str, Any]) -> Mapping[str, str]:
+    """The parameters of a path; a body may repeat them, but not contradict them."""
+    for name, value in parameters.items():
+        if given.get(name, value) != value:
+            raise RequestError(f"{name}: the path says {value[:100]!r}, and the request something else", field=name)
+    return parameters
+
+
+def _message(kind: type[Message], given: dict[str, Any]) -> Message:
+    rows = given.get("rows")
+    if kind is monitor_pb2.ScoreRequest and isinstance(rows, list):
+        given["rows"] = {"rows": [{"values": row} for row in rows]}
+    try:
+        return json_format.ParseDict(given, kind())
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise RequestError(f"body: {type(error).__name__}", field="body") from None
+    except Exception as error:
+        # protobuf raises errors of many kinds for values that do not fit a field.
+        text = str(error).partition("\n")[0][:_LONGEST_TEXT]
+        found = _FIELD.search(text)
+        field = next(filter(None, found.groups()), "body") if found else "body"
+        raise RequestError(f"{field}: {text}", field=field) from None
+
+
+def _read_query(fields: Mapping[str, FieldDescriptor], query: bytes) -> dict[str, Any]:
+    try:
+        given = parse_qs(query.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
+    except ValueError:
+        raise RequestError(f"query: must be ASCII with at most {_MAX_PARAMETERS:,} parameters", field="query") from None
+    return {name: _read_parameter(fields.get(name), name, texts) for name, texts in given.items()}
+
+
+def _read_parameter(field: FieldDescriptor | None, name: str, texts: list[str]) -> Any:
+    if field is None:
+        raise RequestError(f"{name[:100]}: there is no such parameter", field=name[:100])
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(_read_pair(name, text) for text in texts)
+    values = [_read_bool(name, text) if field.type == FieldDescriptor.TYPE_BOOL else text for text in texts]
+    if field.is_repeated:
+        return values
+    if len(values) > 1:
+        raise RequestError(f"{name}: is given {len(values)} times", field=name)
+    return values[0]
+
+
+def _read_pair(name: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise RequestError(f"{name}: must be KEY=VALUE, not {text[:40]!r}", field=name)
+    return key, value
+
+
+def _read_bool(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise RequestError(f"{name}: must be true or false, not {text[:40]!r}", field=name)
+    return text == "true"

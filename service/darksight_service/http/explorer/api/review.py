@@ -1,0 +1,186 @@
+"""Endpoints of the review page: the queue, labels, and the learned score.
+
+Labels go through `ScoringService.report`, as those of `ReportOutcomes`, but straight into the store instead of the
+spool, so that the next request counts them. While the database is unavailable a label is refused, and the page retries.
+A label that is sent twice is stored once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, PlainValidator
+
+from darksight_core.rows.schema import Decision, Reason, stored_name
+from darksight_service.control.registry import ActiveModel
+from darksight_service.http.explorer.analysis.audit import Audit, audited_accuracy
+from darksight_service.http.explorer.analysis.background import BackgroundResults
+from darksight_service.http.explorer.analysis.learning import LearnedScore, learn
+from darksight_service.http.explorer.analysis.review_queue import QueueItem, Stream, review_queue
+from darksight_service.http.explorer.analysis.scores import ScoreCurve
+from darksight_service.http.explorer.answers import Answer
+from darksight_service.http.explorer.api.labelled import (
+    MAX_LABELS,
+    MAX_POINTS,
+    LabelsInput,
+    audit_of,
+    labelled_points,
+    newest_points,
+)
+from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
+from darksight_service.http.explorer.inputs import Input, ModelInput
+from darksight_service.ingest.records import decode
+from darksight_service.scoring.live_drift import live_audit
+from darksight_service.scoring.service import ScoringService
+from darksight_service.store.points import OutcomeBatch
+
+__all__ = ["endpoints"]
+
+_MAX_BATCH = 1_000
+_TOP_CLASSES = 10
+_POINT_FIELDS = (
+    "id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted", "set_size", "prediction_set",
+    "reference",
+)  # fmt: skip
+_NO_SCORE = LearnedScore(0, 0, 1)
+
+
+def _class_label(value: object) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("must be the number or the name of a class")
+    return value
+
+
+class _QueueInput(LabelsInput):
+    stream: Stream = Stream.AUDIT
+    limit: int = Field(20, ge=1, le=200)
+
+
+class _Label(Input):
+    prediction_id: str
+    label: Annotated[int | str, PlainValidator(_class_label)]
+    observed_ms: int = Field(0, ge=0, lt=1 << 48)
+
+
+class _LabelsBody(ModelInput):
+    labels: list[_Label] = Field(max_length=_MAX_BATCH)
+
+
+class _StoreRecorder:
+    """Takes the place of the spool: writes outcomes to the store at once."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def append(self, payload: bytes) -> bool:
+        """Store a record; raises if that fails."""
+        batch = decode(payload)
+        assert isinstance(batch, OutcomeBatch)
+        self._sources.store().insert([batch])
+        return True
+
+
+def endpoints(sources: Sources) -> list[Endpoint[Any]]:
+    """`/api/review`, `/api/review/learned-score` and `/api/labels`."""
+    scores = BackgroundResults(learn)
+    service = ScoringService(sources.registry, _StoreRecorder(sources))
+
+    def queue(call: Call[_QueueInput]) -> Answer:
+        given, active = call.input, sources.active_model(call.input)
+        newest = newest_points(sources, active, given)
+        audit = audit_of(sources, active, given, newest)
+        score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
+        deployed = sources.registry.state.models[active.model].versions[active.version]
+        found = review_queue(newest, audit, score or _NO_SCORE, given.stream, limit=given.limit)
+        ids = found.table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
+        items = {str(uuid.UUID(bytes=each)): item for each, item in zip(ids, found.items, strict=True)}
+        points = sources.store().points_by_id(active.model, active.version, ids)
+        return {
+            "class_names": active.bundle.class_names,
+            "set_coverage": _set_coverage(active),
+            "counts": found.counts,
+            "points": len(found.table),
+            "is_drawn": found.table is not newest,
+            "max_points": MAX_POINTS,
+            "max_labels": MAX_LABELS,
+            "oldest_ms": int(found.table.received_ms.min()) if len(found.table) else None,
+            "items": [_item(point, items[point["id"]]) for point in points.rows()],
+            "audit": _audit(audit),
+            "certificate": live_audit(
+                sources.store(), active.bundle.content, deployed, active.model, active.version
+            ).as_dict(),
+            "learned_score": _learned_score(score, is_learning),
+        }
+
+    def learned_score(call: Call[LabelsInput]) -> Answer:
+        active = sources.active_model(call.input)
+        table, used = labelled_points(sources, active, call.input)
+        return {"used": used, "learned_score": _learned_score(*scores.get((active.model, active.version), table))}
+
+    def label(call: Call[_LabelsBody]) -> Answer:
+        labels = call.input.labels
+        recorded = service.report(
+            call.input.model,
+            [each.prediction_id for each in labels],
+            [each.label for each in labels],
+            [each.observed_ms for each in labels],
+        )
+        return {"recorded": recorded}
+
+    return [
+        Endpoint("GET", "/api/review", "read", _QueueInput, queue),
+        Endpoint("GET", "/api/review/learned-score", "read", LabelsInput, learned_score),
+        Endpoint("POST", "/api/labels", "report", _LabelsBody, label),
+    ]
+
+
+def _set_coverage(active: ActiveModel) -> float | None:
+    """Certified coverage of the stored prediction sets of a version."""
+    gate = active.bundle.content.gate
+    return None if gate is None or gate.sets is None else gate.sets.coverage
+
+
+def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
+    order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
+    return {
+        **{name: point[name] for name in _POINT_FIELDS},
+        "decision": stored_name(Decision, point["decision"]),
+        "reason": stored_name(Reason, point["reason"]),
+        "classes": order,
+        "probs": point["probs"][order],
+        "softmax_rank": item.softmax_rank,
+        "learned_rank": item.learned_rank,
+        "chance": item.chance,
+        "odds": item.odds,
+    }
+
+
+def _audit(audit: Audit) -> dict[str, Any]:
+    accuracies = {"all": audited_accuracy(audit), "accepted": audited_accuracy(audit, audit.table.accepted)}
+    return {"rate": audit.rate, "drawn": len(audit.order), "done": audit.depth, **accuracies}
+
+
+def _learned_score(score: LearnedScore | None, is_learning: bool) -> dict[str, Any]:
+    if score is None:
+        return {"is_learning": is_learning, "labels": None}
+    gains = (None, None) if score.learned is None else (score.learned.gain, score.learned.gain_error)
+    return {
+        "is_learning": is_learning,
+        "labels": score.labels,
+        "errors": score.errors,
+        "labels_needed": score.labels_needed,
+        "summary": score.summary,
+        "gain": gains[0],
+        "gain_error": gains[1],
+        "learned": _figures(score.learned),
+        "softmax": _figures(score.softmax),
+    }
+
+
+def _figures(curve: ScoreCurve | None) -> dict[str, Any] | None:
+    if curve is None:
+        return None
+    figures = curve.figures
+    return {"auroc": figures.auroc, "augrc": figures.augrc, "intervals": figures.intervals}

@@ -1,0 +1,128 @@
+"""An API path of the explorer: its input model, its scope, and the function that answers it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from darksight_service.control.changes import Control
+from darksight_service.control.registry import ActiveModel, Registry
+from darksight_service.control.tokens import ANYBODY, Caller
+from darksight_service.errors import RequestError
+from darksight_service.http.explorer.answers import Answer
+from darksight_service.http.explorer.inputs import Input, ModelInput, VersionInput
+from darksight_service.settings import Settings
+from darksight_service.settings.validation import first_problem
+from darksight_service.store.store import Store
+
+__all__ = ["Call", "Endpoint", "Sources", "read_body", "read_query"]
+
+T = TypeVar("T", bound=Input)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the explorer reads from.
+
+    Parameters
+    ----------
+    settings
+        Settings of the service.
+    registry
+        Models and versions; refreshed before every request.
+    control
+        Policies and regions.
+    store
+        Returns the store, or raises StoreUnavailableError.
+    """
+
+    settings: Settings
+    registry: Registry
+    control: Control
+    store: Callable[[], Store]
+
+    def active_model(self, given: VersionInput) -> ActiveModel:
+        """The version that an input names, by default the active one."""
+        return self.registry.get(given.model, given.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A permitted request.
+
+    Parameters
+    ----------
+    input
+        The validated input.
+    caller
+        Who calls, and the models that this caller may use.
+    """
+
+    input: T
+    caller: Caller = ANYBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[T]):
+    """A path of the API.
+
+    Parameters
+    ----------
+    method
+        `GET`, which changes nothing, or `POST`.
+    path
+        Path below `/api/`.
+    scope
+        Scope that the caller's token needs: `read`, `report` or `admin`.
+    input
+        Model of the query (GET) or of the JSON body (POST).
+    answer
+        The function; it runs in a thread.
+    lists_models
+        Whether it shows the models that the caller may use, and those alone. Without it, a caller who may use some
+        models only may call no path whose input names no model.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    scope: str
+    input: type[T]
+    answer: Callable[[Call[T]], Answer]
+    lists_models: bool = False
+
+    def read(self, query: Mapping[str, str], body: bytes) -> T:
+        """The validated input of a request; RequestError names the first field that is wrong."""
+        return read_query(self.input, query) if self.method == "GET" else read_body(self.input, body)
+
+    def check_model(self, caller: Caller, given: T) -> None:
+        """ForbiddenError if a caller may not use the model of an input."""
+        if isinstance(given, ModelInput):
+            caller.check_model(given.model)
+        elif not self.lists_models:
+            caller.check_all_models("this page shows")
+
+
+def read_query(kind: type[T], query: Mapping[str, str]) -> T:
+    """Validate the parameters of a URL; an empty parameter counts as absent."""
+    try:
+        return kind.model_validate({name: value for name, value in query.items() if value})
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def read_body(kind: type[T], body: bytes) -> T:
+    """Validate a JSON body; strict, so that no value is converted to another type."""
+    try:
+        return kind.model_validate_json(body or b"{}", strict=True)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    path, problem = first_problem(error)
+    path = path or "body"
+    return RequestError(f"{path}: {problem}", field=re.split(r"[.\[]", path)[0])

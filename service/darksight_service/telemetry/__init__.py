@@ -1,0 +1,1 @@
+"""Logs, traces and the header that joins them."""

@@ -1,0 +1,482 @@
+"""Events of inference loggers as they are on the wire, without a service."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_service.errors import ForbiddenError, RequestError
+from darksight_service.http.api.calls import Call, Request
+from darksight_service.http.api.events import EventAnswer, batch_id_of, read_event
+from darksight_service.http.api.payloads import find_rows, read_payload
+from darksight_service.http.api.problems import ProblemError
+from darksight_service.http.api.requests import RequestTags
+from darksight_service.metrics.processes import EVENT_RESULTS, ProcessCounts
+from darksight_service.settings import PassiveModel
+from darksight_service.store.ids import DAY_MS, id_ms
+
+from tests.support.events.wire import RESPONSES, read_wire
+
+ROWS = np.array([[0.012847105, 0.913208485, 0.07394441], [0.027193543, 0.860314727, 0.11249173]], "<f4")
+NOW = 1_794_960_000.0
+"""2026-11-18, a few hours after the events."""
+
+DAYS = 86_400_000
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+MODELS = {
+    "iris": PassiveModel(service="default/sklearn-iris"),
+    "v2": PassiveModel(service="iris-v2", output="predict_proba"),
+    "onnx": PassiveModel(service="iris-onnx"),
+    "seldon": PassiveModel(service="classifier"),
+}
+
+
+def request_of(kind: str = "kserve_v1_response", body: bytes | None = None, model: str = "", **changed: str) -> Request:
+    """An event as the endpoint gets it."""
+    headers, found = read_wire(kind, **changed)
+    named = {"model": model} if model else {}
+    raw = {name.encode(): value for name, value in headers.items()}
+    return Request(named, b"", found if body is None else body, None, raw)
+
+
+class Score:
+    """The method Score, which keeps its messages."""
+
+    def __init__(self, recorded: bool = True) -> None:
+        self.messages: list[monitor_pb2.ScoreRequest] = []
+        self.recorded = recorded
+        self.scope, self.pool = "score", None
+        self.handler = SimpleNamespace(request_deserializer=None, unary_unary=self._score)
+
+    def _score(self, data: bytes, context: Any) -> bytes:
+        self.messages.append(monitor_pb2.ScoreRequest.FromString(data))
+        return monitor_pb2.ScoreResponse(recorded=self.recorded).SerializeToString()
+
+
+def answer(folder: Path, request: Request, method: Score | None = None, now: float = NOW) -> monitor_pb2.ScoreRequest:
+    """The message that an event becomes; the answer to it is 202 without a body."""
+    method = method or Score()
+    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, Call({}))
+    assert (reply.status, reply.body) == (202, b"")
+    (message,) = method.messages
+    return message
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "request_id"),
+    [
+        ("kserve_v1_response", "iris", "36f9c4b5-c3bd-4ea3-9f0d-9c0d33b4e0b2"),
+        ("kserve_v2_response", "v2", "a2f6f0f2-5f2c-4a3e-8f1b-0d9f0e6c2b11"),
+        ("kserve_v2_binary_response", "onnx", "0c5b0d61-8d6a-4a4e-b1f5-5f7f6c2f5c10"),
+        ("seldon_ndarray_response", "seldon", "33fb419e-8d6b-44e0-a084-8bd4bd4dbf7b"),
+        ("seldon_tensor_response", "seldon", "33fb419e-8d6b-44e0-a084-8bd4bd4dbf7b"),
+        ("structured_response", "iris", "36f9c4b5-c3bd-4ea3-9f0d-9c0d33b4e0b2"),
+    ],
+)
+def test_every_kind_of_event_gives_its_predictions(tmp_path: Path, kind: str, model: str, request_id: str) -> None:
+    """The model by its service, the probabilities by the output, ids by the id of the request, and the time."""
+    message = answer(tmp_path, request_of(kind))
+
+    assert message.model == model
+    assert tuple(message.tensor.shape) == ROWS.shape
+    assert message.tensor.data == ROWS.tobytes()
+    assert list(message.prediction_ids) == [f"{request_id}-0", f"{request_id}-1"]
+    assert message.event_time.ToJsonString().startswith("2026-11-17T")
+    assert id_ms(message.batch_id) == message.event_time.ToMilliseconds()
+    assert not message.is_logits
+
+
+def test_all_kinds_have_a_test() -> None:
+    """The files and the parameters above."""
+    (mark,) = test_every_kind_of_event_gives_its_predictions.pytestmark  # type: ignore[attr-defined]
+    assert sorted(kind for kind, *_ in mark.args[1]) == list(RESPONSES)
+
+
+def test_a_path_names_the_model(tmp_path: Path) -> None:
+    """Whatever the attributes say; the setting of that model applies."""
+    assert answer(tmp_path, request_of(model="other")).model == "other"
+    binary = request_of("kserve_v2_binary_response", model="v2")
+    with pytest.raises(RequestError, match="predict_proba"):
+        answer(tmp_path, binary)
+
+
+def test_without_a_setting_the_service_is_the_model(tmp_path: Path) -> None:
+    """A service of another namespace is not the one of the setting."""
+    assert answer(tmp_path, request_of(ce_namespace="staging")).model == "sklearn-iris"
+
+
+def test_a_model_with_a_setting_has_the_service_of_the_setting_alone(tmp_path: Path) -> None:
+    """The service of another namespace that happens to have the name of the model is not it."""
+    with pytest.raises(RequestError, match="iris") as refused:
+        answer(tmp_path, request_of(ce_namespace="staging", ce_inferenceservicename="iris"))
+
+    assert refused.value.details["field"] == "inferenceservicename"
+
+
+def test_an_event_of_too_many_rows_is_refused(tmp_path: Path) -> None:
+    """Before each row gets an id: a million of them would take hundreds of megabytes."""
+    many = json.dumps({"predictions": [[1]] * 65_537}).encode()
+
+    with pytest.raises(RequestError, match="65,537 rows"):
+        answer(tmp_path, request_of(body=many))
+
+
+def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
+    """Even one that nothing could be read from: what is needed is in the response."""
+    method, counts = Score(), ProcessCounts(tmp_path, 0)
+    handle = EventAnswer(method, MODELS, counts)
+    headers = {"specversion": "1.0", "id": "a", "source": "b", "type": "org.kubeflow.serving.inference.request"}
+    structured = request_of("structured_response", json.dumps(headers).encode())
+
+    replies = [handle(request, Call({})) for request in (request_of("kserve_v1_request", b"\xff"), structured)]
+
+    assert [reply.status for reply in replies] == [202, 202]
+    assert method.messages == []
+    assert counts.file.array[counts.file.offsets["events"] + EVENT_RESULTS.index("request")] == 2
+
+
+JOINED = {
+    "iris": PassiveModel(service="sklearn-iris", tags={"length": "request.instances.0.0", "site": "namespace"}),
+    "v2": PassiveModel(
+        service="iris-v2",
+        output="predict_proba",
+        tags={"camera": "request.parameters.camera", "reference": "request.inputs.0.parameters.reference"},
+    ),
+    "seldon": PassiveModel(service="classifier", tags={"camera": "request.meta.tags.camera"}),
+    "plain": PassiveModel(output="probs"),
+}
+
+
+class Joining:
+    """Two workers of one data directory, which get events in turn."""
+
+    def __init__(self, folder: Path) -> None:
+        self.method, self._counts = Score(), [ProcessCounts(folder, worker) for worker in range(2)]
+        self._workers = [
+            EventAnswer(self.method, JOINED, counts, RequestTags(folder / "slots"), clock=lambda: NOW)
+            for counts in self._counts
+        ]
+
+    def send(self, *requests: Request, call: Call | None = None) -> list[dict[str, str]]:
+        """The tags of all responses so far."""
+        for request in requests:
+            self._workers.reverse()
+            assert self._workers[0](request, call or Call({})).status == 202
+        return [dict(message.tags) for message in self.method.messages]
+
+    def counted(self, result: str) -> int:
+        """Events with a result."""
+        index = EVENT_RESULTS.index(result)
+        return sum(int(each.file.array[each.file.offsets["events"] + index]) for each in self._counts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tags"),
+    [
+        ("kserve_v1", {"length": "6.8", "site": "default"}),
+        ("kserve_v2", {"camera": "7", "reference": "belt/0417.png"}),
+        ("seldon_ndarray", {"camera": "7"}),
+    ],
+)
+def test_a_response_has_the_tags_of_its_request(tmp_path: Path, kind: str, tags: dict[str, str]) -> None:
+    """Whichever worker got the request, and for every delivery of the response."""
+    joining = Joining(tmp_path)
+    response = request_of(f"{kind}_response")
+
+    assert joining.send(request_of(f"{kind}_request"), response, response) == [tags, tags]
+    assert [joining.counted(result) for result in EVENT_RESULTS] == [2, 0, 1, 0]
+
+
+def test_structured_requests_are_joined_too(tmp_path: Path) -> None:
+    """An object, text or base64."""
+    envelope = json.loads(read_wire("structured_response")[1])
+    envelope |= {"type": "org.kubeflow.serving.inference.request"}
+    del envelope["data"]
+    text = json.dumps({"instances": [[5]]})
+    for more in (
+        {"data": json.loads(text)},
+        {"data": text},
+        {"data_base64": base64.b64encode(text.encode()).decode()},
+    ):
+        request = request_of("structured_response", json.dumps(envelope | more).encode())
+        found = Joining(tmp_path).send(request, request_of("structured_response"))
+        assert found == [{"length": "5", "site": "default"}]
+
+
+@pytest.mark.parametrize("changed", [{"ce_id": "other"}, {"ce_source": "http://other"}, {"model": "v2"}])
+def test_a_request_of_another_prediction_is_not_joined(tmp_path: Path, changed: dict[str, str]) -> None:
+    """The response is scored with its own tags, and counted."""
+    joining = Joining(tmp_path)
+
+    tags = joining.send(request_of("kserve_v1_request", **changed), request_of())
+
+    assert tags == [{"site": "default"}]
+    assert [joining.counted(result) for result in EVENT_RESULTS] == [0, 1, 1, 0]
+
+
+def test_a_response_does_not_wait_for_its_request(tmp_path: Path) -> None:
+    """A later delivery of it has the tags and the same batch id, so that the first one stays."""
+    joining = Joining(tmp_path)
+
+    tags = joining.send(request_of(), request_of("kserve_v1_request"), request_of())
+
+    assert tags == [{"site": "default"}, {"site": "default", "length": "6.8"}]
+    first, second = joining.method.messages
+    assert first.batch_id == second.batch_id
+    assert joining.counted("unjoined") == joining.counted("scored") == 1
+
+
+def test_models_with_one_id_keep_their_own_tags(tmp_path: Path) -> None:
+    """Callers choose ids."""
+    joining, same = Joining(tmp_path), {"ce_id": "a", "ce_source": "b"}
+
+    tags = joining.send(
+        *(request_of(kind, **same) for kind in ("kserve_v1_request", "kserve_v2_request")),
+        *(request_of(kind, **same) for kind in ("kserve_v1_response", "kserve_v2_response")),
+    )
+
+    assert [each.get("length", each.get("camera")) for each in tags] == ["6.8", "7"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[1]", b"1", b"null", b'{"instances": ' + b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000],
+    ids=["empty", "bytes", "list", "number", "null", "lists", "objects", "digits"],
+)
+def test_a_request_that_cannot_be_read_is_refused(tmp_path: Path, body: bytes) -> None:
+    """If tags come from requests; else it is dropped unread, also without a model."""
+    joining = Joining(tmp_path)
+    with pytest.raises(RequestError) as raised:
+        joining.send(request_of("kserve_v1_request", body))
+    assert raised.value.details["field"] == "body"
+    assert joining.counted("refused") == 1
+
+    joining.send(
+        request_of("kserve_v1_request", body, model="plain"), request_of("kserve_v1_request", body, model="no")
+    )
+    joining.send(request_of("kserve_v1_request", body, ce_inferenceservicename=""))
+    assert joining.counted("request") == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"instances": 1},
+        {"instances": []},
+        {"instances": {"0": {"0": None}}},
+        {"instances": [{"0": [1]}]},
+        {"instances": [["a\nb"]]},
+        {"instances": [["x" * 129]]},
+        {"instances": [["\ud800"]]},
+        {"instances": [[""]]},
+    ],
+)
+def test_a_value_that_is_no_tag_is_left_out(tmp_path: Path, body: dict[str, Any]) -> None:
+    """The request has arrived all the same."""
+    joining = Joining(tmp_path)
+
+    tags = joining.send(request_of("kserve_v1_request", json.dumps(body).encode()), request_of())
+
+    assert tags == [{"site": "default"}]
+    assert joining.counted("scored") == 1
+
+
+def test_a_token_of_another_model_keeps_no_tags(tmp_path: Path) -> None:
+    """The caller is refused, as for a response."""
+    joining = Joining(tmp_path)
+
+    def check(method: Any, message: bytes) -> None:
+        assert monitor_pb2.ScoreRequest.FromString(message).model == "iris"
+        raise ForbiddenError("no", kind="model")
+
+    with pytest.raises(ForbiddenError):
+        joining.send(request_of("kserve_v1_request"), call=Call({}, check))
+    assert joining.send(request_of()) == [{"site": "default"}]
+
+
+def test_structured_data_may_be_text_or_base64(tmp_path: Path) -> None:
+    """Structured mode has three ways to carry a payload, with tensors as bytes too."""
+    _, body = read_wire("structured_response")
+    envelope = json.loads(body)
+    payload = envelope.pop("data")
+    _, binary = read_wire("kserve_v2_binary_response")
+    for more in (
+        {"data": json.dumps(payload)},
+        {"data_base64": base64.b64encode(json.dumps(payload).encode()).decode()},
+        {"data_base64": base64.b64encode(binary).decode(), "inferenceservicename": "iris-onnx"},
+    ):
+        text = json.dumps({**envelope, **more}).encode()
+        assert answer(tmp_path, request_of("structured_response", text)).tensor.data == ROWS.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "body", "field"),
+    [
+        ({"ce_id": ""}, None, "id"),
+        ({"ce_id": "x" * 191}, None, "id"),
+        ({"ce_source": ""}, None, "source"),
+        ({"ce_specversion": "2.0"}, None, "specversion"),
+        ({"ce_type": "com.example.created"}, None, "type"),
+        ({"ce_time": "yesterday"}, None, "time"),
+        ({"ce_time": "2026-11-17T21:14:03"}, None, "time"),
+        ({"ce_inferenceservicename": ""}, None, "inferenceservicename"),
+        ({}, b"not JSON", "body"),
+        ({}, b"[1]", "body"),
+        ({}, b"{}", "data"),
+        ({}, b'{"predictions": 1}', "predictions"),
+        ({}, b'{"predictions": [1, 1]}', "data"),
+        ({}, b'{"predictions": []}', "data"),
+        ({}, b'{"predictions": [[0.1, 0.9], [1]]}', "predictions"),
+        ({}, b'{"predictions": [{"a": [1.0], "b": [1.0]}]}', "predictions"),
+        ({}, b'{"data": {}}', "data"),
+        ({}, b'{"data": {"ndarray": [["a"]]}}', "data.ndarray"),
+        ({}, b'{"data": {"tensor": {"shape": [3], "values": [1, 2]}}}', "data.tensor"),
+        ({}, b'{"outputs": [1]}', "outputs"),
+        ({}, b'{"outputs": []}', "outputs"),
+        ({}, b'{"outputs": [{"name": "a", "datatype": "FP32", "shape": [2, 2], "data": [1]}]}', "outputs"),
+        ({}, b'{"outputs": [{"name": "a", "datatype": "FP32", "shape": [0, 3], "data": []}]}', "outputs"),
+        (
+            {},
+            b'{"outputs": [{"name": "a", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 9}}]}abc',
+            "outputs",
+        ),
+        (
+            {},
+            b'{"outputs": [{"name": "a", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 3}}]}abc',
+            "outputs",
+        ),
+    ],
+)
+def test_a_bad_event_names_the_field(tmp_path: Path, changed: dict[str, str], body: bytes | None, field: str) -> None:
+    """And is counted."""
+    counts = ProcessCounts(tmp_path, 0)
+    with pytest.raises(RequestError) as raised:
+        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), Call({}))
+
+    assert raised.value.details["field"] == field
+    assert raised.value.message.startswith(f"{field}: ")
+    assert counts.file.array[counts.file.offsets["events"] + EVENT_RESULTS.index("refused")] == 1
+
+
+def test_what_is_not_an_event_is_refused() -> None:
+    """A body without attributes, and structured events that are not objects."""
+    with pytest.raises(RequestError, match=r"^content-type: must be application/cloudevents"):
+        read_event(Request({}, b"", b"{}", None, {b"content-type": "application/json"}))
+    for body in (b"[]", b'{"data": {}}'):
+        with pytest.raises(RequestError):
+            read_event(request_of("structured_response", body))
+    envelope = json.loads(read_wire("structured_response")[1])
+    for data in (None, 1, [1], "\ud800"):
+        with pytest.raises(RequestError, match=r"^data: "):
+            read_event(request_of("structured_response", json.dumps({**envelope, "data": data}).encode()))
+    with pytest.raises(RequestError, match=r"^data_base64: "):
+        read_event(request_of("structured_response", json.dumps({**envelope, "data_base64": "a"}).encode()))
+
+
+def test_an_event_that_is_not_on_disk_is_to_be_sent_again(tmp_path: Path) -> None:
+    """503, which brokers retry; nothing else tells the sender that the spool is full."""
+    with pytest.raises(ProblemError) as raised:
+        answer(tmp_path, request_of(), Score(recorded=False))
+
+    assert (raised.value.problem.status, raised.value.problem.retry_seconds) == (503, 1.0)
+
+
+def test_deliveries_of_an_event_have_one_batch_id() -> None:
+    """Another id, source, time or model gives another one."""
+    event, now = read_event(request_of()), int(NOW * 1000)
+    changes = ({"ce_id": "b"}, {"ce_source": "http://b"}, {"ce_time": "2026-11-17T21:14:04Z"})
+    others = [read_event(request_of(**change)) for change in changes]
+
+    assert batch_id_of(event, "a", now) == batch_id_of(event, "a", now + DAYS)
+    assert len({batch_id_of(each, "a", now) for each in (event, *others)} | {batch_id_of(event, "b", now)}) == 5
+
+
+@pytest.mark.parametrize("moment", ["", "2026-11-01T00:00:00Z", "2027-01-01T00:00:00Z"])
+def test_without_a_usable_time_deliveries_of_a_day_have_one_batch_id(moment: str) -> None:
+    """The day starts at another time for each event, and the id has a time that a batch id may have."""
+    now, changed = int(NOW * 1000), 0
+    for number in range(300):
+        event = read_event(request_of(ce_time=moment, ce_id=str(number)))
+        first = batch_id_of(event, "a", now)
+        assert now - DAY_MS < id_ms(first) <= now
+        changed += first != batch_id_of(event, "a", now + DAY_MS // 10)
+
+    # Binomial(300, 0.1): its standard deviation is 5.2.
+    assert 5 <= changed <= 56
+
+
+@pytest.mark.parametrize("output", ["", "probs"])
+def test_v1_predictions_may_be_objects(output: str) -> None:
+    """TensorFlow Serving gives an object per row if a model has several outputs."""
+    rows = [
+        {"probs": [0.1, 0.9]} | ({"class": 1} if output else {}),
+        {"probs": [0.5, 0.5]} | ({"class": 0} if output else {}),
+    ]
+
+    assert find_rows({"predictions": rows}, b"", output).tolist() == np.array([[0.1, 0.9], [0.5, 0.5]], "<f4").tolist()
+
+
+def test_a_plain_body_has_the_output_by_name() -> None:
+    """As a service of one's own answers."""
+    assert find_rows({"scores": [[1, 0]], "label": 0}, b"", "scores").tolist() == [[1.0, 0.0]]
+
+
+def test_the_end_of_the_json_is_found() -> None:
+    """With texts in UTF-8, braces in texts, spaces before it, and any bytes behind it; or by the header."""
+    text = ' {"name": "größe }", "outputs": []}'.encode()
+    for rest in (b"", b"\x00\xff}{", b'"}'):
+        assert read_payload(text + rest, None) == (json.loads(text), rest)
+        assert read_payload(text + rest, str(len(text))) == (json.loads(text), rest)
+
+
+def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> None:
+    """KServe sends headers of the request as the attribute metadata; what is missing or no tag is left out."""
+    sources = {
+        "site": "namespace",
+        "tenant": "metadata.X-Tenant",
+        "team": "annotations.team",
+        "camera": "data.parameters.camera",
+        "lens": "data.parameters.deep.lens",
+        "none": "data.parameters.none",
+        "all": "data.parameters",
+        "bad": "metadata.X-Bad",
+    }
+    body = {"predictions": ROWS.tolist(), "parameters": {"camera": 7, "deep": {"lens": "wide"}}}
+    request = request_of(
+        body=json.dumps(body).encode(),
+        model="iris",
+        ce_metadata="%7B%22X-Tenant%22:%5B%22acme%22%5D,%22X-Bad%22:%5B%22a%5Cnb%22%5D%7D",
+        ce_annotations="not JSON",
+    )
+    method = Score()
+
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, Call({}))
+
+    (message,) = method.messages
+    assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ce_traceparent": TRACEPARENT},
+        {"ce_metadata": "%7B%22Traceparent%22:%5B%22" + TRACEPARENT + "%22%5D%7D"},
+        {"ce_traceparent": "nonsense", "traceparent": TRACEPARENT},
+    ],
+    ids=["attribute", "metadata", "delivery"],
+)
+def test_the_trace_is_that_of_the_prediction(tmp_path: Path, changed: dict[str, str]) -> None:
+    """By the attribute, by the headers of KServe's logger, or by the delivery."""
+    request = request_of(**{"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", **changed})
+    call = Call({name: value for name, value in request.headers.items() if name == b"traceparent"})
+
+    EventAnswer(Score(), MODELS, ProcessCounts(tmp_path, 0))(request, call)
+
+    assert call.invocation_metadata() == (("traceparent", TRACEPARENT),)
