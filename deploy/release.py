@@ -55,7 +55,8 @@ def licence_table(bom: Mapping[str, Any]) -> str:
 
 def make_release(out: Path, check: list[str]) -> None:
     """Write all files of a release; `check` is a program that must succeed in an environment with the wheel."""
-    version = re.search(r'__version__ = "(.+)"', (ROOT / "darksight_core" / "version.py").read_text(encoding="utf-8"))
+    source = ROOT / "darksight_core" / "rows" / "version.py"
+    version = re.search(r'__version__ = "(.+)"', source.read_text(encoding="utf-8"))
     assert version is not None
     out.mkdir(exist_ok=True)
     for old in out.glob("darksight-*"):

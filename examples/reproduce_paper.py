@@ -25,9 +25,9 @@ from darksight_core.evaluation.neighbourhoods import nearest
 from darksight_core.fit import fit_map
 from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.map.density import Kde
+from darksight_core.map.palette import class_colours
 from darksight_core.map.paths import bridge, trace
 from darksight_core.pictures.map_picture import draw_map
-from darksight_core.pictures.palette import class_colours
 from darksight_core.predictions import read_predictions
 from darksight_core.rows.simplex import entropy, log_probs
 
