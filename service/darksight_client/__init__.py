@@ -27,7 +27,7 @@ from darksight_client.errors import (
     Unsupported,
 )
 from darksight_client.fallback import GateCounts
-from darksight_client.models import (
+from darksight_client.results.models import (
     DecisionCounts,
     DryRun,
     EffectivePolicy,
@@ -37,9 +37,9 @@ from darksight_client.models import (
     PolicyState,
     Version,
 )
-from darksight_client.regions import Accuracy, CarriedRegion, Region, RegionChange, RegionExample, RegionPreview
-from darksight_client.reported import AccuracyRange, AccuracyReport, CertificateVerdict, Reported
-from darksight_client.results import Batch, Decision, Gated, Point, Reason, Scored
+from darksight_client.results.regions import Accuracy, CarriedRegion, Region, RegionChange, RegionExample, RegionPreview
+from darksight_client.results.reports import AccuracyRange, AccuracyReport, CertificateVerdict, Reported
+from darksight_client.results.rows import Batch, Decision, Gated, Point, Reason, Scored
 
 __all__ = [
     "Accuracy",

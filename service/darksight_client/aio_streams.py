@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 
 from darksight_client.errors import Unavailable
 from darksight_client.requests import Part
-from darksight_client.results import Scored
-from darksight_client.retries import Replicas
+from darksight_client.results.rows import Scored
 from darksight_client.streams import PendingRequests, read_result
+from darksight_client.transport.retries import Replicas
 
 __all__ = ["AsyncStreamRequests", "async_results"]
 

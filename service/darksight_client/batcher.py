@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_client.client import Client
 from darksight_client.errors import DarkSightClientError, InvalidRequest
 from darksight_client.requests import as_one_row
-from darksight_client.results import Gated
+from darksight_client.results.rows import Gated
 
 __all__ = ["Batcher"]
 

@@ -16,9 +16,7 @@ from numpy.typing import ArrayLike
 
 from darksight_client import rpcs
 from darksight_client.errors import DarkSightClientError, Unavailable, error_of_rpc
-from darksight_client.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
-from darksight_client.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
-from darksight_client.reported import Reported, joined_reports
+from darksight_client.operations import Transport
 from darksight_client.requests import (
     Tags,
     Time,
@@ -29,12 +27,14 @@ from darksight_client.requests import (
     points_request,
     score_parts,
 )
-from darksight_client.results import Decision, Gated, Point, Reason, Scored
-from darksight_client.retries import Send, Steps
+from darksight_client.results.models import DryRun, EffectivePolicy, Model, Policy, PolicyState, policy_message
+from darksight_client.results.regions import CarriedRegion, Region, RegionChange, RegionPreview, as_corners
+from darksight_client.results.reports import Reported, joined_reports
+from darksight_client.results.rows import Decision, Gated, Point, Reason, Scored
 from darksight_client.rpcs import Rpc, score_steps
 from darksight_client.streams import SCORE_STREAM, StreamRequests, results, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2
-from darksight_client.transport import Transport
+from darksight_client.transport.retries import Send, Steps
 from darksight_core.rows.frames import Table
 
 __all__ = ["Client"]

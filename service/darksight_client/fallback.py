@@ -24,8 +24,8 @@ from darksight_client.errors import (
     ServerError,
     Unavailable,
 )
-from darksight_client.results import Decision, Gated, Reason, Scored
-from darksight_client.retries import Steps
+from darksight_client.results.rows import Decision, Gated, Reason, Scored
+from darksight_client.transport.retries import Steps
 
 __all__ = ["FAILURES", "Breaker", "Fallback", "GateCounts", "OnFailure"]
 

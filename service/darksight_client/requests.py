@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_client.errors import InvalidRequest
-from darksight_client.results import Decision, Reason
+from darksight_client.results.rows import Decision, Reason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_core.rows.frames import Frame, FrameError, read_frame
 

@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-from darksight_client.columns import read_response
 from darksight_client.errors import InvalidRequest, ServerError
-from darksight_client.models import (
+from darksight_client.requests import Part
+from darksight_client.results.columns import read_response
+from darksight_client.results.models import (
     DryRun,
     EffectivePolicy,
     Model,
@@ -20,18 +21,17 @@ from darksight_client.models import (
     read_policy,
     read_policy_state,
 )
-from darksight_client.regions import (
+from darksight_client.results.regions import (
     Region,
     read_carried_region,
     read_region,
     read_region_change,
     read_region_preview,
 )
-from darksight_client.reported import read_reported
-from darksight_client.requests import Part
-from darksight_client.results import Scored, joined, read_point, read_scored
-from darksight_client.retries import Replicas, Steps
+from darksight_client.results.reports import read_reported
+from darksight_client.results.rows import Scored, joined, read_point, read_scored
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
+from darksight_client.transport.retries import Replicas, Steps
 
 __all__ = ["Rpc", "score_steps"]
 

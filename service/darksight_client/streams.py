@@ -18,12 +18,12 @@ from contextlib import AbstractContextManager
 
 from numpy.typing import ArrayLike
 
-from darksight_client.columns import read_stream_response
 from darksight_client.errors import MessageTooLarge, ServerError, Unavailable, error_of_status, row_of
 from darksight_client.requests import Part, Tags, score_parts
-from darksight_client.results import Scored, read_scored
-from darksight_client.retries import Replicas
+from darksight_client.results.columns import read_stream_response
+from darksight_client.results.rows import Scored, read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_client.transport.retries import Replicas
 
 __all__ = ["SCORE_STREAM", "PendingRequests", "StreamRequests", "read_result", "results", "stream_part"]
 

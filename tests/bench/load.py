@@ -503,7 +503,7 @@ class Mutations:
 
 def _check_answer(answer: bytes, notes: Counter[str]) -> None:
     """Count rows of a ScoreResponse, and those with NaN that were not called invalid."""
-    from darksight_client.columns import ScoreColumns
+    from darksight_client.results.columns import ScoreColumns
 
     message = ScoreColumns.FromString(answer)
     reason = np.frombuffer(message.reason, np.int8)

@@ -489,7 +489,7 @@ def patient(ours: Served) -> Any:
 
 def swaps(bench: Bench) -> results.Parts:
     """Activations of two versions in turn, under load."""
-    from darksight_client.columns import read_response
+    from darksight_client.results.columns import read_response
     from darksight_service.control.registry import Version
 
     from darksight_core.bundle import read_bundle

@@ -27,7 +27,7 @@ from darksight_client import AsyncClient, Client, Decision, InvalidRequest, Reas
 from darksight_client.adapters.asgi import GateMiddleware
 from darksight_client.adapters.remote import RemoteGate
 from darksight_client.adapters.sklearn import AbstainingClassifier
-from darksight_client.columns import COLUMNS
+from darksight_client.results.columns import COLUMNS
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from google.protobuf import descriptor_pb2

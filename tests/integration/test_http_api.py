@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from darksight_client import Client
-from darksight_client.columns import COLUMNS
+from darksight_client.results.columns import COLUMNS
 from darksight_service.control.tokens import SCOPES, make_token
 
 from darksight_core.bundle import write_bundle

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from darksight_client.columns import COLUMNS
-from darksight_client.results import Decision as ClientDecision
-from darksight_client.results import Reason as ClientReason
+from darksight_client.results.columns import COLUMNS
+from darksight_client.results.rows import Decision as ClientDecision
+from darksight_client.results.rows import Reason as ClientReason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.http.explorer.columns import point_columns
 from darksight_service.store.tables import point

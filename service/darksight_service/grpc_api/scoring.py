@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import numpy as np
-from darksight_client.columns import COLUMNS, ScoreColumns, ScoreStreamColumns
+from darksight_client.results.columns import COLUMNS, ScoreColumns, ScoreStreamColumns
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray

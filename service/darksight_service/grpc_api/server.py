@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from darksight_client.connections import worker_header
+from darksight_client.transport.connections import worker_header
 
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import ForbiddenError, OverloadedError, UnauthenticatedError

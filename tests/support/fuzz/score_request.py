@@ -16,7 +16,7 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["darksight_service", "darksight_client"]):
-    from darksight_client.columns import ScoreColumns
+    from darksight_client.results.columns import ScoreColumns
     from darksight_client.stubs.darksight.v1 import monitor_pb2
     from darksight_service.control.changes import deploy_at_start
     from darksight_service.control.registry import Registry

@@ -16,8 +16,8 @@ from darksight_client.errors import (
     UnknownModel,
 )
 from darksight_client.fallback import Breaker, Fallback, OnFailure
-from darksight_client.results import Decision, Gated, Reason
-from darksight_client.retries import Send
+from darksight_client.results.rows import Decision, Gated, Reason
+from darksight_client.transport.retries import Send
 
 
 class Service:

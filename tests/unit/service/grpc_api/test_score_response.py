@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from darksight_client.columns import COLUMNS, ScoreColumns, read_response
-from darksight_client.results import read_scored
+from darksight_client.results.columns import COLUMNS, ScoreColumns, read_response
+from darksight_client.results.rows import read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.scoring import ScoreCall, write_response

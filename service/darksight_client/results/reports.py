@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from darksight_client.results import read_optional
+from darksight_client.results.rows import read_optional
 
 __all__ = ["AccuracyRange", "AccuracyReport", "CertificateVerdict", "Reported", "joined_reports", "read_reported"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from darksight_client.results import read_optional, read_time
+from darksight_client.results.rows import read_optional, read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [

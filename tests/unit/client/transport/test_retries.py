@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from darksight_client.errors import DarkSightClientError, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from darksight_client.retries import Replicas, Send, Steps, Wait
+from darksight_client.transport.retries import Replicas, Send, Steps, Wait
 
 Server = Callable[[Send], bytes]
 

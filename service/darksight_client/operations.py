@@ -12,14 +12,14 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_client.connections import Connections
-from darksight_client.credentials import Token, tls_credentials
 from darksight_client.errors import DarkSightClientError
 from darksight_client.fallback import Breaker, Fallback, GateCounts, OnFailure
 from darksight_client.requests import Tags, Time, score_parts
-from darksight_client.results import Gated
-from darksight_client.retries import Replicas, Steps
+from darksight_client.results.rows import Gated
 from darksight_client.rpcs import score_steps
+from darksight_client.transport.connections import Connections
+from darksight_client.transport.credentials import Token, tls_credentials
+from darksight_client.transport.retries import Replicas, Steps
 
 __all__ = ["Transport"]
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from darksight_client.connections import Connection, Connections, worker_header
+from darksight_client.transport.connections import Connection, Connections, worker_header
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_client.columns import COLUMNS, Columns
+from darksight_client.results.columns import COLUMNS, Columns
 
 __all__ = [
     "Batch",

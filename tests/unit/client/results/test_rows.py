@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from darksight_client.results import Batch, Decision, Reason, Scored, joined
+from darksight_client.results.rows import Batch, Decision, Reason, Scored, joined
 
 from darksight_core.gate import gate
 

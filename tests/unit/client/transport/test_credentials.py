@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from darksight_client import Client, DarkSightClientError
-from darksight_client.credentials import Token
+from darksight_client.transport.credentials import Token
 
 
 def test_a_token_travels_as_bearer() -> None:

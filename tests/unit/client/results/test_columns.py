@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from darksight_client.columns import (
+from darksight_client.results.columns import (
     COLUMNS,
     ScoreColumns,
     ScoreStreamColumns,

@@ -1,0 +1,1 @@
+"""Results of calls, as the service returns them."""
