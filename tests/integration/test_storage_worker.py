@@ -223,5 +223,5 @@ def test_labels_of_accepted_rows_tell_whether_the_certificate_holds(tmp_path: Pa
     assert (audit["log_evidence"] > audit["threshold"]) == (verdict == "broken")
     assert published.number("certificate_log_evidence") == audit["log_evidence"]
     assert published.sections["audit_accuracy"].tolist() == [audit["accuracy"], audit["low"], audit["high"]]
-    assert published.sections["verdict"].sum() == 1.0
+    assert published.sections["drift_verdict"].sum() == 1.0
     assert (overridden["verdict"], overridden["log_evidence"]) == ("none", 0.0)

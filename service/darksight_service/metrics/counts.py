@@ -347,7 +347,7 @@ class Counts:
         digest = hashlib.blake2b(f"{model}\0{version}".encode(), digest_size=10).hexdigest()
         path = self.folder / f"model-{self.worker}-{digest}{SUFFIX}"
         counts = ModelCounts(path, labels, classes=classes, calibration_rows=calibration_rows)
-        self.process.add("files_replaced", float(counts.file.was_replaced))
+        self.process.add("metric_files_replaced", float(counts.file.was_replaced))
         return counts
 
     def _evict(self) -> None:

@@ -25,18 +25,10 @@ from darksight_core import __version__
 from darksight_core.drift import pac_rate
 from darksight_core.rows.schema import Decision, Reason
 from darksight_service.errors import MetricFileError
-from darksight_service.metrics.catalogue import METRICS
+from darksight_service.metrics.catalogue import METRICS, Metric
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
-from darksight_service.metrics.processes import (
-    AUTH_FAILURES,
-    BOUNDS,
-    DRIFT_KINDS,
-    EVENT_RESULTS,
-    GRPC_CODES,
-    VERDICTS,
-)
 
 __all__ = ["CountsCollector", "make_registry", "render"]
 
@@ -51,37 +43,6 @@ _DECISIONS = [
 _FAIL_OPEN = int(Decision.ACCEPT) * _REASONS + int(Reason.UNSCORED)
 _OUTLIER = int(Decision.REJECT) * _REASONS + int(Reason.OUTLIER)
 
-# Metrics that are one number of a section, by name of the section.
-_OF_MODEL = {
-    "calibration_rows": "darksight_calibration_size",
-    "alpha": "darksight_outlier_alpha",
-}
-_OF_PROCESS = {
-    "calls": "darksight_calls_total",
-    "in_flight": "darksight_calls_in_flight",
-    "overload": "darksight_overload_total",
-    "outcomes": "darksight_outcomes_total",
-    "starts": "darksight_worker_starts_total",
-    "spool_bytes": "darksight_spool_bytes",
-    "spool_appended": "darksight_spool_appended_total",
-    "spool_dropped": "darksight_spool_dropped_total",
-    "spool_errors": "darksight_spool_errors_total",
-    "files_replaced": "darksight_metric_files_replaced_total",
-    "models_refused": "darksight_models_refused_total",
-}
-_OF_STORAGE = {
-    "drain_lag_seconds": "darksight_drain_lag_seconds",
-    "store_up": "darksight_store_up",
-    "store_errors": "darksight_store_errors_total",
-    "pruned": "darksight_store_pruned_rows_total",
-    "tag_values_dropped": "darksight_tag_values_dropped_total",
-    "starts": "darksight_storage_starts_total",
-    "state_rebuilds": "darksight_state_rebuilds_total",
-    "audit_trail_broken": "darksight_audit_trail_broken",
-    "clock_offset_seconds": "darksight_clock_offset_seconds",
-}
-_OF_SUPERVISOR = {"ready": "darksight_ready", "hung": "darksight_hung_processes_total"}
-_DRAINED = {"inserted": "inserted", "duplicates": "duplicate", "quarantined": "quarantined"}
 _RULE = ("calibration_rows", "alpha", "rank", "rule_since")
 _EXEMPLAR = ("exemplar_time", "exemplar_p", "exemplar_id", "exemplar_trace")
 
@@ -126,31 +87,27 @@ class CountsCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """All families of the catalogue, in its order."""
         page = _Page()
-        files: dict[str, list[Snapshot]] = {
-            "model": [], "process": [], "storage": [], "supervisor": [], "live": [], "drift": [], "figures": [],
-            "segment": [],
-        }  # fmt: skip
+        models: list[Snapshot] = []
+        others: dict[str, list[Snapshot]] = {"process": [], "storage": [], "supervisor": []}
         unreadable = 0
         for path in list_files(self._folder):
             try:
                 snapshot = read(path)
-                files[snapshot.labels["kind"]].append(snapshot)
-            except (MetricFileError, KeyError):
+            except MetricFileError:
                 unreadable += 1
-        for merged in _merge(files["model"]):
+                continue
+            if snapshot.labels["kind"] == "model":
+                models.append(snapshot)
+            else:
+                others.setdefault(snapshot.labels["kind"], []).append(snapshot)
+        for merged in _merge(models):
             _add_model(page, merged)
-        for snapshot in files["live"]:
-            _add_live(page, snapshot)
-        for snapshot in files["drift"]:
-            _add_drift(page, snapshot)
-        for snapshot in files["figures"]:
-            _add_figures(page, snapshot)
-        for snapshot in files["segment"]:
-            _add_segment(page, snapshot)
-        _add_processes(page, files["process"])
-        _add_storage(page, files["storage"])
-        for section, metric in _OF_SUPERVISOR.items():
-            page.add(metric, sum(each.number(section) for each in files["supervisor"]))
+        for metric in METRICS:
+            if metric.file in ("process", "storage", "supervisor"):
+                _add_merged(page, metric, others[metric.file])
+            else:
+                for snapshot in others.get(metric.file, ()):
+                    page.add_values(metric, snapshot.sections[metric.section], _key(snapshot))
         page.add("darksight_metric_files_unreadable", unreadable)
         expiry = None if self._certificate is None else certificate_expiry(self._certificate)
         if expiry is not None:
@@ -174,6 +131,14 @@ class _Page:
     ) -> None:
         self.families[name].add_sample(name, {} if labels is None else dict(labels), float(value), exemplar=exemplar)
 
+    def add_values(self, metric: Metric, numbers: NDArray[np.float64], labels: Mapping[str, str] | None = None) -> None:
+        """Add the numbers of a section; NaN has no series."""
+        labels = {} if labels is None else labels
+        values = [{metric.labels[-1]: value} for value in metric.values] or [{}]
+        for value, number in zip(values, numbers.tolist(), strict=True):
+            if number == number:
+                self.add(metric.name, number, {**labels, **value})
+
     def add_histogram(
         self,
         name: str,
@@ -191,8 +156,9 @@ class _Page:
 
 
 def _key(snapshot: Snapshot) -> dict[str, str]:
-    """Labels of a version; metrics show the first 12 digits of its sha256."""
-    return {"model": snapshot.labels["model"], "version": snapshot.labels["version"][:12]}
+    """Labels of a version or segment; metrics show the first 12 digits of the sha256 of a version."""
+    labels = {name: snapshot.labels[name] for name in ("model", "version", "segment") if name in snapshot.labels}
+    return {**labels, "version": labels["version"][:12]}
 
 
 def _merge(snapshots: Sequence[Snapshot]) -> Iterator[Snapshot]:
@@ -232,8 +198,8 @@ def _add_model(page: _Page, merged: Snapshot) -> None:
         "darksight_score_seconds", key, SECONDS_BUCKETS, sections["seconds"], merged.number("seconds_sum")
     )
     page.add_histogram("darksight_batch_rows", key, BATCH_BUCKETS, sections["batch"], merged.number("batch_sum"))
-    for section, metric in _OF_MODEL.items():
-        page.add(metric, merged.number(section), key)
+    page.add("darksight_calibration_size", merged.number("calibration_rows"), key)
+    page.add("darksight_outlier_alpha", merged.number("alpha"), key)
     rows, rank = int(merged.number("calibration_rows")), int(merged.number("rank"))
     bound = pac_rate(rows, rank, _RATE_BOUND_LEVEL) if 1 <= rank <= rows else 0.0
     page.add("darksight_outlier_rate_bound", bound, key)
@@ -252,70 +218,7 @@ def _exemplar(merged: Snapshot) -> Exemplar | None:
     return Exemplar(labels, merged.number("exemplar_p"), merged.number("exemplar_time"))
 
 
-def _add_live(page: _Page, snapshot: Snapshot) -> None:
-    key = _key(snapshot)
-    for decision, prefix in (("accept", "accepted"), ("reject", "rejected")):
-        for kind in ("labelled", "correct"):
-            page.add(f"darksight_live_{kind}_rows", snapshot.number(f"{prefix}_{kind}"), key | {"decision": decision})
-    if snapshot.number("target_accuracy") > 0.0:
-        page.add("darksight_certified_accuracy", snapshot.number("target_accuracy"), key)
-
-
-def _add_drift(page: _Page, snapshot: Snapshot) -> None:
-    key = _key(snapshot)
-    page.add("darksight_drift_tested_rows", snapshot.number("drift_rows"), key)
-    for index, kind in enumerate(DRIFT_KINDS):
-        of_kind = key | {"kind": kind}
-        page.add("darksight_drift_log_evidence", snapshot.sections["log_evidence"][index], of_kind)
-        page.add("darksight_drift_restarting_log_evidence", snapshot.sections["log_restarting"][index], of_kind)
-
-
-def _add_segment(page: _Page, snapshot: Snapshot) -> None:
-    key = {name: str(snapshot.labels[name]) for name in ("model", "version", "segment")}
-    for name in ("log_evidence", "found", "explains"):
-        page.add(f"darksight_segment_{name}", snapshot.number(f"segment_{name}"), key)
-
-
-def _add_figures(page: _Page, snapshot: Snapshot) -> None:
-    key, verdicts = _key(snapshot), snapshot.sections["verdict"]
-    # Before the first rows there is no verdict, and nothing to withhold.
-    if verdicts.any():
-        for verdict, holds in zip(VERDICTS, verdicts.tolist(), strict=True):
-            page.add("darksight_drift_verdict", holds, key | {"verdict": verdict})
-        page.add("darksight_accuracy_withheld", float(snapshot.number("estimate") < 0.0), key)
-    for section, metric in (
-        ("estimate", "darksight_accuracy_estimate"),
-        ("audit_accuracy", "darksight_audit_accuracy"),
-    ):
-        for bound, value in zip(BOUNDS, snapshot.sections[section].tolist(), strict=True):
-            if value >= 0.0:
-                page.add(metric, value, key | {"bound": bound})
-    for section in ("audit_labels", "audit_labels_needed", "certificate_log_evidence"):
-        page.add(f"darksight_{section}", snapshot.number(section), key)
-
-
-def _add_processes(page: _Page, snapshots: Sequence[Snapshot]) -> None:
-    for section, metric in _OF_PROCESS.items():
-        page.add(metric, sum(each.number(section) for each in snapshots))
-    for index, code in enumerate(GRPC_CODES):
-        calls = sum(each.sections["codes"][index] for each in snapshots)
-        page.add("darksight_call_results_total", calls, {"code": code})
-    for index, kind in enumerate(AUTH_FAILURES):
-        failures = sum(each.sections["auth"][index] for each in snapshots)
-        page.add("darksight_auth_failures_total", failures, {"kind": kind})
-    for index, result in enumerate(EVENT_RESULTS):
-        events = sum(each.sections["events"][index] for each in snapshots)
-        page.add("darksight_events_total", events, {"result": result})
-    page.add("darksight_workers", sum(each.number("started_at") > 0.0 for each in snapshots))
-    for section in ("versions_not_loaded", "token_file_errors", "spool_oldest_seconds"):
-        page.add(f"darksight_{section}", max((each.number(section) for each in snapshots), default=0.0))
-    used = [each.number("spool_bytes") / max(each.number("spool_limit_bytes"), 1.0) for each in snapshots]
-    page.add("darksight_spool_used_ratio", max(used, default=0.0))
-
-
-def _add_storage(page: _Page, snapshots: Sequence[Snapshot]) -> None:
-    """There is one storage worker, or none yet."""
-    for section, metric in _OF_STORAGE.items():
-        page.add(metric, sum(each.number(section) for each in snapshots))
-    for section, result in _DRAINED.items():
-        page.add("darksight_drain_rows_total", sum(each.number(section) for each in snapshots), {"result": result})
+def _add_merged(page: _Page, metric: Metric, snapshots: Sequence[Snapshot]) -> None:
+    """A metric that several workers may count; 0 before the first of them has started."""
+    found = [np.zeros(len(metric.values) or 1), *(each.sections[metric.section] for each in snapshots)]
+    page.add_values(metric, np.max(found, axis=0) if metric.is_highest else np.sum(found, axis=0))

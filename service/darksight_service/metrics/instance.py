@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import ssl
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +11,6 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 __all__ = ["ProcessesCollector", "certificate_expiry"]
-
-_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_UTC_TIME = 0x17
-_VERSION = 0xA0
 
 
 class ProcessesCollector(Collector):
@@ -45,34 +38,10 @@ class ProcessesCollector(Collector):
 
 def certificate_expiry(path: Path) -> float | None:
     """When the first certificate of a PEM file expires, in seconds since 1970; None if it cannot be read."""
+    # Only a service with TLS needs the package.
+    from cryptography.x509 import load_pem_x509_certificates
+
     try:
-        chain = _CERTIFICATE.findall(path.read_text(encoding="utf-8"))
-        return min(_not_after(ssl.PEM_cert_to_DER_cert(each)) for each in chain)
-    except (OSError, ValueError, IndexError):
+        return min(each.not_valid_after_utc for each in load_pem_x509_certificates(path.read_bytes())).timestamp()
+    except (OSError, ValueError):
         return None
-
-
-def _not_after(der: bytes) -> float:
-    """The end of the validity of a certificate (RFC 5280, 4.1)."""
-    _, certificate, _ = _element(der)
-    _, signed, _ = _element(certificate)
-    tag, _, rest = _element(signed)
-    # The version is optional; then come serial number, signature algorithm and issuer.
-    for _ in range(3 if tag == _VERSION else 2):
-        _, _, rest = _element(rest)
-    _, validity, _ = _element(rest)
-    _, _, rest = _element(validity)
-    tag, moment, _ = _element(rest)
-    text = moment.decode("ascii")
-    if tag == _UTC_TIME:
-        text = ("20" if text < "5" else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
-
-
-def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and content of the first DER element, and the bytes after it."""
-    start, size = 2, der[1]
-    if size & 0x80:
-        start += size & 0x7F
-        size = int.from_bytes(der[2:start])
-    return der[0], der[start : start + size], der[start + size :]

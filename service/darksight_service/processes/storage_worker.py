@@ -240,13 +240,14 @@ class StorageWorker:
         # The clock of a database server is another witness.
         pruned = self._store.prune(limits, now_ms=int(1000.0 * min(now, self._store.server_time())))
         if pruned.points:
-            self._counts.add("pruned", pruned.points)
+            self._counts.add("store_pruned_rows", pruned.points)
             _log.info("points_pruned", extra={"points": pruned.points})
 
     def _count_drains(self) -> None:
         stats = [drain.stats() for drain in self._drains.values()]
-        for name in ("inserted", "duplicates", "quarantined"):
-            self._counts.follow(name, sum(getattr(each, name) for each in stats))
+        self._counts.follow("drain_rows", sum(each.inserted for each in stats), value="inserted")
+        self._counts.follow("drain_rows", sum(each.duplicates for each in stats), value="duplicate")
+        self._counts.follow("drain_rows", sum(each.quarantined for each in stats), value="quarantined")
         self._counts.follow("store_errors", sum(each.errors for each in stats))
         self._counts.follow("tag_values_dropped", self._store.folded_tags())
         lag = max((each.lag_seconds for each in stats), default=0.0)

@@ -153,7 +153,7 @@ class Supervisor:
         """The metrics page of all workers and its content type."""
         children = (*self._workers, self._storage, *self._explorer)
         # Here and not in `run`, which must not wait for a disk that does not respond.
-        self._own_counts.follow("hung", sum(child.hangs for child in children))
+        self._own_counts.follow("hung_processes", sum(child.hangs for child in children))
         self._own_counts.set("ready", float(self.is_ready))
         processes = {child.name: pid for child in children if (pid := child.pid) is not None}
         return render(self._counts, accept, {"supervisor": os.getpid(), **processes}, self.settings.tls_cert)

@@ -17,7 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import STATUSES, report_error
-from darksight_service.metrics.processes import GRPC_CODES
+from darksight_service.metrics.catalogue import GRPC_CODES
 
 __all__ = ["Problem", "ProblemError", "problem_of"]
 

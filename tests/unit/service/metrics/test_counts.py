@@ -138,8 +138,8 @@ def test_restarted_worker_goes_on(tmp_path: Path) -> None:
 
     process = only(tmp_path, "process")
     assert only(tmp_path, "model").number("batch_sum") == 40
-    assert (process.number("calls"), process.number("in_flight"), process.number("starts")) == (1, 0, 2)
-    assert process.number("files_replaced") == 0
+    assert (process.number("calls"), process.number("calls_in_flight"), process.number("worker_starts")) == (1, 0, 2)
+    assert process.number("metric_files_replaced") == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "header", "number", "grown"])
@@ -156,7 +156,7 @@ def test_damaged_file_is_replaced_and_counted(tmp_path: Path, damage: str) -> No
     counts.model("m", VERSION, classes=10, calibration_rows=99).observe(**batch(5))
 
     assert only(tmp_path, "model").number("batch_sum") == 5
-    assert only(tmp_path, "process").number("files_replaced") == 1
+    assert only(tmp_path, "process").number("metric_files_replaced") == 1
 
 
 @pytest.mark.parametrize("at", range(0, 400, 7))
@@ -226,7 +226,7 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
 
     process = only(tmp_path, "process")
     assert only(tmp_path, "model").number("batch_sum") == 6 * 300 * 31
-    assert (process.number("calls"), process.number("in_flight")) == (1800, 0)
+    assert (process.number("calls"), process.number("calls_in_flight")) == (1800, 0)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -289,21 +289,21 @@ def test_gauges_of_workers_that_are_gone_are_cleared(tmp_path: Path) -> None:
     clear_gauges(tmp_path)
 
     seen = only(tmp_path, "process")
-    assert (seen.number("calls"), seen.number("in_flight"), seen.number("started_at")) == (1, 0, 0)
+    assert (seen.number("calls"), seen.number("calls_in_flight"), seen.number("workers")) == (1, 0, 0)
 
 
-def test_keeper_counts(tmp_path: Path) -> None:
+def test_storage_counts(tmp_path: Path) -> None:
     """Counters go on over restarts, live accuracy is what was set last."""
     for _ in range(2):
         storage = StorageCounts(tmp_path)
-        storage.add("inserted", 100)
+        storage.add("drain_rows", 100, value="inserted")
         storage.set_drain(lag_seconds=2.0, is_store_up=True)
     accuracy = {"accepted_labelled": 10, "accepted_correct": 9, "rejected_labelled": 4, "rejected_correct": 1}
     storage.set_accuracy("m", VERSION, **accuracy, target_accuracy=0.95)
 
     seen, live = only(tmp_path, "storage"), only(tmp_path, "live")
-    assert (seen.number("inserted"), seen.number("starts"), seen.number("drain_lag_seconds")) == (200, 2, 2)
-    assert (live.number("accepted_correct"), live.number("target_accuracy")) == (9, 0.95)
+    assert (seen.number("drain_rows"), seen.number("storage_starts"), seen.number("drain_lag_seconds")) == (200, 2, 2)
+    assert (live.number("live_correct_rows"), live.number("certified_accuracy")) == (9, 0.95)
 
 
 @pytest.mark.parametrize("n", [1, 100])

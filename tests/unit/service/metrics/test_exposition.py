@@ -300,6 +300,8 @@ def test_segments_are_bounded_and_disappear(tmp_path: Path) -> None:
     assert first == 200
     assert page.count("darksight_segment_found{") == 1
     assert 'segment="camera=a\\"b\\\\"' in page
+    # As the other metrics have it: the text of the drift alert asks for the segments of its version.
+    assert value(make_registry(tmp_path), "darksight_segment_found", segment='camera=a"b\\') == 1.0
 
 
 def test_the_exemplar_has_the_trace_of_the_outlier(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from darksight_service.http.api.events import EventAnswer, batch_id_of, read_eve
 from darksight_service.http.api.payloads import find_rows, read_payload
 from darksight_service.http.api.problems import ProblemError
 from darksight_service.http.api.requests import RequestTags
-from darksight_service.metrics.processes import EVENT_RESULTS, ProcessCounts
+from darksight_service.metrics.catalogue import EVENT_RESULTS
+from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import PassiveModel
 from darksight_service.store.ids import DAY_MS, id_ms
 
