@@ -6,10 +6,11 @@ is not valid any more, such as the activation of an unknown version, leaves the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from darksight_core.errors import ConfigError
 from darksight_core.map.regions import MAX_REGIONS, Region
@@ -35,21 +36,23 @@ class PolicyOverride:
     """
 
     alpha: float | None = None
-    threshold: float | None = None
+    # JSON has no infinity, so it is a text that float() reads.
+    threshold: Annotated[float | None, PlainSerializer(str, when_used="unless-none")] = None
     fail_open: bool | None = None
     metric_tags: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; an infinite threshold is a text that float() reads."""
-        threshold = None if self.threshold is None else str(self.threshold)
-        return {**asdict(self), "threshold": threshold, "metric_tags": list(self.metric_tags)}
+        """JSON values for the audit trail."""
+        found: dict[str, Any] = _POLICY.dump_python(self, mode="json")
+        return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PolicyOverride:
         """Inverse of `as_dict`; other keys are ignored."""
-        threshold = data["threshold"]
-        number = None if threshold is None else float(threshold)
-        return cls(data["alpha"], number, data["fail_open"], tuple(data.get("metric_tags", ())))
+        return _POLICY.validate_python(data)
+
+
+_POLICY = TypeAdapter(PolicyOverride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class SavedRegion:
         Number and time, in Unix milliseconds, of the change that saved it.
     """
 
-    region: Region
+    region: Annotated[Region, PlainValidator(Region.from_settings), PlainSerializer(Region.settings)]
     is_enforced: bool = False
     author: str = ""
     comment: str = ""
@@ -78,17 +81,6 @@ class SavedRegion:
     def has_expired(self, ms: int) -> bool:
         """Whether it has expired at a time, in Unix milliseconds."""
         return 0 < self.region.expires_ms <= ms
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        others = {name: getattr(self, name) for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
-        return {**self.region.settings(), **others}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> SavedRegion:
-        """Inverse of `as_dict`."""
-        others = {name: data[name] for name in ("is_enforced", "author", "comment", "id", "saved_ms")}
-        return cls(Region.from_settings(data), **others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +113,6 @@ class Deployment:
     evidence_ms: int = 0
     is_pending: bool = False
     gate_ms: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "path": self.path,
-            "evidence_ms": self.evidence_ms,
-            "gate_ms": self.gate_ms,
-            "deployed_ms": self.deployed_ms,
-            "policy": self.policy.as_dict(),
-            "regions": [saved.as_dict() for saved in self.regions.values()],
-            "is_pending": self.is_pending,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Deployment:
-        """Inverse of `as_dict`."""
-        regions = list(_readable(data.get("regions", ())))
-        policy = PolicyOverride.from_dict(data["policy"])
-        return cls(
-            data["path"],
-            data["deployed_ms"],
-            policy,
-            {saved.region.name: saved for saved in regions},
-            data.get("evidence_ms", 0),
-            data.get("is_pending", False),
-            data.get("gate_ms", 0),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,46 +153,6 @@ class State:
     last_change: int = 0
     last_hash: str = ""
     rebuilds: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        models = {
-            name: {
-                "active": model.active,
-                "previous": list(model.previous),
-                "shadow": model.shadow,
-                "versions": {version: deployment.as_dict() for version, deployment in model.versions.items()},
-            }
-            for name, model in self.models.items()
-        }
-        return {
-            "models": models,
-            "last_change": self.last_change,
-            "last_hash": self.last_hash,
-            "rebuilds": self.rebuilds,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> State:
-        """Inverse of `as_dict`."""
-        models = {name: _model(model) for name, model in data["models"].items()}
-        return cls(models, int(data["last_change"]), str(data["last_hash"]), int(data["rebuilds"]))
-
-
-def _readable(regions: Iterable[Mapping[str, Any]]) -> Iterator[SavedRegion]:
-    """The regions that are valid. An earlier release may have saved another, which must not hide these."""
-    for each in regions:
-        with suppress(ConfigError):
-            yield SavedRegion.from_dict(each)
-
-
-def _model(data: Mapping[str, Any]) -> ModelState:
-    return ModelState(
-        active=data["active"],
-        previous=tuple(data["previous"]),
-        shadow=data["shadow"],
-        versions={version: Deployment.from_dict(deployment) for version, deployment in data["versions"].items()},
-    )
 
 
 def apply_change(state: State, change: Change) -> State:

@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from darksight_service.control.state import State
 from darksight_service.errors import RefusedError
 
 __all__ = ["StateFile"]
 
-_SCHEMA = 2
+_SCHEMA = 3
+_STATE = TypeAdapter(State)
 
 
 class StateFile:
@@ -62,10 +65,10 @@ class StateFile:
                     f"{self.path}: has schema {data['schema']}, but this release reads {_SCHEMA}; move the file away "
                     "to start from the audit trail"
                 )
-            return State.from_dict(data)
+            return _STATE.validate_python(data)
         except FileNotFoundError:
             return State()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise RefusedError(
                 f"{self.path}: is not a state file; restore it, or move it away to start from the audit trail"
             ) from error
@@ -90,7 +93,7 @@ class StateFile:
     def _write(self, state: State) -> None:
         draft = self.path.with_suffix(".new")
         with open(draft, "w", encoding="utf-8") as file:
-            json.dump({"schema": _SCHEMA, **state.as_dict()}, file, indent=1)
+            json.dump({"schema": _SCHEMA, **_STATE.dump_python(state, mode="json")}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.path)
