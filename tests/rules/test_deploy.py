@@ -337,16 +337,6 @@ def test_settings_that_change_ports_change_the_manifests() -> None:
     assert [each["port"] for each in by_name["NetworkPolicy", "darksight"]["egress"][1]["ports"]] == [5432, 443]
 
 
-@pytest.mark.parametrize(("source", "affinity"), [("request.parameters.camera", "ClientIP"), ("data.camera", "None")])
-def test_events_of_a_logger_reach_one_replica_if_they_are_joined(source: str, affinity: str) -> None:
-    """A table or JSON in the values."""
-    passive = {"iris": {"tags": {"camera": source}}}
-    for given in (passive, json.dumps(passive)):
-        rendered = render_chart({"settings": {"api_port": 8083, "passive": given}})
-        (service,) = (each for each in rendered if each["metadata"]["name"] == "darksight-http")
-        assert service["spec"]["sessionAffinity"] == affinity
-
-
 def test_settings_of_the_chart_are_settings() -> None:
     """What values.yaml sets and what its schema reserves for the chart are settings of the service."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]["settings"]

@@ -33,7 +33,7 @@ GRPC_CODES = (
 AUTH_FAILURES = ("missing", "invalid", "expired", "forbidden")
 """Why a caller was refused: no token, unknown token, expired token, token without the scope."""
 
-EVENT_RESULTS = ("scored", "unjoined", "request", "refused")
+EVENT_RESULTS = ("scored", "request", "refused")
 """Results of an event of an inference logger: scored and recorded, the same without the tags of its request, an event
 of a request, or refused."""
 
@@ -297,8 +297,7 @@ METRICS = (
     ),
     _process(
         "darksight_events_total",
-        "Events of inference loggers: scored, unjoined (scored without the tags of a request that is not there), of a "
-        "request, or refused. A retry counts again.",
+        "Events of inference loggers: scored, of a request, or refused. A retry counts again.",
         "Whether a logger still sends, and whether its events are understood.",
         by=("result",),
         values=EVENT_RESULTS,

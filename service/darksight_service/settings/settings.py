@@ -13,7 +13,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -95,15 +94,13 @@ def _check_sources(sources: dict[str, str]) -> dict[str, str]:
     if problem is not None:
         raise ValueError(problem)
     for key, source in sources.items():
-        if not re.fullmatch(r"[a-z0-9]+|(metadata|annotations|data|request)\..+", source):
+        if not re.fullmatch(r"[a-z0-9]+|(metadata|annotations|data)\..+", source):
             raise ValueError(
-                f"the source of {key} is {source[:40]!r}; it must be an attribute, metadata.NAME, data.PATH or "
-                "request.PATH"
+                f"the source of {key} is {source[:40]!r}; it must be an attribute, metadata.NAME or data.PATH"
             )
     return sources
 
 
-_OF_REQUEST = "request."
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -123,19 +120,9 @@ class PassiveModel(BaseModel):
     logits: bool = Field(default=False, description="whether these are logits")
     tags: Annotated[dict[str, str], AfterValidator(_check_sources)] = Field(
         default={},
-        description="where the value of each tag is: an attribute such as `namespace`, `metadata.HEADER`, a path in "
-        "the response such as `data.parameters.camera`, or one in the request such as `request.parameters.camera`",
+        description="where the value of each tag is: an attribute such as `namespace`, `metadata.HEADER`, or a path "
+        "in the response such as `data.parameters.camera`",
     )
-
-    @cached_property
-    def request_tags(self) -> dict[str, str]:
-        """The tags that come from requests."""
-        return {key: source for key, source in self.tags.items() if source.startswith(_OF_REQUEST)}
-
-    @cached_property
-    def response_tags(self) -> dict[str, str]:
-        """The other tags."""
-        return {key: source for key, source in self.tags.items() if not source.startswith(_OF_REQUEST)}
 
 
 class Settings(BaseSettings):

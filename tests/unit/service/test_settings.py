@@ -69,7 +69,7 @@ def test_how_events_are_read_is_a_table_or_json(tmp_path: Path, setenv):
         ('{"digits": {"out": 1}}', r"DARKSIGHT_PASSIVE\.digits\.out"),
         ('{"digits": {}, "other": {"service": "digits"}}', "the same service 'digits'"),
         ('{"digits": {"tags": {"Camera": "namespace"}}}', "'Camera' is not a key"),
-        ('{"digits": {"tags": {"camera": "requests.camera"}}}', "the source of camera is 'requests.camera'"),
+        ('{"digits": {"tags": {"camera": "request.camera"}}}', "the source of camera is 'request.camera'"),
     ],
 )
 def test_mistakes_in_how_events_are_read(setenv, text: str, words: str):

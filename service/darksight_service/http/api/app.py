@@ -33,7 +33,6 @@ from darksight_service.http.api.inference import Answer, answer_infer, answer_st
 from darksight_service.http.api.messages import MessageAnswer
 from darksight_service.http.api.pages import page_routes
 from darksight_service.http.api.problems import Problem, ProblemError, problem_of
-from darksight_service.http.api.requests import RequestTags
 from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
 from darksight_service.http.api.tensors import SIZE_HEADER
 from darksight_service.metrics.processes import ProcessCounts
@@ -81,7 +80,6 @@ def make_app(
     methods: Mapping[str, Method],
     limits: Limits,
     passive: Mapping[str, PassiveModel] | None = None,
-    requests: RequestTags | None = None,
 ) -> ASGIApp:
     """The application.
 
@@ -93,8 +91,6 @@ def make_app(
         Tokens and limits.
     passive
         How events of inference loggers are read, by name of the model.
-    requests
-        Tags of requests that wait for their responses; None if no model has some.
     """
     routes: list[Route] = []
     for path in INFERENCE_PATHS:
@@ -106,7 +102,7 @@ def make_app(
         routes.append(_Route(path.path, _Endpoint(method, MessageAnswer(path, method), limits), methods=[path.verb]))
     for path in EVENT_PATHS:
         method = methods[path.method]
-        answer = EventAnswer(method, passive or {}, limits.counts, requests)
+        answer = EventAnswer(method, passive or {}, limits.counts)
         routes.append(_Route(path.path, _EventEndpoint(method, answer, limits), methods=[path.verb]))
     scopes = {path.method: methods[path.method].scope for path in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)}
     for name, reply in page_routes(scopes).items():

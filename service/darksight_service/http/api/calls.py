@@ -89,16 +89,12 @@ class Call:
 
     def run(self, method: Method, message: bytes) -> bytes:
         """The response of a unary method; ProblemError if it fails."""
-        response: bytes = method.handler.unary_unary(self.check(method, message), self)
-        return response
-
-    def check(self, method: Method, message: bytes) -> Any:
-        """The request of a unary method; an error if its caller may not use the model in it."""
         read = method.handler.request_deserializer
         request = message if read is None else read(message)
         if self._check is not None:
             self._check(method, request)
-        return request
+        response: bytes = method.handler.unary_unary(request, self)
+        return response
 
     def set_trace(self, header: str) -> None:
         """Make the call part of another trace than that of its request."""

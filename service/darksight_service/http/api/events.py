@@ -1,9 +1,8 @@
 """CloudEvents of inference loggers: the service listens, and the model server waits for nothing.
 
 KServe's logger and Seldon's send the request and the response of a model as two events with one id. The response has
-the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk. If
-tags of the model come from requests, those of a request are kept for its response. A response does not wait: if its
-request is not there, it is scored without these tags. Other requests are accepted and dropped.
+the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk.
+Tags come from the attributes and the data of the response. Requests are accepted and ignored.
 
 Events are delivered at least once. The batch id is made from what is the same in every delivery (the model, and source,
 id, type and time of the event), so that points are stored once. A batch id has a time. If the event has none, or one
@@ -37,7 +36,6 @@ from darksight_service.http.api.calls import Call, Method, Reply, Request
 from darksight_service.http.api.messages import read_json
 from darksight_service.http.api.payloads import find_rows, read_payload
 from darksight_service.http.api.problems import ProblemError, problem_of
-from darksight_service.http.api.requests import RequestTags
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import is_batch_time
 from darksight_service.settings import PassiveModel
@@ -73,7 +71,7 @@ class Event:
     ms
         Its time in Unix milliseconds; None without one.
     payload, rest
-        The object in its data, and the bytes of tensors that follow it; empty if the data is not read.
+        The object in the data of a response, and the bytes of tensors that follow it; empty for a request.
     """
 
     attributes: Mapping[str, str]
@@ -84,7 +82,7 @@ class Event:
     @property
     def is_response(self) -> bool:
         """Whether it has what a model answered."""
-        return _is_response(self.attributes)
+        return self.attributes["type"].endswith(_RESPONSE)
 
     @property
     def request_id(self) -> str:
@@ -103,8 +101,6 @@ class EventAnswer:
         How events are read, by name of the model.
     counts
         Counters of the process.
-    requests
-        Tags of requests; None if there are none.
     clock
         Unix time in seconds.
     """
@@ -114,26 +110,22 @@ class EventAnswer:
         method: Method,
         models: Mapping[str, PassiveModel],
         counts: ProcessCounts,
-        requests: RequestTags | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._method = method
         self._models = models
         self._services = {passive.service or model: model for model, passive in models.items()}
         self._counts = counts
-        self._requests = requests
         self._clock = clock
 
     def __call__(self, request: Request, call: Call) -> Reply:
         """The response to an event. It has no body: Knative takes a body for an event in reply."""
         named = request.parameters.get("model", "")
         try:
-            event = read_event(request, lambda found: _is_response(found) or bool(self._joined_model(found, named)))
+            event = read_event(request)
             if event.is_response:
-                result = self._record(event, named or self._model_of(event.attributes), call)
+                self._record(event, named or self._model_of(event.attributes), call)
             else:
-                result = "request"
-                self._keep(event, self._joined_model(event.attributes, named), call)
                 self._counts.start_call()
                 self._counts.end_call()
         except (DarkSightError, ProblemError) as error:
@@ -144,42 +136,23 @@ class EventAnswer:
                 facts["trace_id"] = trace.hex()
             _log.warning("event_refused", extra=facts)
             raise
-        self._counts.end_event(result)
+        self._counts.end_event("scored" if event.is_response else "request")
         return Reply(202, [], b"")
 
-    def _joined_model(self, attributes: Mapping[str, str], named: str) -> str:
-        """The model of an event; none if no tag of it comes from requests."""
-        try:
-            model = named or self._model_of(attributes)
-        except RequestError:
-            return ""
-        return model if self._models.get(model, PassiveModel()).request_tags else ""
-
-    def _keep(self, event: Event, model: str, call: Call) -> None:
-        """Keep the tags of a request for its response."""
-        if self._requests is not None and model:
-            call.check(self._method, monitor_pb2.ScoreRequest(model=model).SerializeToString())
-            tags = _tags_of(event, self._models[model].request_tags)
-            self._requests.put(model, event.attributes["source"], event.request_id, tags)
-
-    def _record(self, event: Event, model: str, call: Call) -> str:
-        """Score a response; returns what became of it."""
+    def _record(self, event: Event, model: str, call: Call) -> None:
+        """Score a response."""
         check_text("model", model, _MAX_NAME)
         passive = self._models.get(model, PassiveModel())
         rows = find_rows(dict(event.payload), event.rest, passive.output)
         if len(rows) > _MAX_ROWS:
             raise RequestError(f"data: has {len(rows):,} rows; the limit is {_MAX_ROWS:,}", field="data")
-        result, tags = "scored", _tags_of(event, passive.response_tags)
-        if self._requests is not None and passive.request_tags:
-            found = self._requests.find(model, event.attributes["source"], event.request_id)
-            result, tags = "unjoined" if found is None else "scored", tags | (found or {})
         message = monitor_pb2.ScoreRequest(
             model=model,
             tensor=monitor_pb2.Tensor(shape=rows.shape, data=rows.tobytes()),
             is_logits=passive.logits,
             prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
             batch_id=batch_id_of(event, model, int(self._clock() * 1000.0)),
-            tags=tags,
+            tags=_tags_of(event, passive.tags),
             event_time=None if event.ms is None else Timestamp(seconds=event.ms // 1000, nanos=event.ms % 1000 * 10**6),
         )
         # The trace of the prediction, rather than that of its delivery.
@@ -190,7 +163,6 @@ class EventAnswer:
         if not response.recorded:
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
             raise ProblemError(problem_of(error, status=HTTPStatus.SERVICE_UNAVAILABLE))
-        return result
 
     def _model_of(self, found: Mapping[str, str]) -> str:
         """The model that the attributes of an event name."""
@@ -221,7 +193,7 @@ def _tags_of(event: Event, sources: Mapping[str, str]) -> dict[str, str]:
 def _text_at(event: Event, source: str) -> str:
     first, _, rest = source.partition(".")
     value: Any = event.attributes.get(first, "")
-    if first in ("data", "request"):
+    if first == "data":
         value = event.payload
         for name in rest.split("."):
             value = _member(value, name)
@@ -244,23 +216,11 @@ def _member(value: Any, name: str) -> Any:
     return None
 
 
-def _is_response(attributes: Mapping[str, str]) -> bool:
-    return attributes["type"].endswith(_RESPONSE)
-
-
-def read_event(request: Request, is_read: Callable[[Mapping[str, str]], bool] = _is_response) -> Event:
-    """The event in a call, in structured or binary content mode; RequestError names the attribute that is wrong.
-
-    Parameters
-    ----------
-    request
-        The call.
-    is_read
-        Whether the data of an event with these attributes is read.
-    """
+def read_event(request: Request) -> Event:
+    """The event in a call, in structured or binary content mode; RequestError names the attribute that is wrong."""
     kind = request.headers.get(b"content-type", "").partition(";")[0].strip().lower()
     if kind == _STRUCTURED:
-        return _read_structured(read_json(request.body), is_read)
+        return _read_structured(read_json(request.body))
     attributes = {
         name[3:].decode("latin-1"): unquote(value) for name, value in request.headers.items() if name.startswith(b"ce-")
     }
@@ -270,15 +230,15 @@ def read_event(request: Request, is_read: Callable[[Mapping[str, str]], bool] = 
             field="content-type",
         )
     _check(attributes)
-    if not is_read(attributes):
+    if not attributes["type"].endswith(_RESPONSE):
         return Event(attributes, _read_time(attributes), {})
     return Event(attributes, _read_time(attributes), *read_payload(request.body, request.json_size))
 
 
-def _read_structured(given: dict[str, Any], is_read: Callable[[Mapping[str, str]], bool]) -> Event:
+def _read_structured(given: dict[str, Any]) -> Event:
     attributes = {name: value for name, value in given.items() if isinstance(value, str) and name != "data"}
     _check(attributes)
-    if not is_read(attributes):
+    if not attributes["type"].endswith(_RESPONSE):
         return Event(attributes, _read_time(attributes), {})
     data = given.get("data")
     if "data_base64" in given:

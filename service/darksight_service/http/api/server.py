@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from darksight_service.http.api.app import Limits, make_app
 from darksight_service.http.api.calls import Callers, Method
-from darksight_service.http.api.requests import RequestTags
 from darksight_service.http.web.limits import API
 from darksight_service.http.web.server import WebServer
 from darksight_service.http.web.sockets import listen
@@ -43,10 +42,8 @@ def make_server(
         Runs a function in the bulk thread.
     """
     limits = Limits(callers, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
-    joins = any(passive.request_tags for passive in settings.passive.values())
-    requests = RequestTags(settings.data_dir / "requests.slots") if joins else None
     return WebServer(
-        make_app(methods, limits, settings.passive, requests),
+        make_app(methods, limits, settings.passive),
         settings,
         # The kernel gives each connection to one of the workers.
         listen(settings, "api_port", socket.SO_REUSEPORT),

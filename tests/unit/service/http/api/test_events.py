@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.errors import ForbiddenError, RequestError
+from darksight_service.errors import RequestError
 from darksight_service.http.api.calls import Call, Request
 from darksight_service.http.api.events import EventAnswer, batch_id_of, read_event
 from darksight_service.http.api.payloads import find_rows, read_payload
 from darksight_service.http.api.problems import ProblemError
-from darksight_service.http.api.requests import RequestTags
 from darksight_service.metrics.catalogue import EVENT_RESULTS
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import PassiveModel
@@ -140,166 +139,6 @@ def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
     assert [reply.status for reply in replies] == [202, 202]
     assert method.messages == []
     assert counts.file.array[counts.file.offsets["events"] + EVENT_RESULTS.index("request")] == 2
-
-
-JOINED = {
-    "iris": PassiveModel(service="sklearn-iris", tags={"length": "request.instances.0.0", "site": "namespace"}),
-    "v2": PassiveModel(
-        service="iris-v2",
-        output="predict_proba",
-        tags={"camera": "request.parameters.camera", "reference": "request.inputs.0.parameters.reference"},
-    ),
-    "seldon": PassiveModel(service="classifier", tags={"camera": "request.meta.tags.camera"}),
-    "plain": PassiveModel(output="probs"),
-}
-
-
-class Joining:
-    """Two workers of one data directory, which get events in turn."""
-
-    def __init__(self, folder: Path) -> None:
-        self.method, self._counts = Score(), [ProcessCounts(folder, worker) for worker in range(2)]
-        self._workers = [
-            EventAnswer(self.method, JOINED, counts, RequestTags(folder / "slots"), clock=lambda: NOW)
-            for counts in self._counts
-        ]
-
-    def send(self, *requests: Request, call: Call | None = None) -> list[dict[str, str]]:
-        """The tags of all responses so far."""
-        for request in requests:
-            self._workers.reverse()
-            assert self._workers[0](request, call or Call({})).status == 202
-        return [dict(message.tags) for message in self.method.messages]
-
-    def counted(self, result: str) -> int:
-        """Events with a result."""
-        index = EVENT_RESULTS.index(result)
-        return sum(int(each.file.array[each.file.offsets["events"] + index]) for each in self._counts)
-
-
-@pytest.mark.parametrize(
-    ("kind", "tags"),
-    [
-        ("kserve_v1", {"length": "6.8", "site": "default"}),
-        ("kserve_v2", {"camera": "7", "reference": "belt/0417.png"}),
-        ("seldon_ndarray", {"camera": "7"}),
-    ],
-)
-def test_a_response_has_the_tags_of_its_request(tmp_path: Path, kind: str, tags: dict[str, str]) -> None:
-    """Whichever worker got the request, and for every delivery of the response."""
-    joining = Joining(tmp_path)
-    response = request_of(f"{kind}_response")
-
-    assert joining.send(request_of(f"{kind}_request"), response, response) == [tags, tags]
-    assert [joining.counted(result) for result in EVENT_RESULTS] == [2, 0, 1, 0]
-
-
-def test_structured_requests_are_joined_too(tmp_path: Path) -> None:
-    """An object, text or base64."""
-    envelope = json.loads(read_wire("structured_response")[1])
-    envelope |= {"type": "org.kubeflow.serving.inference.request"}
-    del envelope["data"]
-    text = json.dumps({"instances": [[5]]})
-    for more in (
-        {"data": json.loads(text)},
-        {"data": text},
-        {"data_base64": base64.b64encode(text.encode()).decode()},
-    ):
-        request = request_of("structured_response", json.dumps(envelope | more).encode())
-        found = Joining(tmp_path).send(request, request_of("structured_response"))
-        assert found == [{"length": "5", "site": "default"}]
-
-
-@pytest.mark.parametrize("changed", [{"ce_id": "other"}, {"ce_source": "http://other"}, {"model": "v2"}])
-def test_a_request_of_another_prediction_is_not_joined(tmp_path: Path, changed: dict[str, str]) -> None:
-    """The response is scored with its own tags, and counted."""
-    joining = Joining(tmp_path)
-
-    tags = joining.send(request_of("kserve_v1_request", **changed), request_of())
-
-    assert tags == [{"site": "default"}]
-    assert [joining.counted(result) for result in EVENT_RESULTS] == [0, 1, 1, 0]
-
-
-def test_a_response_does_not_wait_for_its_request(tmp_path: Path) -> None:
-    """A later delivery of it has the tags and the same batch id, so that the first one stays."""
-    joining = Joining(tmp_path)
-
-    tags = joining.send(request_of(), request_of("kserve_v1_request"), request_of())
-
-    assert tags == [{"site": "default"}, {"site": "default", "length": "6.8"}]
-    first, second = joining.method.messages
-    assert first.batch_id == second.batch_id
-    assert joining.counted("unjoined") == joining.counted("scored") == 1
-
-
-def test_models_with_one_id_keep_their_own_tags(tmp_path: Path) -> None:
-    """Callers choose ids."""
-    joining, same = Joining(tmp_path), {"ce_id": "a", "ce_source": "b"}
-
-    tags = joining.send(
-        *(request_of(kind, **same) for kind in ("kserve_v1_request", "kserve_v2_request")),
-        *(request_of(kind, **same) for kind in ("kserve_v1_response", "kserve_v2_response")),
-    )
-
-    assert [each.get("length", each.get("camera")) for each in tags] == ["6.8", "7"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"\xff", b"[1]", b"1", b"null", b'{"instances": ' + b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000],
-    ids=["empty", "bytes", "list", "number", "null", "lists", "objects", "digits"],
-)
-def test_a_request_that_cannot_be_read_is_refused(tmp_path: Path, body: bytes) -> None:
-    """If tags come from requests; else it is dropped unread, also without a model."""
-    joining = Joining(tmp_path)
-    with pytest.raises(RequestError) as raised:
-        joining.send(request_of("kserve_v1_request", body))
-    assert raised.value.details["field"] == "body"
-    assert joining.counted("refused") == 1
-
-    joining.send(
-        request_of("kserve_v1_request", body, model="plain"), request_of("kserve_v1_request", body, model="no")
-    )
-    joining.send(request_of("kserve_v1_request", body, ce_inferenceservicename=""))
-    assert joining.counted("request") == 3
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"instances": 1},
-        {"instances": []},
-        {"instances": {"0": {"0": None}}},
-        {"instances": [{"0": [1]}]},
-        {"instances": [["a\nb"]]},
-        {"instances": [["x" * 129]]},
-        {"instances": [["\ud800"]]},
-        {"instances": [[""]]},
-    ],
-)
-def test_a_value_that_is_no_tag_is_left_out(tmp_path: Path, body: dict[str, Any]) -> None:
-    """The request has arrived all the same."""
-    joining = Joining(tmp_path)
-
-    tags = joining.send(request_of("kserve_v1_request", json.dumps(body).encode()), request_of())
-
-    assert tags == [{"site": "default"}]
-    assert joining.counted("scored") == 1
-
-
-def test_a_token_of_another_model_keeps_no_tags(tmp_path: Path) -> None:
-    """The caller is refused, as for a response."""
-    joining = Joining(tmp_path)
-
-    def check(method: Any, message: bytes) -> None:
-        assert monitor_pb2.ScoreRequest.FromString(message).model == "iris"
-        raise ForbiddenError("no", kind="model")
-
-    with pytest.raises(ForbiddenError):
-        joining.send(request_of("kserve_v1_request"), call=Call({}, check))
-    assert joining.send(request_of()) == [{"site": "default"}]
 
 
 def test_structured_data_may_be_text_or_base64(tmp_path: Path) -> None:
@@ -462,6 +301,33 @@ def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> N
 
     (message,) = method.messages
     assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"meta": 1},
+        {"meta": []},
+        {"meta": {"0": {"0": None}}},
+        {"meta": [{"0": [1]}]},
+        {"meta": [["a\nb"]]},
+        {"meta": [["x" * 129]]},
+        {"meta": [["\ud800"]]},
+        {"meta": [[""]]},
+    ],
+)
+def test_a_value_that_is_not_a_tag_is_left_out(tmp_path: Path, more: dict[str, Any]) -> None:
+    """The event is scored without the tag."""
+    method, sources = Score(), {"camera": "data.meta.0.0", "site": "namespace"}
+    body = json.dumps({"predictions": ROWS.tolist()} | more).encode()
+
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(
+        request_of(body=body, model="iris"), Call({})
+    )
+
+    (message,) = method.messages
+    assert dict(message.tags) == {"site": "default"}
 
 
 @pytest.mark.parametrize(
