@@ -34,8 +34,8 @@ from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.density import Kde
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
-from darksight_core.scores.confidence import LOGIT_SCORES, row_scores
-from darksight_core.scores.learned import MIN_ROWS, Learned
+from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
+from darksight_core.scores.registry import logit_scores, map_scores, row_scores
 
 __all__ = ["MEMORY_ROWS", "MEMORY_SHARE", "Comparison", "compare"]
 
@@ -176,8 +176,7 @@ def compare(
 def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: bool, seed: int) -> _Models:
     learned = None if bundle.gate is None else bundle.gate.learned
     if learned is None and memory.errors is not None and len(memory) >= MIN_ROWS:
-        densities = {"log_density": memory.scores.log_density, "log_kde": memory.scores.log_kde}
-        learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities)
+        learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities_of(memory.scores))
     models = _Models(KlMatching.fit(memory.log_pi), learned)
     if fast:
         notes.append("gmm, kde_probs and dirichlet were omitted as requested")
@@ -216,11 +215,10 @@ def _map_scores(
 
 def _scores(models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
-    densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-    found = row_scores(rows.log_pi) | densities | {"kl_matching": models.kl_matching.score(rows.log_pi)}
-    found["outlier_score"] = rows.scores.outlier_score
+    found = row_scores(rows.log_pi) | map_scores(rows.scores)
+    found["kl_matching"] = models.kl_matching.score(rows.log_pi)
     if rows.logits is not None:
-        found |= {name: score(rows.logits) for name, score in LOGIT_SCORES.items()}
+        found |= logit_scores(rows.logits)
     if models.learned is not None:
-        found["learned"] = models.learned.log_odds(rows.log_pi, **densities)
+        found["learned"] = models.learned.log_odds(rows.log_pi, **densities_of(rows.scores))
     return found | {name: score(rows) for name, score in models.others.items()}

@@ -12,12 +12,11 @@ scored_predictions   the rows that a gate is certified on
 from __future__ import annotations
 
 from darksight_core.gate.certify import Certification, Targets, certify
-from darksight_core.gate.gate import REJECT_SCORES, RULES, Gate, accepted_reasons
+from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segments import SegmentThresholds
 
 __all__ = [
-    "REJECT_SCORES",
     "RULES",
     "Certification",
     "Gate",

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
 from darksight_core.gate.certify_sets import SET_SHARE, add_sets, split_for_sets
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
+from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
 from darksight_core.guarantees.class_conditional import ClassCalibration
@@ -52,7 +52,8 @@ from darksight_core.guarantees.thresholds import (
 from darksight_core.rows.schema import Reason
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
-from darksight_core.scores.learned import MIN_ROWS, Learned
+from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
+from darksight_core.scores.registry import REJECT_SCORES, map_scores, row_scores
 
 __all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "PROMISES", "Certification", "Targets", "candidates", "certify"]
 
@@ -240,15 +241,10 @@ def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
     seed
         Seed of the folds.
     """
-    found = {}
-    for name in REJECT_SCORES:
-        if name != "learned" and name not in LOGIT_SCORES:
-            scores = Gate(reject_score=name).reject_scores(rows.log_pi, rows.scores)
-            if np.isfinite(scores).all():
-                found[name] = scores
+    computed = row_scores(rows.log_pi) | map_scores(rows.scores)
+    found = {name: scores for name, scores in computed.items() if np.isfinite(scores).all()}
     if len(rows) >= 2 * MIN_ROWS and rows.errors is not None:
-        densities = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-        found["learned"] = Learned.cross_fit(rows.log_pi, ~rows.errors, seed=seed, **densities)
+        found["learned"] = Learned.cross_fit(rows.log_pi, ~rows.errors, seed=seed, **densities_of(rows.scores))
     return found
 
 
@@ -335,8 +331,7 @@ def _propose(gate: Gate, targets: Targets, usual: ScoredPredictions | None) -> t
     name = targets.score if choice is None else choice.chosen
     learned = None
     if name == "learned":
-        densities = {"log_density": usual.scores.log_density, "log_kde": usual.scores.log_kde}
-        learned = Learned.fit(usual.log_pi, ~usual.errors, seed=targets.seed, **densities)
+        learned = Learned.fit(usual.log_pi, ~usual.errors, seed=targets.seed, **densities_of(usual.scores))
     return replace(gate, reject_score=name, learned=learned), choice
 
 

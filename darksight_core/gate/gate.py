@@ -45,23 +45,14 @@ from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
 from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats
-from darksight_core.scores.confidence import LOGIT_SCORES as LOGIT_FUNCTIONS
-from darksight_core.scores.confidence import ROW_SCORES
-from darksight_core.scores.learned import Learned
+from darksight_core.scores.learned import Learned, densities_of
+from darksight_core.scores.registry import REJECT_SCORES, SCORES
 
-__all__ = ["LOGIT_SCORES", "REJECT_SCORES", "RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
+__all__ = ["RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
 
-_COLUMNS = ("log_density", "log_kde", "outlier_score")
 _RULE = "accept iff score >= threshold"
 # Another text, so that a version that does not know segments refuses the gate.
 _SEGMENT_RULE = "accept iff score >= threshold of its segment"
-
-LOGIT_SCORES = tuple(LOGIT_FUNCTIONS)
-"""Reject scores that need the logits of every row."""
-
-REJECT_SCORES = (*ROW_SCORES, *_COLUMNS, "learned", *LOGIT_SCORES)
-"""Scores that a gate can compare with a threshold; higher is more confident."""
-
 
 RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
 """The rules in order: the first that applies to a row gives its reason."""
@@ -99,7 +90,7 @@ class Gate:
     outlier
         Level of the p-value at which a row is an outlier; None for no such rule.
     reject_score
-        One of `REJECT_SCORES`; None for no rule on confidence.
+        One of `scores.registry.REJECT_SCORES`; None for no rule on confidence.
     threshold
         Reject if reject score < threshold; -inf accepts every score.
     learned
@@ -152,21 +143,23 @@ class Gate:
         """The reject score below which rows are rejected: the threshold, less a tie."""
         return float(lowest_accepted(self.threshold))
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the reject score is computed from the logits of a row."""
+        return self.reject_score is not None and SCORES[self.reject_score].needs == "logits"
+
     def reject_scores(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> Floats:
         """The score that is compared with `threshold`, (n,); parameters as in `decide`."""
         name = self.reject_score
         if name is None:
             raise ConfigError("the gate has no reject score")
-        if name in _COLUMNS:
-            column: Floats = getattr(scores, name)
-            return column
         if self.learned is not None:
-            return self.learned.log_odds(log_pi, log_density=scores.log_density, log_kde=scores.log_kde)
-        if name in LOGIT_SCORES:
-            if logits is None:
-                raise ConfigError(f"the reject score {name} needs logits, and the rows have none")
-            return LOGIT_FUNCTIONS[name](logits)
-        return ROW_SCORES[name](log_pi)
+            return self.learned.log_odds(log_pi, **densities_of(scores))
+        score = SCORES[name]
+        given = {"probs": log_pi, "logits": logits, "map": scores}[score.needs]
+        if given is None or score.function is None:
+            raise ConfigError(f"the reject score {name} needs logits, and the rows have none")
+        return score.function(given)
 
     def decide(
         self,
@@ -185,7 +178,7 @@ class Gate:
         scores
             Scores of the same n rows.
         logits
-            (n, K), needed if the reject score is one of `LOGIT_SCORES`.
+            (n, K), read if the gate `needs_logits`.
         segments
             Value of the tag by which thresholds differ, for each row; None if no row has it.
         """

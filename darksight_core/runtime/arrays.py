@@ -15,6 +15,7 @@ from darksight_core.rows.schema import Reason
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.outlier import AXES, ClassGaussians, OutlierScore
 from darksight_core.scores.ranks import RankTransform
+from darksight_core.scores.registry import KERNEL_NUMBERS
 
 __all__ = [
     "Density",
@@ -36,10 +37,6 @@ _RESULTS = 9
 _REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
 ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))
 """Columns of `Rule.table`."""
-
-REJECT_SCORES = (None, "msp", "gen", "log_density", "log_kde", "outlier_score")
-"""Reject scores that a rule can have; the gate itself decides by the others."""
-
 
 Results: TypeAlias = tuple[Floats, NDArray[np.int32], NDArray[np.int8]]
 
@@ -190,7 +187,7 @@ def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
     table = np.stack([gate.decisions(reasons), reasons])
     rule = Rule(
         table=table if is_decided else np.zeros_like(table),
-        score=REJECT_SCORES.index(gate.reject_score),
+        score=KERNEL_NUMBERS[gate.reject_score],
         lowest=gate.lowest_accepted,
         p_value=-math.inf if gate.outlier is None or gate.class_limits is not None else float(gate.outlier.p_value),
     )

@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, SET_REASONS, Gate, has_set
+from darksight_core.gate.gate import SET_REASONS, Gate, has_set
 from darksight_core.rows.schema import Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats, log_probs
-from darksight_core.runtime.arrays import REJECT_SCORES, rule_of
+from darksight_core.runtime.arrays import rule_of
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
+from darksight_core.scores.registry import KERNEL_NUMBERS
 
 __all__ = ["ScoringPolicy", "Tags"]
 
@@ -50,8 +51,7 @@ class ScoringPolicy:
         limits = self.gate.class_limits
         if limits is not None and len(limits) != scorer.n_inputs:
             raise ConfigError(f"limits of {len(limits)} classes for rows of {scorer.n_inputs}")
-        self._needs_logits = self.gate.reject_score in LOGIT_SCORES
-        self._rule = rule_of(self.gate) if self.gate.reject_score in REJECT_SCORES else None
+        self._rule = rule_of(self.gate) if self.gate.reject_score in KERNEL_NUMBERS else None
         # Whether the compiled rule is the whole of the gate, for rows without a segment.
         self._is_plain = self._rule is not None and not self.gate.regions and limits is None
 
@@ -68,7 +68,7 @@ class ScoringPolicy:
         probs
             Probabilities, (n, n_inputs), as for `Scorer.score`.
         logits
-            (n, n_inputs), needed if the reject score is one of `LOGIT_SCORES`, else not read.
+            (n, n_inputs), read if the gate `needs_logits`.
         tags
             Tags of the rows; read if the gate has thresholds of segments.
         """
@@ -126,7 +126,7 @@ class ScoringPolicy:
     def _score_by_parts(self, rows: Floats, logits: ArrayLike | None, segments: Sequence[str] | None) -> ScoredBatch:
         """The same by scorer and gate themselves: without numba, and for scores of logits."""
         given = None
-        if self._needs_logits and logits is not None:
+        if self.gate.needs_logits and logits is not None:
             given = self.scorer.read(logits)
             if len(given) != len(rows):
                 raise ShapeError(f"{len(given)} rows of logits for {len(rows)} of probabilities", shape=given.shape)

@@ -18,25 +18,12 @@ logarithms, which do not saturate. They order rows as p₁ and p₁ - p₂ do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 
 from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats, logsumexp
 
-__all__ = [
-    "LOGIT_SCORES",
-    "ROW_SCORES",
-    "doctor",
-    "energy",
-    "gen",
-    "margin",
-    "max_logit",
-    "msp",
-    "negative_entropy",
-    "row_scores",
-]
+__all__ = ["doctor", "energy", "gen", "margin", "max_logit", "msp", "negative_entropy"]
 
 
 def msp(log_pi: Floats) -> Floats:
@@ -127,24 +114,6 @@ def max_logit(logits: Floats) -> Floats:
 def energy(logits: Floats) -> Floats:
     """Negative free energy log Σ exp(logit), (n,), for logits (n, K)."""
     return logsumexp(np.asarray(logits, dtype=np.float64))
-
-
-ROW_SCORES: Mapping[str, Callable[[Floats], Floats]] = {
-    "msp": msp,
-    "entropy": negative_entropy,
-    "margin": margin,
-    "doctor": doctor,
-    "gen": gen,
-}
-"""Scores of log-probabilities by their public names."""
-
-LOGIT_SCORES: Mapping[str, Callable[[Floats], Floats]] = {"max_logit": max_logit, "energy": energy}
-"""Scores of logits by their public names."""
-
-
-def row_scores(log_pi: Floats) -> dict[str, Floats]:
-    """Every score in `ROW_SCORES` for log-probabilities (n, K), each (n,)."""
-    return {name: score(log_pi) for name, score in ROW_SCORES.items()}
 
 
 def _split_top(log_pi: Floats) -> tuple[Floats, Floats]:

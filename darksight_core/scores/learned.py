@@ -27,11 +27,15 @@ from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.confidence import margin, msp, negative_entropy
 from darksight_core.scores.logistic import LabelledRows, choose_ridges, expit, fit_logistic, folds
+from darksight_core.scores.registry import SCORES, map_scores
 
-__all__ = ["FEATURES", "MIN_ROWS", "Learned"]
+__all__ = ["DENSITIES", "FEATURES", "MIN_ROWS", "Learned", "densities_of"]
 
-FEATURES = ("entropy", "margin", "log_density", "log_kde")
-"""Scores that may be added to max-softmax; the densities only if they are given."""
+FEATURES = tuple(name for name, score in SCORES.items() if score.is_feature)
+"""Scores that may be added to max-softmax."""
+
+DENSITIES = tuple(name for name in FEATURES if SCORES[name].needs == "map")
+"""Those of the map, which are added only if they are given."""
 
 MIN_ROWS = 20
 """Fewest labelled rows to learn from."""
@@ -84,9 +88,8 @@ class Learned:
         log_pi: Floats,
         correct: ArrayLike,
         *,
-        log_density: Floats | None = None,
-        log_kde: Floats | None = None,
         seed: int = 0,
+        **densities: Floats,
     ) -> Learned:
         """Learn from labelled rows.
 
@@ -97,10 +100,10 @@ class Learned:
             rejected rows alone cannot show errors among accepted rows.
         correct
             1 or True where the most probable class is the true one, (n,).
-        log_density, log_kde
-            Densities of the map, (n,); if given here, they are needed for every row to score.
         seed
             Seed of the folds.
+        densities
+            Some of `DENSITIES`, (n,) each; if given here, they are needed for every row to score.
         """
         right = np.asarray(correct, dtype=np.float64)
         n, classes = np.shape(log_pi)
@@ -108,7 +111,7 @@ class Learned:
             raise ConfigError(
                 f"learning needs at least {MIN_ROWS} rows and a 0 or 1 for each, not shape {right.shape} for {n} rows"
             )
-        given = _given(log_pi, log_density, log_kde)
+        given = _given(log_pi, densities)
         raw = _raw(tuple(given), given)
         certainty = msp(log_pi)
         knee = float(np.median(certainty))
@@ -129,26 +132,21 @@ class Learned:
         log_pi: Floats,
         correct: ArrayLike,
         *,
-        log_density: Floats | None = None,
-        log_kde: Floats | None = None,
         seed: int = 0,
+        **densities: Floats,
     ) -> Floats:
         """Log-odds of every row from a fit without it, (n,), for `choose_score`; parameters as in `fit`."""
         right = np.asarray(correct, dtype=np.float64)
         log_odds = np.empty(len(right))
-        densities = {"log_density": log_density, "log_kde": log_kde}
         for fold in folds(right, np.random.default_rng(seed)):
             rest = np.delete(np.arange(len(right)), fold)
-            seen, unseen = (
-                {name: None if values is None else values[rows] for name, values in densities.items()}
-                for rows in (rest, fold)
-            )
+            seen, unseen = ({name: values[rows] for name, values in densities.items()} for rows in (rest, fold))
             log_odds[fold] = cls.fit(log_pi[rest], right[rest], seed=seed, **seen).log_odds(log_pi[fold], **unseen)
         return log_odds
 
-    def log_odds(self, log_pi: Floats, *, log_density: Floats | None = None, log_kde: Floats | None = None) -> Floats:
+    def log_odds(self, log_pi: Floats, **densities: Floats) -> Floats:
         """Log-odds that the prediction of each row (n, K) is right, (n,): does not saturate, so use it for ranking."""
-        raw = _raw(self.features, _given(log_pi, log_density, log_kde))
+        raw = _raw(self.features, _given(log_pi, densities))
         base, slope, bend, knee = self.calibration
         certainty = msp(log_pi)
         # No matrix product: its rounding depends on the number of rows, and a row may be exactly at a threshold.
@@ -158,9 +156,9 @@ class Learned:
         scores += self.offsets[np.argmax(log_pi, axis=1)]
         return scores
 
-    def score(self, log_pi: Floats, *, log_density: Floats | None = None, log_kde: Floats | None = None) -> Floats:
+    def score(self, log_pi: Floats, **densities: Floats) -> Floats:
         """P(correct) of each row (n, K), (n,), calibrated on the labelled rows."""
-        return expit(self.log_odds(log_pi, log_density=log_density, log_kde=log_kde))
+        return expit(self.log_odds(log_pi, **densities))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
@@ -185,13 +183,15 @@ class Learned:
 _ARRAYS = ("calibration", "weights", "ranges", "offsets")
 
 
-def _given(log_pi: Floats, log_density: Floats | None, log_kde: Floats | None) -> dict[str, Floats]:
-    """Features by name, in the order of `FEATURES`, on a scale like that of log-odds."""
+def densities_of(columns: object) -> dict[str, Floats]:
+    """`DENSITIES` of a table of scored rows, such as `ScoredBatch`, by name, (n,) each."""
+    return {name: values for name, values in map_scores(columns).items() if name in DENSITIES}
+
+
+def _given(log_pi: Floats, densities: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Features by name, on a scale like that of log-odds."""
     given = {"entropy": -np.log(np.maximum(-negative_entropy(log_pi), 1e-300)), "margin": margin(log_pi)}
-    for name, density in (("log_density", log_density), ("log_kde", log_kde)):
-        if density is not None:
-            given[name] = np.asarray(density, dtype=np.float64)
-    return given
+    return given | {name: np.asarray(values, dtype=np.float64) for name, values in densities.items()}
 
 
 def _raw(names: tuple[str, ...], given: Mapping[str, Floats]) -> Floats:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from darksight_core.bundle import read_bundle
 from darksight_core.evaluation.failure import ood_figures
 from darksight_core.fit import FitConfig
 from darksight_core.fit.network.config import DistilConfig
@@ -30,8 +29,8 @@ from darksight_core.predictions.split import make_split
 from darksight_core.rows.simplex import Floats
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scores.choice import choose_score
-from darksight_core.scores.confidence import row_scores
-from darksight_core.scores.learned import Learned
+from darksight_core.scores.learned import Learned, densities_of
+from darksight_core.scores.registry import map_scores, row_scores
 from tests.bench import results
 
 FILES = ("mnist_lenet", "cifar10_resnet56", "cifar100_resnet56", "news20", "imdb", "mnist_paper", "cifar10_vgg16")
@@ -78,7 +77,7 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
         fit_bundle(
             predictions, path, config=FitConfig(seed=seed), distil_config=DistilConfig(tune_theta=False, tune_epochs=20)
         )
-        scorer, bundle = Scorer.load(path), read_bundle(path, verify=False)
+        scorer = Scorer.load(path)
     split = make_split(len(predictions), seed)
     held = predictions.take(np.random.default_rng(seed).permutation(np.concatenate([split.calibrate, split.test])))
     known = ScoredPredictions.of(held, scorer.score(held.probs))
@@ -86,8 +85,7 @@ def run(predictions: Predictions, foreign: dict[str, Predictions], seed: int) ->
     failure = measure_failure(known.take(np.arange(half)), known.take(np.arange(half, len(known))), seed)
 
     def scores(rows: ScoredPredictions) -> dict[str, Floats]:
-        columns = {"log_density": rows.scores.log_density, "log_kde": rows.scores.log_kde}
-        return columns | row_scores(rows.log_pi) | {"outlier_score": bundle.outlier_score.score(rows.log_pi)}
+        return map_scores(rows.scores) | row_scores(rows.log_pi)
 
     aurocs, inside = {}, scores(known)
     for name, rows in foreign.items():
@@ -104,8 +102,7 @@ def measure_failure(choosing: ScoredPredictions, measured: ScoredPredictions, se
     chosen = choose_score(candidates(choosing, seed=seed), choosing.errors).chosen
     learned = None
     if chosen == "learned":
-        columns = {"log_density": choosing.scores.log_density, "log_kde": choosing.scores.log_kde}
-        learned = Learned.fit(choosing.log_pi, ~choosing.errors, seed=seed, **columns)
+        learned = Learned.fit(choosing.log_pi, ~choosing.errors, seed=seed, **densities_of(choosing.scores))
     pair = {
         "msp": Gate(reject_score="msp").reject_scores(measured.log_pi, measured.scores),
         "chosen": Gate(reject_score=chosen, learned=learned).reject_scores(measured.log_pi, measured.scores),

@@ -13,13 +13,13 @@ from darksight_core.bundle import Bundle, BundleOverlapError, read_bundle, refus
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
-from darksight_core.gate.gate import REJECT_SCORES
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
+from darksight_core.scores.registry import REJECT_SCORES
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of

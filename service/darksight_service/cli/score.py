@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
 from darksight_core.rows.schema import Decision, Reason
 from darksight_core.runtime.compilation import KERNEL
@@ -207,7 +206,7 @@ def _scoring(
     KERNEL.on_event = _announce
     bundle = read_bundle(job.bundle)
     gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
-    needs_logits = gate is not None and gate.reject_score in LOGIT_SCORES
+    needs_logits = gate is not None and gate.needs_logits
     yield needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
 
 

@@ -23,7 +23,6 @@ from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
 from numpy.typing import NDArray
 
 from darksight_core import __version__
-from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.rows.schema import SCHEMA
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.control.registry import ActiveModel
@@ -199,7 +198,7 @@ class InferenceServicer:
 
 def _needed(active: ActiveModel) -> tuple[str, int]:
     """Name of the input that a model needs, and K."""
-    name = "logits" if active.gate.reject_score in LOGIT_SCORES else "probs"
+    name = "logits" if active.gate.needs_logits else "probs"
     return name, active.bundle.scorer.n_inputs
 
 

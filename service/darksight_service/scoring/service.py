@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.rows.frames import FrameError, column_order
 from darksight_core.rows.schema import Reason, ScoredBatch
@@ -264,7 +263,7 @@ class ScoringService:
         row_tags: RowTags,
         trace: bytes,
     ) -> ResultBlock:
-        if logits is None and active.gate.reject_score in LOGIT_SCORES:
+        if logits is None and active.gate.needs_logits:
             raise RequestError(
                 f"is_logits: the reject score {active.gate.reject_score} of model {active.model!r} needs logits",
                 field="is_logits",

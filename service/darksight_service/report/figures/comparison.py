@@ -9,37 +9,13 @@ from typing import Any
 import numpy as np
 
 from darksight_core.guarantees.risk_curve import risk_curve
+from darksight_core.scores.registry import SCORES
 from darksight_service.report.figures.chart import LINE_COLOURS, Figure, axis, escape, layout, packed
 from darksight_service.report.findings import Findings
 from darksight_service.report.methods import Baseline
 
-__all__ = [
-    "accuracy_figure",
-    "foreign_figure",
-    "local_figure",
-    "score_label",
-]
+__all__ = ["accuracy_figure", "foreign_figure", "local_figure", "score_label"]
 
-_SCORES = {
-    "msp": "max-softmax",
-    "entropy": "entropy",
-    "learned": "learned",
-    "log_kde": "KDE (DarkSight)",
-    "gmm": "GMM (DarkSight)",
-    "log_density": "P(y; θ) (DarkSight)",
-    "kde_probs": "KDE (probabilities)",
-    "dirichlet": "Dirichlet mixture (probabilities)",
-    "outlier_score": "outlier score",
-}
-_MORE_SCORES = {
-    "margin": "margin of the first two",
-    "doctor": "Doctor",
-    "gen": "GEN",
-    "energy": "energy",
-    "max_logit": "max-logit",
-    "kl_matching": "KL matching",
-    "refitted": "learned, refitted to these labels",
-}
 _CURVE_POINTS = 250
 _SEEN = 0.1  # coverage from which the accuracy axis is scaled; curves are noisy below it
 
@@ -50,7 +26,7 @@ def score_label(name: str, baselines: tuple[Baseline, ...]) -> str:
     kind, _, rest = name.partition("_")
     if kind in ("kde", "gmm") and rest in labels:
         return f"{kind.upper()} ({labels[rest]})"
-    return _SCORES.get(name) or _MORE_SCORES.get(name, name)
+    return SCORES[name].label if name in SCORES else name
 
 
 def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -87,7 +63,7 @@ def accuracy_figure(found: Findings) -> Figure | None:
         kept = np.flatnonzero(curve.coverage >= 0.02)
         kept = kept[_thinned(len(kept))]
         label = score_label(name, found.baselines)
-        dash = "solid" if name in _SCORES else "dash" if name in baselines else "dot"
+        dash = "solid" if name in SCORES and SCORES[name].is_prominent else "dash" if name in baselines else "dot"
         shown = dash != "dot"
         if shown:
             lowest = min(lowest, float(curve.accuracy[curve.coverage >= _SEEN].min()))

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.gate.gate import LOGIT_SCORES
 from darksight_core.predictions import Dataset, Kind, Predictions, iter_predictions
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
@@ -161,7 +160,7 @@ class Worker:
         """Score a part into its file."""
         gate, tally = self._gate, Tally()
         with open_scores(Path(part.out), overwrite=True, first_row=part.first) as sink:
-            for chunk in self._chunks(part, gate is not None and gate.reject_score in LOGIT_SCORES):
+            for chunk in self._chunks(part, gate is not None and gate.needs_logits):
                 columns = bundle_columns(self._policy, gate, chunk)
                 sink.write(chunk.ids, columns)
                 tally += Tally.of(columns, self._alpha)

@@ -17,7 +17,7 @@ from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_risk
 from darksight_core.gate.certify import CHOICE_ROWS, Targets, certify
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
+from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import threshold_by_joint_risk
@@ -26,6 +26,7 @@ from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned
+from darksight_core.scores.registry import REJECT_SCORES
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
 
@@ -229,7 +230,7 @@ def test_a_score_of_logits_needs_them() -> None:
     """A gate on the energy says so when rows come without logits."""
     gate = Gate(reject_score="energy", threshold=0.0)
 
-    assert "energy" in LOGIT_SCORES
+    assert gate.needs_logits
     with pytest.raises(ConfigError, match="logits"):
         gate.decide(np.zeros((1, 2)), make_scores(1))
 

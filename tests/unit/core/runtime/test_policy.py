@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate.gate import LOGIT_SCORES, REJECT_SCORES, Gate
+from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.map.regions import Region
 from darksight_core.rows.schema import SCHEMA, Reason, ScoredBatch
@@ -18,6 +18,7 @@ from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.result_block import ResultBlock
 from darksight_core.runtime.scorer import Scorer, ShapeError
 from darksight_core.scores.learned import Learned
+from darksight_core.scores.registry import REJECT_SCORES, SCORES
 from tests.support.bundles import make_bundle
 from tests.support.maps import (
     extreme_probs,
@@ -110,7 +111,7 @@ def test_a_policy_decides_as_its_gate(name: str | None, classes: int, compiled: 
             policy = ScoringPolicy(scorer, make_gate(scorer, name, outlier=outlier, fail_open=fail_open))
             for n in (0, 1, 7, 8, 300):
                 probs, scores = scored_rows(scorer, n)
-                logits = np.random.default_rng(1).normal(size=probs.shape) if name in LOGIT_SCORES else None
+                logits = np.random.default_rng(1).normal(size=probs.shape) if policy.gate.needs_logits else None
 
                 found = policy.score(probs, logits=logits)
 
@@ -119,7 +120,7 @@ def test_a_policy_decides_as_its_gate(name: str | None, classes: int, compiled: 
 
 
 @pytest.mark.skipif(not KERNEL.is_available, reason="needs numba")
-@pytest.mark.parametrize("name", [name for name in REJECT_SCORES if name not in LOGIT_SCORES])
+@pytest.mark.parametrize("name", [name for name in REJECT_SCORES if SCORES[name].needs != "logits"])
 def test_a_row_at_the_threshold_keeps_its_decision(name: str) -> None:
     """A row whose score is the threshold is accepted in numpy and compiled, alone and in a batch, and so is its block:
     compiled code may replace numpy at any time.

@@ -10,7 +10,6 @@ import pytest
 
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.confidence import (
-    ROW_SCORES,
     doctor,
     energy,
     gen,
@@ -18,8 +17,8 @@ from darksight_core.scores.confidence import (
     max_logit,
     msp,
     negative_entropy,
-    row_scores,
 )
+from darksight_core.scores.registry import row_scores
 from tests.support.builders import make_probs
 
 ROW = np.array([[0.1, 0.7, 0.2]])
@@ -37,7 +36,7 @@ ROW = np.array([[0.1, 0.7, 0.2]])
 )
 def test_score_of_a_row_is_its_closed_form(name: str, expected: float) -> None:
     """Every score of probabilities alone equals its formula on a row."""
-    score = ROW_SCORES[name](np.log(ROW))
+    score = row_scores(np.log(ROW))[name]
 
     assert score == pytest.approx([expected], abs=1e-12)
 
@@ -99,6 +98,6 @@ def test_a_batch_is_scored_like_its_rows() -> None:
 
     scores = row_scores(log_pi)
 
-    for name, score in ROW_SCORES.items():
-        alone = np.concatenate([score(log_pi[i : i + 1]) for i in range(20)])
-        np.testing.assert_allclose(scores[name], alone, rtol=1e-12)
+    alone = [row_scores(log_pi[i : i + 1]) for i in range(20)]
+    for name, values in scores.items():
+        np.testing.assert_allclose(values, np.concatenate([each[name] for each in alone]), rtol=1e-12)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.confidence import msp
-from darksight_core.scores.learned import MIN_ROWS, Learned
+from darksight_core.scores.learned import DENSITIES, MIN_ROWS, Learned
 from darksight_service.http.explorer.analysis.scores import ScoreCurve, compare_scores, known_densities
 from darksight_service.store.points import PointTable
 
@@ -104,7 +104,7 @@ def rank_points(score: LearnedScore, table: PointTable) -> tuple[Ints, Ints, Flo
         softmax[usable] = learned[usable] = msp(log_pi)
         if score.fit is not None:
             densities = {name: each for name, each in known_densities(some).items() if name in score.fit.features}
-            if set(score.fit.features) - {"entropy", "margin"} <= set(densities):
+            if set(score.fit.features) & set(DENSITIES) <= set(densities):
                 learned[usable] = score.fit.log_odds(log_pi, **densities)
                 chance[usable] = 0.5 * (1.0 + np.tanh(0.5 * learned[usable]))
     return _ranks(softmax), _ranks(learned), chance

@@ -12,8 +12,8 @@ from darksight_core.evaluation.failure import FailureFigures, failure_figures
 from darksight_core.guarantees.risk_curve import RiskCurve, risk_curve
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.scores.choice import choose_score
-from darksight_core.scores.confidence import row_scores
-from darksight_core.scores.learned import MIN_ROWS, Learned
+from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
+from darksight_core.scores.registry import map_scores, row_scores
 from darksight_service.store.points import PointTable
 
 __all__ = ["ScoreCurve", "compare_scores", "known_densities", "stored_scores"]
@@ -50,8 +50,7 @@ class ScoreCurve:
 
 def known_densities(table: PointTable) -> dict[str, Floats]:
     """The density columns that are finite in every row, by name."""
-    columns = {"log_density": table.log_density, "log_kde": table.log_kde}
-    return {name: values for name, values in columns.items() if _is_complete(values)}
+    return _complete(densities_of(table))
 
 
 def stored_scores(table: PointTable, reject_score: str | None = None, *, seed: int = 0) -> dict[str, Floats]:
@@ -61,17 +60,14 @@ def stored_scores(table: PointTable, reject_score: str | None = None, *, seed: i
     the one that was stored, which decided. `refitted` is the learned score, fitted to these labels: each row's value
     comes from a fit on other rows.
     """
-    densities = known_densities(table)
-    found: dict[str, Floats] = {}
+    found = _complete(map_scores(table))
     if table.probs.shape[1] >= 2 and np.isfinite(table.probs).all() and len(table):
         log_pi = log_probs(table.probs.astype(np.float64))
-        found = row_scores(log_pi) | densities
+        found |= row_scores(log_pi)
         if len(table) >= 2 * MIN_ROWS:
-            found["refitted"] = Learned.cross_fit(log_pi, ~table.errors, seed=seed, **densities)
+            found["refitted"] = Learned.cross_fit(log_pi, ~table.errors, seed=seed, **known_densities(table))
     elif _is_complete(table.top):
-        found = {"msp": table.top, **densities}
-    if _is_complete(table.outlier_score):
-        found["outlier_score"] = table.outlier_score
+        found["msp"] = table.top
     if reject_score is not None and _is_complete(table.confidence):
         found[reject_score] = table.confidence
     return found
@@ -108,6 +104,10 @@ def _thin(curve: RiskCurve) -> tuple[Floats, Floats]:
     kept = np.searchsorted(curve.coverage, np.linspace(curve.coverage[0], 1.0, _CURVE_POINTS) - 1e-12)
     kept = np.unique(kept)
     return curve.coverage[kept], curve.accuracy[kept]
+
+
+def _complete(scores: dict[str, Floats]) -> dict[str, Floats]:
+    return {name: values for name, values in scores.items() if _is_complete(values)}
 
 
 def _is_complete(values: Floats) -> bool:

@@ -12,6 +12,7 @@ from pydantic import PlainValidator, StringConstraints
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import inside_any
 from darksight_core.rows.schema import Reason
+from darksight_core.scores.registry import SCORES
 from darksight_service.control.changes import check_policy
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import PolicyOverride
@@ -95,6 +96,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "promise": _promise(active, table),
             "used": {**used, "errors": int(table.errors.sum()), "compared": len(compared)},
             "curves": None if curves is None else [_curve(each) for each in curves],
+            "score_labels": {name: score.label for name, score in SCORES.items()},
             "is_computing": is_computing,
             "steps": threshold_steps(table.confidence, passed, table.errors, current=active.gate.threshold),
         }

@@ -9,10 +9,6 @@ import { openPage } from "./shell.js";
 import { readState, writeState } from "./state.js";
 
 const DEFAULTS = { span: "30d", since: 0, until: 0, labels: "all", view: "accuracy", alpha: "", threshold: "", accuracy: 0, delta: "" };
-const NAMES = {
-  msp: "max-softmax", entropy: "entropy", margin: "margin", doctor: "Doctor", gen: "GEN", log_density: "log P(y; θ)",
-  log_kde: "log KDE", outlier_score: "outlier score", learned: "learned", refitted: "refitted to these labels (proposal)",
-};
 const VERDICTS = {
   kept: ["verdict good", "Kept. ", "The whole interval meets the promise."],
   broken: ["verdict bad", "Broken. ", "The whole interval misses the promise: the traffic is no longer like the rows that certified it. Calibrate the bundle again."],
@@ -26,7 +22,8 @@ let found = null;
 
 const asked = () => ({ model: page.model, version: page.version, labels: state.labels, ...spanOf(state) });
 const tried = () => ({ alpha: state.alpha, threshold: state.threshold });
-const nameOf = (curve) => (NAMES[curve.name] || curve.name) + (curve.name === found.gate.reject?.score ? " (in force)" : "");
+const labelOf = (score) => found.score_labels[score] || score;
+const nameOf = (curve) => labelOf(curve.name) + (curve.name === found.gate.reject?.score ? " (in force)" : "");
 
 /** Accuracy to certify and delta: those of the URL, else the bundle's promise, else what the labels are likely to support. */
 function target() {
@@ -70,7 +67,7 @@ function show() {
   }
   const certified = found.is_certified ? "certified by the bundle" : "not certified";
   at("score-line").textContent = reject
-    ? `Current gate: accept if ${NAMES[reject.score] || reject.score} ≥ ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
+    ? `Current gate: accept if ${labelOf(reject.score)} ≥ ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
       + "To use another score, run “darksight calibrate --score”."
     : `Current gate: ${outlierText(gate)}.`;
   showSlider();
