@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from darksight_core.bundle.container import MAX_FILE
 from darksight_core.bundle.defects import ManifestError
-from darksight_core.gate.segments import MAX_KEY, MAX_THRESHOLDS, MAX_VALUE
+from darksight_core.gate.segment_thresholds import MAX_THRESHOLDS
 from darksight_core.map.regions import MAX_CORNERS, MAX_ENFORCED_CORNERS, MAX_NAME, MAX_REGIONS
 from darksight_core.predictions.raw_rows import MAX_CLASSES
+from darksight_core.rows.tags import MAX_KEY, MAX_VALUE
 from darksight_core.scores.outlier import AXES
 
 __all__ = ["MAX_CALIBRATION", "MAX_STEPS", "check_manifest"]

@@ -1,7 +1,7 @@
 """The gate: accept or reject scored rows, with a reason and a certificate.
 
 gate                 the rules in order, and the policy that applies them
-segments             thresholds by the value of a tag
+segment_thresholds   thresholds by the value of a tag
 certify              thresholds with a guarantee, chosen on labelled rows
 segment_certificate  the same for each value of a tag
 certify_sets         prediction sets for rejected rows
@@ -14,7 +14,7 @@ from __future__ import annotations
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.gate.segments import SegmentThresholds
+from darksight_core.gate.segment_thresholds import SegmentThresholds
 
 __all__ = [
     "RULES",

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
-from darksight_core.gate.segments import SegmentThresholds
+from darksight_core.gate.segment_thresholds import SegmentThresholds
 from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.guarantees.risk_curve import lowest_accepted

@@ -21,7 +21,7 @@ import numpy as np
 
 from darksight_core.errors import ConfigError
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.gate.segments import MAX_THRESHOLDS, SegmentThresholds
+from darksight_core.gate.segment_thresholds import MAX_THRESHOLDS, SegmentThresholds
 from darksight_core.guarantees.thresholds import Threshold
 
 __all__ = ["CertifiedSegments", "certify_segments"]

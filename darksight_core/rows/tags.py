@@ -1,7 +1,7 @@
 """Tags of predictions: what keys and values may be.
 
-A tag says where a prediction comes from, such as `camera: "7"`. Keys and values are data of the caller's: nothing here
-trusts them further than their length and that they have no control characters.
+A tag says where a prediction comes from, such as `camera: "7"`. Keys and values come from the
+caller and are not trusted: only their length and their characters are checked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-__all__ = ["COLUMN_PREFIX", "MAX_TAGS", "OTHER", "REFERENCE", "TagSet", "find_problem", "is_key"]
+__all__ = [
+    "COLUMN_PREFIX",
+    "MAX_KEY",
+    "MAX_TAGS",
+    "MAX_VALUE",
+    "OTHER",
+    "REFERENCE",
+    "TagSet",
+    "find_problem",
+    "is_key",
+]
 
 TagSet: TypeAlias = tuple[tuple[str, str], ...]
 """The tags of a row without its reference: pairs of key and value, sorted by key."""
@@ -27,9 +37,12 @@ OTHER = "_other"
 COLUMN_PREFIX = "tag_"
 """In tables, a column of this name and a key holds the values of the key."""
 
-_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_KEY_RULE = "a key has 1 to 32 characters, a-z, 0-9 and _, and starts with a letter"
-_LONGEST_VALUE, _LONGEST_REFERENCE = 128, 512
+MAX_KEY, MAX_VALUE = 32, 128
+"""Longest key and value of a tag; a reference may be longer."""
+
+_KEY = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_KEY - 1}}}")
+_KEY_RULE = f"a key has 1 to {MAX_KEY} characters, a-z, 0-9 and _, and starts with a letter"
+_MAX_REFERENCE = 512
 # Line separators would break lines of logs and tables as control characters do; UTF-8 has no surrogates.
 _REFUSED = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -46,7 +59,7 @@ def find_problem(tags: Mapping[str, str]) -> str | None:
     for key, value in tags.items():
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             return f"{str(key)[:40]!r} is not a key; {_KEY_RULE}"
-        longest = _LONGEST_REFERENCE if key == REFERENCE else _LONGEST_VALUE
+        longest = _MAX_REFERENCE if key == REFERENCE else MAX_VALUE
         if not isinstance(value, str):
             return f"the value of {key} is {type(value).__name__}; it must be text"
         if not 1 <= len(value) <= longest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +12,12 @@ import numpy as np
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.rows.simplex import Floats
+from darksight_core.rows.tags import find_problem
 
-__all__ = ["MAX_KEY", "MAX_THRESHOLDS", "MAX_VALUE", "SegmentThresholds"]
+__all__ = ["MAX_THRESHOLDS", "SegmentThresholds"]
 
 MAX_THRESHOLDS = 1_000
 """Most segments with a threshold of their own."""
-
-MAX_KEY, MAX_VALUE = 32, 128
-"""Longest key and value of a tag."""
-
-_KEY = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_KEY - 1}}}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,17 +41,13 @@ class SegmentThresholds:
     _lowest: Mapping[str, float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not _KEY.fullmatch(self.key):
-            raise ConfigError(
-                f"the key {self.key[:50]!r} of a tag must be a lower-case name of up to {MAX_KEY} letters"
-            )
         if not 1 <= len(self.thresholds) <= MAX_THRESHOLDS:
             raise ConfigError(
                 f"1 to {MAX_THRESHOLDS:,} segments have their own threshold, not {len(self.thresholds):,}"
             )
         for value, threshold in self.thresholds.items():
-            if not 1 <= len(value) <= MAX_VALUE:
-                raise ConfigError(f"a value of the tag {self.key} must have 1 to {MAX_VALUE} characters")
+            if problem := find_problem({self.key: value}):
+                raise ConfigError(f"thresholds by tag: {problem}")
             if math.isnan(threshold) or threshold == math.inf:
                 raise ConfigError(f"the threshold of {self.key}={value} is {threshold}, which accepts no row")
         lowest = {value: float(lowest_accepted(each)) for value, each in self.thresholds.items()}
