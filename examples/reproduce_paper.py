@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from darksight_core.pictures.palette import class_colours
 from matplotlib.figure import Figure
 
 from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
