@@ -45,9 +45,8 @@ _CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.M | re.S)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are not in docs/, and the pictures that they show."""
-    places = {**ELSEWHERE, **{f"images/{path.name}": str(path) for path in (ROOT / "deploy" / "images").glob("*.png")}}
-    for place, path in places.items():
+    """Add the pages that are not in docs/."""
+    for place, path in ELSEWHERE.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     for place, write in GENERATED.items():
         files.append(File.generated(config, place, content=write()))
@@ -79,8 +78,6 @@ def _place_of(path: Path) -> str | None:
     """Place in the site of a file of the repository; None if the site does not have it."""
     inside = {path: place for place, path in ELSEWHERE.items()}
     name = path.relative_to(ROOT).as_posix()
-    if path.parent == ROOT / "deploy" / "images":
-        return f"images/{path.name}"
     if name.startswith("docs/") and (path.is_file() or name.removeprefix("docs/") in GENERATED):
         return name.removeprefix("docs/")
     return inside.get(name)

@@ -1,19 +1,12 @@
-"""Pictures of the dashboards: python -m deploy.grafana.render writes deploy/images/*.png.
+"""Two replicas with simulated traffic, which a Prometheus server with the real rules scrapes.
 
-A Prometheus server with the real rules scrapes two replicas with simulated traffic and evaluates every query of every
-panel. Time is compressed 60-fold: all durations in the rules are divided by 60, and a second is shown as a minute.
-Tests use the same simulation.
+Time is compressed 60-fold: all durations in the rules are divided by 60.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import re
-import sys
-import tempfile
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,15 +20,11 @@ from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts
-from grafana_foundation_sdk.models.common import BigValueTextMode
-from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, RowPanel
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from grafana_foundation_sdk.models.dashboard import Panel
 
 from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
-from deploy.grafana.dashboards import DASHBOARDS
 
-IMAGES = Path(__file__).parents[1] / "images"
 VERSION = "3f9c1a77b2e04d58" * 4
 CALIBRATION, RANK, ALPHA = 9_999, 100, 0.01
 _LEAD_SECONDS = 3.0
@@ -65,7 +54,7 @@ class Replica:
         ranks = np.arange(1, CALIBRATION + 1) / (CALIBRATION + 1)
         self._test = DriftTest(Calibration(ranks, top=ranks), np.full(10, 1_000))
         self._drift = self._test.start()
-        self._spool, self._appended, self._waiting, self._inserted = 0.0, [0, 0], 0.0, 0
+        self._spool, self._appended, self._waiting = 0.0, [0, 0], 0.0
 
     def step(self, seconds: float, *, unusual: float, is_store_up: bool) -> None:
         """Simulate traffic with a share of unusual rows."""
@@ -96,8 +85,7 @@ class Replica:
             counts.process.set_spool(stats, limit_bytes=1 << 30)
         self._storage.set_drain(lag_seconds=self._waiting, is_store_up=is_store_up)
         if is_store_up:
-            self._storage.add("inserted", sum(self._appended) - self._inserted)
-            self._inserted = sum(self._appended)
+            self._storage.follow("drain_rows", sum(self._appended), value="inserted")
         else:
             self._storage.add("store_errors", 2.0)
         self._storage.set_drift("vision", VERSION, self._drift)
@@ -197,7 +185,7 @@ def run(folder: Path, plan: Callable[[float], dict[str, Any] | None]) -> Iterato
     with contextlib.ExitStack() as stack:
         urls = {name: stack.enter_context(serve(replica.folder)) for name, replica in replicas.items()}
         server = stack.enter_context(run_prometheus(folder / "prometheus", urls, speed_up_service_rules=True))
-        # The first scrapes have no rows, and quantiles of no rows are NaN: the pictures begin later.
+        # The first scrapes have no rows, and quantiles of no rows are NaN: the queries begin later.
         last = time.time()
         start = last + _LEAD_SECONDS
         while (arguments := plan(max(last - start, 0.0))) is not None:
@@ -219,122 +207,3 @@ def story(length: float) -> Callable[[float], dict[str, Any] | None]:
         return {"unusual": 0.0 if at < 0.4 else 0.02 if at < 0.7 else 0.17, "is_store_up": not 0.2 < at < 0.35}
 
     return plan
-
-
-def draw(dashboard: Dashboard, server: Prometheus, start: float, end: float, path: Path) -> None:
-    """Draw all panels of a dashboard where the grid has them."""
-    import matplotlib.pyplot as plt
-
-    panels = dashboard.panels or []
-    height = max(each.grid_pos.y + each.grid_pos.h for each in panels)
-    figure = plt.figure(figsize=(17, 0.42 * height), layout="constrained")
-    grid = figure.add_gridspec(height, 24)
-    for panel in panels:
-        at = panel.grid_pos
-        axes = figure.add_subplot(grid[at.y : at.y + at.h, at.x : at.x + at.w])
-        if isinstance(panel, RowPanel):
-            axes.axis("off")
-            axes.text(0.0, 0.0, panel.title, fontsize=12, fontweight="bold")
-            continue
-        axes.set_title(panel.title, fontsize=9, loc="left")
-        _draw(axes, panel, panel_series(server, panel, start=start, end=end), start, end)
-    figure.suptitle(f"{dashboard.title} (two replicas, simulated traffic)", fontsize=12)
-    figure.savefig(path, dpi=80)
-    plt.close(figure)
-
-
-def _draw(axes: Any, panel: Panel, found: dict[str, Any], start: float, end: float) -> None:
-    lines = [
-        (re.sub(r"\{\{(\w+)\}\}", lambda match, labels=labels: labels.get(match[1], ""), legend), points)
-        for legend, series in found.items()
-        for labels, points in series
-    ]
-    if panel.type_val in ("stat", "table", "text"):
-        axes.axis("off")
-        _WRITERS[panel.type_val](axes, panel, found, lines)
-        return
-    lines = [(name, [((t - start) / 60, float(value)) for t, value in points]) for name, points in lines]
-    if panel.type_val == "state-timeline":
-        for i, (_, points) in enumerate(lines):
-            axes.scatter([t for t, _ in points], [i] * len(points), marker="s", s=14, color="firebrick")
-        axes.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=7)
-        axes.margins(y=0.2)
-    elif panel.type_val == "heatmap":
-        _draw_heat_map(axes, panel, lines)
-    else:
-        for name, points in lines:
-            axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
-        for limit in panel.field_config.defaults.thresholds.steps[1:]:
-            axes.axhline(limit.value, color="firebrick", linewidth=0.8, linestyle=":")
-        axes.legend(fontsize=6, ncols=1 if len(lines) <= 6 else 5, loc="best", framealpha=0.6)
-        if "evidence" in panel.title:
-            axes.set_yscale("symlog", linthresh=10)
-    axes.tick_params(labelsize=7)
-    axes.set_xlim(0.0, (end - start) / 60)
-    axes.set_xlabel("hours", fontsize=7)
-    axes.grid(alpha=0.3)
-
-
-def _draw_heat_map(axes: Any, panel: Panel, lines: list[tuple[str, list[tuple[float, float]]]]) -> None:
-    lines = sorted(lines, key=lambda line: float(line[0]))
-    times = sorted({t for _, points in lines for t, _ in points})
-    cells = np.array([[dict(points).get(t, np.nan) for t in times] for _, points in lines])
-    if panel.targets and panel.targets[0].format_val == PromQueryFormat.HEATMAP:
-        cells = np.diff(cells, axis=0, prepend=0.0)
-    rows = np.flatnonzero(np.nansum(cells, axis=1) > 0.0)
-    rows = np.arange(rows.min(), rows.max() + 1)
-    axes.pcolormesh(
-        times, np.arange(len(rows)), cells[rows], cmap="Oranges", vmin=0.0, vmax=panel.options.color.max_val
-    )
-    shown = np.arange(0, len(rows), max(len(rows) // 8, 1))
-    axes.set_yticks(shown, [lines[rows[i]][0] for i in shown], fontsize=7)
-
-
-def _write_stat(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
-    defaults = panel.field_config.defaults
-    for i, (name, points) in enumerate(lines[:3]):
-        value = float(points[-1][1])
-        number = f"{value:.2%}" if defaults.unit == "percentunit" else f"{value:.4g}"
-        is_red = any(value >= limit.value for limit in defaults.thresholds.steps[1:])
-        height = 0.5 - 0.3 * (i - (min(len(lines), 3) - 1) / 2)
-        is_name = panel.options.text_mode == BigValueTextMode.NAME
-        axes.text(0.5, height, name if is_name else f"{number}  ", ha="center" if is_name else "right", va="center",
-                  fontsize=15, color="firebrick" if is_red else "darkgreen")  # fmt: skip
-        if not is_name:
-            axes.text(0.5, height, name, ha="left", va="center", fontsize=7)
-
-
-def _write_table(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
-    texts = [
-        "   ".join(f"{k}={v[:24]}" for k, v in labels.items()) for series in found.values() for labels, _ in series
-    ]
-    axes.text(0.0, 0.9, "\n".join(texts), va="top", fontsize=8, family="monospace")
-
-
-def _write_text(axes: Any, panel: Panel, found: dict[str, Any], lines: list[Any]) -> None:
-    wrapped = [textwrap.fill(line, 110) for line in panel.options.content.strip().splitlines() if "---" not in line]
-    axes.text(0.0, 1.0, "\n".join(wrapped), va="top", fontsize=8)
-
-
-_WRITERS = {"stat": _write_stat, "table": _write_table, "text": _write_text}
-
-
-def main(argv: list[str]) -> int:
-    """Simulate traffic and draw both dashboards."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.grafana.render", description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=360.0, help="length of the run (default 360, shown as 6 hours)"
-    )
-    args = parser.parse_args(argv)
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, run(Path(folder), story(args.seconds)) as (server, start, end):
-        for dashboard in DASHBOARDS:
-            draw(dashboard, server, start, end, IMAGES / f"{dashboard.uid}.png")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
