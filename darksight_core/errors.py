@@ -15,6 +15,7 @@ Every error has a `code` for programs, a message for people that says what is wr
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -22,9 +23,16 @@ __all__ = ["BundleError", "ConfigError", "DarkSightError", "FitError", "Predicti
 
 
 class DarkSightError(Exception):
-    """Root of all errors; raise a subclass."""
+    """Root of all errors; raise a subclass.
+
+    The code of a subclass is its name: that of `NotFoundError` is `not_found`, unless it states another.
+    """
 
     code: ClassVar[str] = "darksight"
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -35,25 +43,17 @@ class DarkSightError(Exception):
 class PredictionsError(DarkSightError, ValueError):
     """A predictions file or array is invalid; subclasses in predictions/defects.py."""
 
-    code = "predictions"
-
 
 class ConfigError(DarkSightError, ValueError):
     """An option or argument has an invalid value."""
-
-    code = "config"
 
 
 class FitError(DarkSightError):
     """A fit failed or was interrupted."""
 
-    code = "fit"
-
 
 class BundleError(DarkSightError):
     """A bundle file is invalid; subclasses in bundle/defects.py."""
-
-    code = "bundle"
 
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -36,8 +36,6 @@ __all__ = [
 class BundleMissingError(BundleError):
     """There is no such file."""
 
-    code = "bundle_missing"
-
 
 class BundleNotAFileError(BundleError):
     """The path names a directory, a pipe or a device."""
@@ -48,31 +46,21 @@ class BundleNotAFileError(BundleError):
 class BundleUnreadableError(BundleError):
     """The operating system does not let us read the file."""
 
-    code = "bundle_unreadable"
-
 
 class BundleSignatureError(BundleError):
     """The file has no signature, or not one of the required key."""
-
-    code = "bundle_signature"
 
 
 class BundleSizeError(BundleError):
     """The file is larger than any bundle may be."""
 
-    code = "bundle_size"
-
 
 class BundleTruncatedError(BundleError):
     """The file ends too early, or goes on after its last tensor."""
 
-    code = "bundle_truncated"
-
 
 class BundleFormatError(BundleError):
     """The file is not safetensors, or its header was altered."""
-
-    code = "bundle_format"
 
 
 class ManifestMissingError(BundleError):
@@ -96,8 +84,6 @@ class ManifestError(BundleError):
 class BundleSchemaError(BundleError):
     """The bundle has a schema that this version does not read."""
 
-    code = "bundle_schema"
-
 
 class MissingTensorError(BundleError):
     """A tensor is missing."""
@@ -120,40 +106,26 @@ class TensorSpecError(BundleError):
 class BundleHashError(BundleError):
     """The tensors are not those that were written."""
 
-    code = "bundle_hash"
-
 
 class BundleNotFiniteError(BundleError):
     """A tensor has a NaN or infinite value."""
-
-    code = "bundle_not_finite"
 
 
 class BundlePartsError(BundleError):
     """The parts do not belong together, or one of them cannot work."""
 
-    code = "bundle_parts"
-
 
 class BundleProbeError(BundleError):
     """The scores of the probe rows are not those that were computed at fit time."""
-
-    code = "bundle_probe"
 
 
 class BundleOverlapError(BundleError):
     """Calibration rows were fit rows, so p-values would be wrong."""
 
-    code = "bundle_overlap"
-
 
 class BundleExistsError(BundleError):
     """There is a file already where the bundle is to be written."""
 
-    code = "bundle_exists"
-
 
 class BundleWriteError(BundleError):
     """The operating system does not let us write the file."""
-
-    code = "bundle_write"

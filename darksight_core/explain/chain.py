@@ -54,8 +54,6 @@ _FLAT = 1e-12
 class ClassifierError(DarkSightError, ValueError):
     """The watched classifier cannot be loaded, or its outputs do not match the map."""
 
-    code = "classifier"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:

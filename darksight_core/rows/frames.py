@@ -43,8 +43,6 @@ Table = TypeVar("Table", bound=_ArrowTable)
 class FrameError(PredictionsError):
     """A table does not have the columns that are needed."""
 
-    code = "frame"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:

@@ -46,8 +46,6 @@ _WHOLE = np.empty((0, 0))
 class ShapeError(PredictionsError):
     """The rows to score are not an array of numbers of the right shape."""
 
-    code = "shape"
-
 
 class Scorer:
     """Scores rows of probabilities.

@@ -1,28 +1,4 @@
-"""Errors of the service, below the tree of `darksight_core.errors`.
-
-    DarkSightError
-    ├── AbandonedError           the client cancelled the call, or its deadline passed
-    ├── BulkError                a bulk scoring run failed; finished parts are kept
-    ├── ForbiddenError           the token lacks the scope that the call needs
-    ├── MetricFileError          a metric file cannot be read
-    ├── NotFoundError            no such model, version or point
-    ├── NotLoadedError           no version of a model is loaded; retry later
-    ├── OverloadedError          too many concurrent calls
-    ├── ProviderError            the OpenID provider does not answer, or not as it should; retry later
-    ├── RecordError              a record of the spool cannot be encoded or decoded
-    ├── RefusedError             the current state does not allow the operation
-    ├── RemoteError              a service refused a command or did not answer
-    ├── RequestError             a request is invalid; names field and row
-    ├── SettingsError            a setting is unknown or invalid
-    ├── SpoolError               another process owns a spool directory
-    ├── StoreUnavailableError    the database is unavailable; retry later
-    ├── StoreError               the database refused an operation; a retry does not help
-    │   ├── AuditError           the audit trail was altered
-    │   └── SchemaMismatchError  the database has another schema version
-    └── UnauthenticatedError     no valid token
-
-`STATUSES` gives each its gRPC and HTTP status.
-"""
+"""Errors of the service, below the tree of `darksight_core.errors`; `STATUSES` gives each its gRPC and HTTP status."""
 
 from __future__ import annotations
 
@@ -64,115 +40,77 @@ __all__ = [
 class AbandonedError(DarkSightError):
     """The client cancelled the call, or its deadline passed, before the response was ready."""
 
-    code = "abandoned"
-
 
 class BulkError(DarkSightError):
     """A worker of a bulk scoring run was killed or found a defect; finished parts are kept."""
-
-    code = "bulk"
 
 
 class ForbiddenError(DarkSightError):
     """The token does not permit this call."""
 
-    code = "forbidden"
-
 
 class MetricFileError(DarkSightError):
     """A metric file is truncated, damaged or of another layout."""
-
-    code = "metric_file"
 
 
 class NotFoundError(DarkSightError, LookupError):
     """There is no such model, version or point."""
 
-    code = "not_found"
-
 
 class NotLoadedError(DarkSightError):
     """No version of a model is loaded, because its bundle cannot be read; loading is retried."""
-
-    code = "not_loaded"
 
 
 class OverloadedError(DarkSightError):
     """Too many concurrent calls; `details` has `retry_seconds`."""
 
-    code = "overloaded"
-
 
 class ProviderError(DarkSightError):
     """The OpenID provider does not answer, or not as the protocol has it."""
-
-    code = "provider"
 
 
 class RecordError(DarkSightError, ValueError):
     """A record cannot be encoded, or its bytes cannot be decoded."""
 
-    code = "record"
-
 
 class RefusedError(DarkSightError):
     """The request is valid, but the current state does not allow it."""
-
-    code = "refused"
 
 
 class RemoteError(DarkSightError):
     """A service refused a command or did not answer."""
 
-    code = "remote"
-
 
 class RequestError(DarkSightError, ValueError):
     """A request is invalid; `details` has `field` and, where one row is wrong, `row`."""
-
-    code = "request"
 
 
 class SettingsError(DarkSightError, ValueError):
     """A setting is unknown or has an invalid value."""
 
-    code = "settings"
-
 
 class SpoolError(DarkSightError):
     """Another process owns the spool directory."""
-
-    code = "spool"
 
 
 class StoreUnavailableError(DarkSightError):
     """The database is unavailable; nothing was stored, and a retry may succeed."""
 
-    code = "store_unavailable"
-
 
 class StoreError(DarkSightError):
     """The database refused an operation; a retry does not help."""
-
-    code = "store"
 
 
 class AuditError(StoreError):
     """The audit trail was altered; `details` has the `id` of the first change that does not fit."""
 
-    code = "audit"
-
 
 class SchemaMismatchError(StoreError):
     """The database has another schema version than this program; the message names the command to run."""
 
-    code = "schema_mismatch"
-
 
 class UnauthenticatedError(DarkSightError):
     """The call has no token, or an unknown one."""
-
-    code = "unauthenticated"
 
 
 STATUSES: dict[type[DarkSightError], tuple[str, int]] = {

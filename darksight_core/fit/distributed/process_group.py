@@ -41,8 +41,6 @@ _TIMEOUT = timedelta(minutes=30)
 class ProcessGroupError(FitError):
     """Another process of the fit has exited."""
 
-    code = "process_group"
-
 
 def assign_blocks(n_rows: int, rank: int, size: int) -> range:
     """The rows of one process: whole blocks, in order, as evenly as possible.

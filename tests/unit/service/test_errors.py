@@ -65,13 +65,6 @@ def test_every_error_has_a_message_and_details(kind: type[DarkSightError]):
     assert (str(error), error.message, error.details) == ("it went wrong", "it went wrong", {"field": "model"})
 
 
-def test_the_tree_in_the_docstring_has_every_error():
-    """A reader of errors.py sees all errors of the service."""
-    tree = (service_errors.__doc__ or "").split("`STATUSES`")[0]
-
-    assert [name for name in service_errors.__all__ if name.endswith("Error") and f" {name} " not in tree] == []
-
-
 def test_a_subclass_has_the_statuses_of_its_parent():
     """The table names a class once for gRPC and HTTP; any other error is internal."""
     assert statuses_of(darksight_core.predictions.RowSumError("x")) == ("INVALID_ARGUMENT", 400)
