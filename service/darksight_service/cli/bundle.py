@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from darksight_core.bundle import describe_raw, diff, read_bundle
-from darksight_service.cli.console import print_facts, print_json
+from darksight_service.cli.console import print_facts, print_json, print_result
 from darksight_service.cli.options import AsJson, command_group
 from darksight_service.control.bundle_files import read_signed
 from darksight_service.control.signatures import required_key, sign_bundle
@@ -51,10 +51,8 @@ def sign(file: Path, /, *, key: Path, json: AsJson = False) -> None:
     """
     version = read_bundle(file, verify=True).version
     signature = sign_bundle(file, key, version)
-    if json:
-        print_json({"bundle": str(file), "version": version, "signature": str(signature)})
-    else:
-        print(f"{signature}: signature of version {version}")
+    found = {"bundle": str(file), "version": version, "signature": str(signature)}
+    print_result(found, f"{signature}: signature of version {version}", json=json)
 
 
 @bundle.command
@@ -72,10 +70,7 @@ def verify(file: Path, /, *, key: Path | None = None, json: AsJson = False) -> N
         Public Ed25519 key, PEM, that must have signed the bundle.
     """
     version = read_signed(file, str(file), required_key(key)).version
-    if json:
-        print_json({"bundle": str(file), "version": version})
-    else:
-        print(f"{file}: valid, version {version}")
+    print_result({"bundle": str(file), "version": version}, f"{file}: valid, version {version}", json=json)
 
 
 @bundle.command(name="diff")
@@ -90,7 +85,4 @@ def compare(old: Path, new: Path, /, *, json: AsJson = False) -> None:
         Second bundle.
     """
     lines = diff(read_bundle(old, verify=False), read_bundle(new, verify=False))
-    if json:
-        print_json({"differences": lines})
-    else:
-        print("\n".join(lines) if lines else "no difference")
+    print_result({"differences": lines}, "\n".join(lines) or "no difference", json=json)

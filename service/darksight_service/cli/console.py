@@ -6,8 +6,9 @@ import importlib
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import NoReturn, Self
 
@@ -17,7 +18,17 @@ from darksight_core.errors import ConfigError
 from darksight_core.evaluation.progress import Progress
 from darksight_service.cli.colours import STYLES
 
-__all__ = ["Bars", "as_json", "on_interrupt", "print_facts", "print_json", "print_table", "require", "say"]
+__all__ = [
+    "Bars",
+    "as_json",
+    "on_interrupt",
+    "print_facts",
+    "print_json",
+    "print_result",
+    "print_table",
+    "require",
+    "say",
+]
 
 _STAGES: Mapping[str, str] = {
     "start": "map: starts",
@@ -94,9 +105,11 @@ def say(text: str) -> None:
 def as_json(value: object) -> str:
     """A JSON document. NaN is an error: a figure that does not exist is null."""
 
-    def encode(other: object) -> str:
+    def encode(other: object) -> object:
         if isinstance(other, datetime):
             return other.isoformat()
+        if is_dataclass(other) and not isinstance(other, type):
+            return asdict(other)
         raise TypeError(f"{type(other).__name__} has no JSON form")
 
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False, default=encode) + "\n"
@@ -105,6 +118,16 @@ def as_json(value: object) -> str:
 def print_json(value: object) -> None:
     """Print one JSON document on stdout."""
     sys.stdout.write(as_json(value))
+
+
+def print_result(value: object, text: str | Callable[[], None], *, json: bool) -> None:
+    """Print the result of a command: the value as JSON, or a text, which a function may also print itself."""
+    if json:
+        print_json(value)
+    elif callable(text):
+        text()
+    else:
+        print(text)
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
@@ -158,6 +181,8 @@ def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

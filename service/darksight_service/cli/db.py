@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
-from darksight_service.cli.console import on_interrupt, print_json, print_table
+from darksight_service.cli.console import on_interrupt, print_json, print_result, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
 from darksight_service.settings import Settings
 from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
@@ -38,10 +38,8 @@ def upgrade(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
     with on_interrupt("an unfinished migration was rolled back"), _open(settings, check=False) as store:
         before, after = store.upgrade()
-    if json:
-        print_json({"before": before, "after": after})
-    else:
-        print(f"revision {after}" + (", unchanged" if before == after else f", was {before or 'empty'}"))
+    text = f"revision {after}" + (", unchanged" if before == after else f", was {before or 'empty'}")
+    print_result({"before": before, "after": after}, text, json=json)
 
 
 @db.command
@@ -62,10 +60,8 @@ def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOp
         raise ConfigError("db downgrade deletes what the undone migrations added; make a backup, then add --delete")
     with on_interrupt("an unfinished migration was rolled back"), _open(load_settings(where), check=False) as store:
         before, after = store.downgrade(revision)
-    if json:
-        print_json({"before": before, "after": after})
-    else:
-        print(f"revision {after or 'none'}, was {before or 'empty'}")
+    text = f"revision {after or 'none'}, was {before or 'empty'}"
+    print_result({"before": before, "after": after}, text, json=json)
 
 
 @db.command
@@ -89,10 +85,9 @@ def check(
     anchors = dict(_read_anchor(text) for text in anchor)
     with _open(load_settings(where)) as store:
         changes, last_hash = store.check(anchors)
-    if json:
-        print_json({"changes": changes, "last_hash": last_hash, "anchor": f"{changes}:{last_hash}"})
-    else:
-        print(f"valid: tables are current, {changes} entries in the audit trail, anchor {changes}:{last_hash}")
+    found = {"changes": changes, "last_hash": last_hash, "anchor": f"{changes}:{last_hash}"}
+    text = f"valid: tables are current, {changes} entries in the audit trail, anchor {found['anchor']}"
+    print_result(found, text, json=json)
 
 
 @db.command
@@ -134,11 +129,9 @@ def prune(
         raise ConfigError("there is no limit: give --max-days, --max-rows, --max-bytes or --max-rollup-days")
     with on_interrupt("points that were deleted before are gone"), _open(settings) as store:
         pruned = store.prune(limits, dry_run=dry_run)
-    if json:
-        print_json(asdict(pruned))
-    else:
-        verb = "would delete" if dry_run else "deleted"
-        print(f"{verb} {pruned.points:,} points, {pruned.outcomes:,} outcomes, {pruned.rollups:,} counts per minute")
+    verb = "would delete" if dry_run else "deleted"
+    text = f"{verb} {pruned.points:,} points, {pruned.outcomes:,} outcomes, {pruned.rollups:,} counts per minute"
+    print_result(pruned, text, json=json)
 
 
 @db.command
@@ -146,11 +139,8 @@ def stats(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
     """Print how much is stored."""
     with _open(load_settings(where)) as store:
         found = asdict(store.stats())
-    if json:
-        print_json(found)
-    else:
-        for name, value in found.items():
-            print(f"{name:<10} {len(value) if isinstance(value, list) else value}")
+    lines = [f"{name:<10} {len(value) if isinstance(value, list) else value}" for name, value in found.items()]
+    print_result(found, "\n".join(lines), json=json)
 
 
 @db.command
@@ -232,12 +222,10 @@ def export(
     since = 0 if days is None else time.time_ns() // 1_000_000 - round(days * _DAY_MS)
     with on_interrupt("rerun the same command to resume"), _open(load_settings(where)) as store:
         found = export_points(store, target, models=model, since_ms=max(since, 0), with_probs=probs)
-    if json:
-        print_json(asdict(found))
-        return
-    print(f"wrote {found.points:,} points to {found.written:,} files; {found.unchanged:,} files were up to date")
+    text = f"wrote {found.points:,} points to {found.written:,} files; {found.unchanged:,} files were up to date"
     if found.incomplete:
-        print(f"{found.incomplete:,} files were kept: retention has deleted points that they have")
+        text += f"\n{found.incomplete:,} files were kept: retention has deleted points that they have"
+    print_result(found, text, json=json)
 
 
 def _read_anchor(text: str) -> tuple[int, str]:

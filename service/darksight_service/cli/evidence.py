@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName
-from darksight_service.cli.console import print_json
+from darksight_service.cli.console import print_result
 from darksight_service.cli.options import command_group
 
 __all__ = ["evidence", "reset"]
@@ -29,7 +29,5 @@ def reset(
     """
     with change.connect() as client:
         version = client.reset_evidence(model, **change.entry())
-    if change.json:
-        print_json({"model": model, "version": version})
-    else:
-        print(f"model {model}: the drift evidence of version {version[:12]} starts again")
+    text = f"model {model}: the drift evidence of version {version[:12]} starts again"
+    print_result({"model": model, "version": version}, text, json=change.json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,7 +9,7 @@ from darksight_client import Model
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.connection import CONNECTION, Change, ModelName, Query, QueryOptions
-from darksight_service.cli.console import print_json, print_table
+from darksight_service.cli.console import print_result, print_table
 from darksight_service.cli.options import command_group
 
 __all__ = ["activate", "deploy", "list_models", "model", "rollback", "shadow"]
@@ -38,24 +37,13 @@ def list_models(name: ModelName = "", /, *, query: QueryOptions = Query()) -> No
     """
     with query.connect() as client:
         models = (client.model(name),) if name else client.models()
-    if query.json:
-        print_json([asdict(each) for each in models])
-        return
-    print_table(
-        [
-            (
-                each.name,
-                version.version[:_SHORT],
-                _role(each, version.version),
-                version.calibration_rows,
-                "-" if version.deployed_at is None else version.deployed_at.isoformat(timespec="seconds"),
-                version.path,
-            )
-            for each in models
-            for version in each.versions
-        ],
-        ("model", "version", "role", "calibration rows", "deployed", "path"),
-    )
+    rows = [
+        (each.name, v.version[:_SHORT], _role(each, v.version), v.calibration_rows, v.deployed_at, v.path)
+        for each in models
+        for v in each.versions
+    ]
+    header = ("model", "version", "role", "calibration rows", "deployed", "path")
+    print_result(models, lambda: print_table(rows, header), json=query.json)
 
 
 @model.command
@@ -116,11 +104,7 @@ def _role(found: Model, version: str) -> str:
 
 def _report(changed: Model, change: Change) -> None:
     """Print a model after a change."""
-    if change.json:
-        print_json(asdict(changed))
-        return
-    active, previous, shadow = (
-        version[:_SHORT] or "none"
-        for version in (changed.active_version, changed.previous_version, changed.shadow_version)
-    )
-    print(f"model {changed.name}: active {active}, previous {previous}, shadow {shadow}")
+    versions = (changed.active_version, changed.previous_version, changed.shadow_version)
+    active, previous, shadow = (version[:_SHORT] or "none" for version in versions)
+    text = f"model {changed.name}: active {active}, previous {previous}, shadow {shadow}"
+    print_result(changed, text, json=change.json)

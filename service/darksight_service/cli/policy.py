@@ -12,7 +12,7 @@ from darksight_client import Client, DecisionCounts, Policy
 
 from darksight_core.errors import ConfigError
 from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName, Query, QueryOptions
-from darksight_service.cli.console import print_json, print_table
+from darksight_service.cli.console import print_json, print_result, print_table
 from darksight_service.cli.options import command_group
 from darksight_service.errors import RefusedError
 
@@ -129,15 +129,11 @@ def dry_run(
     with query.connect() as client:
         wanted = override.policy(client, model)
         found = client.dry_run_policy(model, wanted, since=time.time() - days * _DAY_SECONDS)
-    if query.json:
-        print_json(asdict(found))
-        return
-    before, after = found.before, found.after
-    print_table(
-        [(name.replace("_", " "), getattr(before, name), getattr(after, name)) for name in DecisionCounts.__slots__]
-        + [("accuracy of accepted", _accuracy(before), _accuracy(after))],
-        ("points", "as decided", "with the policy"),
-    )
+    both = found.before, found.after
+    rows = [(name.replace("_", " "), *(getattr(each, name) for each in both)) for name in DecisionCounts.__slots__]
+    rows.append(("accuracy of accepted", *map(_accepted_accuracy, both)))
+    header = ("points", "as decided", "with the policy")
+    print_result(found, lambda: print_table(rows, header), json=query.json)
 
 
 def _print_policy(effective: Policy, override: Policy) -> None:
@@ -155,7 +151,7 @@ def _certified(is_certified: bool) -> str:
     return f"The certificate of the bundle {covers} this policy."
 
 
-def _accuracy(counts: DecisionCounts) -> float | None:
+def _accepted_accuracy(counts: DecisionCounts) -> float | None:
     return counts.accepted_correct / counts.accepted_labelled if counts.accepted_labelled else None
 
 

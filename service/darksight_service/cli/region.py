@@ -18,12 +18,8 @@ from darksight_core.bundle import read_bundle, refuse_existing, write_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.map.regions import Region
 from darksight_service.cli.connection import CONNECTION, CommentedChange, ModelName, Query, QueryOptions
-from darksight_service.cli.console import print_json, print_table
-from darksight_service.cli.options import (
-    OUTPUT,
-    Overwrite,
-    command_group,
-)
+from darksight_service.cli.console import print_json, print_result, print_table
+from darksight_service.cli.options import OUTPUT, Overwrite, command_group
 from darksight_service.control.registry import gate_of
 
 __all__ = [
@@ -102,19 +98,18 @@ def list_regions(
     with query.connect() as client:
         changes = client.region_history(model) if history else ()
         found = () if history else client.regions(model, version=version)
-    if query.json:
-        print_json([asdict(change) for change in changes] + [asdict(each) for each in found])
-    elif history:
-        rows = [(c.name, c.version[:12], c.action, _time(c.changed_at), c.author, c.comment) for c in changes]
-        print_table(rows, ("region", "version", "action", "time", "author", "comment"))
+    header: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+    if history:
+        header = ("region", "version", "action", "time", "author", "comment")
+        rows = [(c.name, c.version[:12], c.action, c.changed_at, c.author, c.comment) for c in changes]
     else:
-        print_table(
-            [
-                (r.name, r.version[:12], _mode(r), len(r.polygon), r.author, _time(r.saved_at), _time(r.expires_at))
-                for r in found
-            ],
-            ("region", "version", "mode", "corners", "author", "saved", "expires"),
-        )
+        header = ("region", "version", "mode", "corners", "author", "saved", "expires")
+        rows = [
+            (r.name, r.version[:12], _mode(r), len(r.polygon), r.author, r.saved_at, r.expires_at or "never")
+            for r in found
+        ]
+    print_result([*changes, *found], lambda: print_table(rows, header), json=query.json)
 
 
 @region.command
@@ -204,10 +199,7 @@ def remove(model: ModelName, name: _Name, /, *, version: _Version = "", change: 
     """Remove a region. It stays in the audit trail."""
     with change.connect() as client:
         removed = client.remove_region(model, name, version=version, **change.entry())
-    if change.json:
-        print_json(asdict(removed))
-    else:
-        print(f"removed region {removed.name} of version {removed.version[:12]}")
+    print_result(removed, f"removed region {removed.name} of version {removed.version[:12]}", json=change.json)
 
 
 @region.command
@@ -237,17 +229,16 @@ def carry_over(
     """
     with change.connect() as client:
         found = client.carry_over_region(model, name, version, to_version=to, save=save, **change.entry())
-    if change.json:
-        print_json(asdict(found))
-        return
-    if found.is_same_map:
-        print("Both versions have the same map: the polygon is the same.")
-    else:
+    text = "Both versions have the same map: the polygon is the same."
+    if not found.is_same_map:
         rows = found.stored_rows + found.reference_rows
-        print(f"It contains {found.rows_inside:,} of {rows:,} rows ({found.reference_rows:,} of them reference points)")
-        print(f"that are inside the region, and {found.other_rows_inside:,} of {found.other_rows:,} other rows.")
-    print(f"polygon: {' '.join(f'{x:.6g},{y:.6g}' for x, y in found.region.polygon)}")
-    print("saved in shadow mode" if found.is_saved else "not saved; use --save to save it")
+        text = (
+            f"It contains {found.rows_inside:,} of {rows:,} rows ({found.reference_rows:,} of them reference points)\n"
+            f"that are inside the region, and {found.other_rows_inside:,} of {found.other_rows:,} other rows."
+        )
+    text += f"\npolygon: {' '.join(f'{x:.6g},{y:.6g}' for x, y in found.region.polygon)}\n"
+    text += "saved in shadow mode" if found.is_saved else "not saved; use --save to save it"
+    print_result(found, text, json=change.json)
 
 
 @region.command
@@ -292,19 +283,16 @@ def export(
     everything = (*gate.regions, *enforced)
     changed = loaded.with_gate(replace(gate, regions=everything), loaded.manifest["certificate"])
     version = write_bundle(out, changed, overwrite=overwrite)
-    if query.json:
-        print_json({"bundle": str(out), "version": version, "regions": [each.name for each in everything]})
-    else:
-        print(f"wrote {out} (version {version[:12]}) with {len(everything)} regions in its gate")
+    found = {"bundle": str(out), "version": version, "regions": [each.name for each in everything]}
+    text = f"wrote {out} (version {version[:12]}) with {len(everything)} regions in its gate"
+    print_result(found, text, json=query.json)
 
 
 def _report(changed: ServedRegion, change: CommentedChange) -> None:
     """Print a region after a change."""
-    if change.json:
-        print_json(asdict(changed))
-    else:
-        expires = _time(changed.expires_at)
-        print(f"region {changed.name} of version {changed.version[:12]}: {_mode(changed)}, expires {expires}")
+    expires = "never" if changed.expires_at is None else changed.expires_at.isoformat(timespec="seconds")
+    text = f"region {changed.name} of version {changed.version[:12]}: {_mode(changed)}, expires {expires}"
+    print_result(changed, text, json=change.json)
 
 
 def _class_names(model: Model, version: str) -> tuple[str, ...]:
@@ -360,7 +348,3 @@ def _read_listed(path: Path) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(each, dict) and needed <= each.keys() for each in found):
         raise ConfigError(f"{path}: is not the output of darksight region list --json")
     return found
-
-
-def _time(moment: datetime | None) -> str:
-    return "never" if moment is None else moment.isoformat(timespec="seconds")
