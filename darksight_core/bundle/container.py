@@ -68,7 +68,7 @@ __all__ = [
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Schema that this version writes, and the newest that it reads."""
 
 MAX_HEADER = 16 * 2**20

@@ -206,8 +206,6 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = f"a stored row has class {highest}, but there are {classes} classes"
     elif rows != scores or bundle.manifest["calibration"].get("n") != scores:
         problem = f"there are {scores} calibration scores of {rows} calibration rows"
-    elif bundle.accuracy_model is not None and len(bundle.accuracy_model.shares) != classes:
-        problem = f"the accuracy model has {len(bundle.accuracy_model.shares)} classes, rows that come in {classes}"
     elif bundle.splits.fit.n == 0:
         problem = "there is no fit row"
     elif bundle.gate is not None and bundle.gate.outlier is not None and bundle.gate.outlier.n != scores:

@@ -225,10 +225,10 @@ _MANIFEST = _Section(
                 {
                     "accuracy": _SHARE,
                     "rows": _COUNT,
-                    "temperature": _Number(1e-6, 1e6),
+                    "curve": _List(_List(_SHARE, 10_000, 1), 2, 2),
                     "entropy_limit": _REAL,
-                    "cost_limit": _REAL,
-                    "shares": _List(_Number(0.0, 1.000001), MAX_CLASSES, 2),
+                    "length": _SIZE,
+                    "window": _COUNT,
                     "errors": _List(_Number(-1.0, 1.0), 10_000, 1),
                     "largest_gap": _SIZE,
                     "largest_outlier_share": _SHARE,

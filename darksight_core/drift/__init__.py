@@ -13,7 +13,6 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
     Has the outlier rate ever changed?       evidence       anytime-valid
     How accurate is the classifier now?      accuracy       from labels
                                              estimate       without labels, with its back-test
-                                             label_free     single estimators
     Is the certificate still true?           audit          random labels, anytime-valid
 
 The error rate of a window statistic holds for one look; an alert that is evaluated every minute needs `stream` or

@@ -6,7 +6,7 @@
 Prediction-powered accuracy is valid whatever the confidence is worth, provided that the audited rows are a *random*
 sample of all traffic. Labels of rejected or complained-about rows alone are not.
 
-`label_free` estimates accuracy without labels.
+`estimate` has the accuracy without labels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Accuracy:
     Parameters
     ----------
     method
-        "atc+cott", "ppi" or "labels"; "none" without an accuracy model.
+        "calibrated confidence", "ppi" or "labels"; "none" without an accuracy model.
     value
         Share of right predictions; None if the value is withheld.
     interval
@@ -45,6 +45,8 @@ class Accuracy:
         Mean absolute error of the method on past windows; None for a measurement.
     withheld
         Why there is no value; None if there is one.
+    at_most
+        Upper bound of a value that is withheld; None if there is none.
     """
 
     method: str
@@ -54,6 +56,7 @@ class Accuracy:
     is_estimate: bool = True
     error: float | None = None
     withheld: str | None = None
+    at_most: float | None = None
 
 
 def prediction_powered(

@@ -1,4 +1,4 @@
-"""Isotonic calibration of a confidence, and its calibration error."""
+"""Isotonic calibration of a confidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["Isotonic", "calibration_error", "fit_isotonic"]
+__all__ = ["Isotonic", "fit_isotonic"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,20 +54,3 @@ def fit_isotonic(x: Floats, y: Floats) -> Isotonic:
     inner = np.zeros(len(knots), dtype=np.bool_)
     inner[1:-1] = (fitted[1:-1] == fitted[:-2]) & (fitted[1:-1] == fitted[2:])
     return Isotonic(knots[~inner], fitted[~inner])
-
-
-def calibration_error(confidence: Floats, correct: Floats, *, bins: int = 10) -> float:
-    """Expected calibration error Σ_b (n_b / n) |mean confidence - share correct| over bins of equal size.
-
-    Parameters
-    ----------
-    confidence
-        (n,), in [0, 1].
-    correct
-        1.0 for a right prediction, 0.0 for a wrong one, (n,).
-    bins
-        Number of bins.
-    """
-    order = np.argsort(confidence, kind="stable")
-    gaps = (confidence - correct)[order]
-    return float(sum(abs(part.sum()) for part in np.array_split(gaps, bins)) / len(gaps))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle, Reference
 from darksight_core.drift.accuracy import Accuracy
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
+from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.verdict import Verdict, Window, classify
 from darksight_core.rows.schema import ScoredBatch
@@ -67,6 +68,8 @@ class WindowReport:
                 "low": low,
                 "high": high,
                 "withheld": accuracy.withheld,
+                "at_most": accuracy.at_most,
+                "coverage": None if accuracy.interval is None else COVERAGE,
                 "error": accuracy.error,
             },
         }
@@ -186,7 +189,7 @@ def report_window(
         is_class_alarm=is_class_alarm,
         level=level,
     )
-    shares, accuracy = _class_shares(bundle, probs, window), _accuracy(bundle, probs, window)
+    shares, accuracy = _class_shares(bundle, probs, window), _accuracy(bundle, probs, window, verdict)
     return WindowReport(verdict, shares, accuracy, bundle.class_names)
 
 
@@ -215,11 +218,13 @@ def _mean_probs(reference: Reference, classes: int) -> Floats | None:
     return shares
 
 
-def _accuracy(bundle: Bundle, probs: Floats, window: Window) -> Accuracy:
+def _accuracy(bundle: Bundle, probs: Floats, window: Window, verdict: Verdict) -> Accuracy:
     model = bundle.accuracy_model
     if model is None:
         reason = "the bundle was fitted without labels, or with too few of them to back-test an estimate"
         return Accuracy("none", None, None, len(probs), withheld=reason)
     if not len(probs):
         return Accuracy("none", None, None, 0, withheld="the probabilities of the rows are not stored")
-    return model.estimate(probs, outlier_share=window.outlier_share)
+    # Rows unlike any known ones may belong to no class at all.
+    withhold = "the rows have new content" if verdict.kind == "new_content" else None
+    return model.estimate(probs, outlier_share=window.outlier_share, withhold=withhold)

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bench import results
 
 QUICK = {
+    "accuracy": ["--turns", "2", "--seeds", "1"],
     "capacity": ["--seconds", "8"],
     "confidence": ["--seeds", "1"],
     "drift": ["--seeds", "1", "--streams", "5", "--quiet-streams", "10"],

@@ -12,7 +12,6 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,6 @@ from darksight_core.drift import (
     ville_threshold,
 )
 from darksight_core.drift.betting import BetState
-from darksight_core.drift.estimate import fit_accuracy_model
-from darksight_core.drift.label_free import fit_atc, fit_cbpe
 from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
@@ -383,73 +380,6 @@ def save_segments(found: tuple[list[bool], dict[str, list[tuple[float, bool]]]])
     )
 
 
-def accuracy_table() -> results.Table | None:
-    """Estimates of the accuracy of every corrupted file, beside its true accuracy."""
-    if not (FOLDER / "val.npz").exists():
-        return None
-    reference, rows = read_predictions(FOLDER / "val.npz"), []
-    truth = reference.labels
-    assert truth is not None
-    fit, held = np.arange(0, 5_000), np.arange(5_000, len(truth))
-    score = OutlierScore.fit(log_probs(reference.probs[fit]))
-    calibration = Calibration(score.score(log_probs(reference.probs[held])))
-    p_held = calibration.p_value(score.score(log_probs(reference.probs[held])))
-    model = fit_accuracy_model(reference.probs[fit], truth[fit], reference.probs[held], truth[held], p_held)
-    assert model is not None
-    cbpe, atc = fit_cbpe(reference.probs[fit], truth[fit]), fit_atc(reference.probs[fit], truth[fit])
-    for path in [FOLDER / "test.npz", *sorted(FOLDER.glob("corrupt_*.npz"))]:
-        given = read_predictions(path)
-        assert given.labels is not None
-        probs = given.probs.astype(np.float64)
-        share = float((calibration.p_value(score.score(log_probs(probs))) <= ALPHA).mean())
-        found = model.estimate(probs, outlier_share=share)
-        low, high = found.interval or (None, None)
-        accuracy = float((probs.argmax(axis=1) == given.labels).mean())
-        name = path.stem.removeprefix("corrupt_")
-        shown = (found.value, low, high) if found.value is not None else ("withheld", None, None)
-        parts = model.parts(probs[::2])
-        rows.append(
-            (
-                name,
-                accuracy,
-                *shown,
-                *parts,
-                float(probs.max(axis=1).mean()),
-                cbpe.predict(probs),
-                atc.predict(probs),
-                share,
-            )
-        )
-
-    corrupted = rows[1:]
-    shown_rows = [row for row in corrupted if row[2] != "withheld"]
-
-    def errors(used: list[tuple[Any, ...]], columns: tuple[int, ...]) -> list[float]:
-        return [float(np.mean([abs(row[column] - row[1]) for row in used])) for column in columns]
-
-    others = (5, 6, 7, 8, 9)
-    first, *rest = errors(shown_rows, (2, *others))
-    rows.append(
-        (f"mean absolute error, {len(shown_rows)} files with an estimate", None, first, None, None, *rest, None)
-    )
-    every = errors(corrupted, others)
-    rows.append((f"mean absolute error, all {len(corrupted)} files", None, None, None, None, *every, None))
-    header = (
-        "file",
-        "accuracy",
-        "**estimate**",
-        "low",
-        "high",
-        "ATC on entropy",
-        "COTT",
-        "average confidence",
-        "CBPE",
-        "ATC",
-        "outliers",
-    )
-    return results.Table(header, tuple(rows))
-
-
 def delay_text(delays: list[float]) -> str:
     """Median with the 5 % and 95 % points of the streams; a dash is a stream without detection."""
     low, middle, high = np.quantile(delays, [0.05, 0.5, 0.95], method="higher")
@@ -465,24 +395,15 @@ def share_text(hits: int, n: int) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Measure every method on every change and on quiet streams, and the estimates of accuracy."""
+    """Measure every method on every change and on quiet streams."""
     parser = argparse.ArgumentParser(prog="./dev bench drift", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="choices of the rows that the score knows (default 3)")
     parser.add_argument("--streams", type=int, default=40, help="streams of each kind for each (default 40)")
     parser.add_argument("--quiet-streams", type=int, default=500, help="quiet streams of 20,000 rows (default 500)")
     args = parser.parse_args(argv)
-    table = accuracy_table()
-    if table is None:
+    if not (FOLDER / "val.npz").exists():
         print(f"skipped: {FOLDER} has no val.npz with corrupt_*.npz beside it", file=sys.stderr)
         return 0
-    results.save(
-        "drift: accuracy without labels",
-        (
-            "Estimates fitted on 5,000 rows of val.npz and back-tested on the other 5,000. The estimate is the mean of "
-            "ATC on entropy and COTT; it is withheld where outliers or the difference of the two exceed the back-test.",
-            table,
-        ),
-    )
     quiet, delays = measure_quiet(args.quiet_streams), measure_delays(args.seeds, args.streams)
     waits = measure_restarting(max(args.quiet_streams // 25, 2), 50_000)
     assert quiet is not None

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.bench import results
 
-_GOLDEN = Path(__file__).parents[1] / "golden" / "bundle_v2.safetensors"
+_GOLDEN = Path(__file__).parents[1] / "golden" / "bundle_v3.safetensors"
 _VERSION = "ab" * 32
 
 

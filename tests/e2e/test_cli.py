@@ -268,7 +268,7 @@ for command in json.load(sys.stdin):
 def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     """Whoever mistypes a name hears so at once, and nothing is left behind."""
     np.savez(tmp_path / "rows.npz", probs=make_probs(30, 4), inputs=np.zeros((30, 3)))
-    (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v2.safetensors").read_bytes())
+    (tmp_path / "good.safetensors").write_bytes((GOLDEN / "bundle_v3.safetensors").read_bytes())
     (tmp_path / "module.pt2").touch()
     (tmp_path / "lost.d").mkdir()
     before = {path.name for path in tmp_path.iterdir()}
@@ -324,7 +324,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_heavy_is_imported(
 def test_the_explorer_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
     """The system sends SIGHUP then; without a terminal it is the request of an operator to log more."""
     state_file = StateFile(tmp_path / "registry.json")
-    deploy_at_start(state_file, None, tmp_path, [("m", GOLDEN / "bundle_v2.safetensors")])
+    deploy_at_start(state_file, None, tmp_path, [("m", GOLDEN / "bundle_v3.safetensors")])
     command = [*DARKSIGHT, "explore", "--data-dir", str(tmp_path), "--explorer-port", "0"]
     terminal, inside = os.openpty()
     with subprocess.Popen(command, stdin=inside, stderr=subprocess.PIPE, text=True) as process:

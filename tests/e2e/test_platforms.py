@@ -13,7 +13,7 @@ from darksight_client import Client
 from tests.support.servers import running_server
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "bundle_v2.safetensors"
+GOLDEN = ROOT / "tests" / "golden" / "bundle_v3.safetensors"
 
 # Python imports a module of this name at its start, in every process of the service.
 LIKE_MACOS = """

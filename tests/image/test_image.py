@@ -101,7 +101,7 @@ def started(image: str, folder: Path) -> Iterator[tuple[Server, Path, float]]:
     for path in (data, bundles):
         path.mkdir()
         os.chown(path, *map(int, config["User"].split(":")))
-    shutil.copy(GOLDEN / "bundle_v2.safetensors", bundles / "golden.safetensors")
+    shutil.copy(GOLDEN / "bundle_v3.safetensors", bundles / "golden.safetensors")
     ports = [f"--{name}-port=0" for name in ("grpc", "http", "explorer")]
     cpu = str(min(os.sched_getaffinity(0)))
     with root_of(image) as root, memory_group() as group:
@@ -125,7 +125,7 @@ def started(image: str, folder: Path) -> Iterator[tuple[Server, Path, float]]:
 def test_the_image_starts_restricted_and_compiles_nothing(tmp_path: Path) -> None:
     """It is ready within 10 s, scores as the bundle promises, stays within its memory and writes to its data only."""
     image = os.environ["IMAGE"]
-    with np.load(GOLDEN / "bundle_v2.scores.npz") as file:
+    with np.load(GOLDEN / "bundle_v3.scores.npz") as file:
         expected = dict(file)
 
     with started(image, tmp_path) as (server, group, seconds):

@@ -17,8 +17,8 @@ def main() -> None:
     present = [name for name in HEAVY if importlib.util.find_spec(name)]
     assert not present, f"this environment is not bare: it has {', '.join(present)}"
     golden = Path(__file__).parent / "golden"
-    expected = np.load(golden / "bundle_v2.scores.npz")
-    scores = Scorer.load(golden / "bundle_v2.safetensors").score(expected["probs"])
+    expected = np.load(golden / "bundle_v3.scores.npz")
+    scores = Scorer.load(golden / "bundle_v3.safetensors").score(expected["probs"])
     for name in ("points", "log_density", "log_kde", "p_value"):
         np.testing.assert_allclose(getattr(scores, name), expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
     print(f"scored {len(scores)} rows with numpy and safetensors alone")

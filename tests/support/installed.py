@@ -24,10 +24,10 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def main() -> None:
     """Fail unless the service answers as it must."""
-    expected = np.load(GOLDEN / "bundle_v2.scores.npz")
+    expected = np.load(GOLDEN / "bundle_v3.scores.npz")
     with tempfile.TemporaryDirectory() as folder:
         ports = ("--grpc-port", "0", "--http-port", "0", "--explorer-port", "0")
-        model = f"--model=golden={GOLDEN / 'bundle_v2.safetensors'}"
+        model = f"--model=golden={GOLDEN / 'bundle_v3.safetensors'}"
         command = (sys.executable, "-m", "darksight_service.cli", "serve", "--data-dir", folder, "--workers", "1")
         with subprocess.Popen([*command, *ports, model], stderr=subprocess.PIPE, text=True) as service:
             try:

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from darksight_core.bundle import read_bundle
+from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.segments import SegmentTest
 from darksight_core.evaluation.drift import DriftReport, report_drift
 from darksight_core.evaluation.segments import SegmentDriftReport, report_segments
@@ -101,12 +102,13 @@ def _print_report(report: DriftReport, level: float) -> None:
     _print_shares(report)
     accuracy = report.accuracy
     if accuracy.value is None or accuracy.interval is None:
-        print(f"Accuracy: withheld; {accuracy.withheld}.")
+        bound = "" if accuracy.at_most is None else f"at most {accuracy.at_most:.3f}; an estimate is "
+        print(f"Accuracy: {bound}withheld: {accuracy.withheld}.")
     else:
         low, high = accuracy.interval
         print(
-            f"Accuracy: about {accuracy.value:.3f}, between {low:.3f} and {high:.3f}; estimated without labels, "
-            f"mean error {accuracy.error:.3f} in the back-test."
+            f"Accuracy: about {accuracy.value:.3f}, between {low:.3f} and {high:.3f}; estimated without labels, true "
+            f"of {COVERAGE:.0%} of windows like those of the back-test."
         )
 
 

@@ -194,7 +194,7 @@ def test_the_file_is_plain_safetensors() -> None:
         "split",
     }
     assert tensors["probe.inputs"].dtype == np.float32
-    assert manifest["schema_version"] == 2
+    assert manifest["schema_version"] == 3
     assert manifest["content_sha256"] == content_hash(tensors)
     assert metadata["darksight_sha256"] == hashlib.sha256(metadata["darksight"].encode()).hexdigest()
     assert manifest["splits"]["fit"]["sha256"] == small().splits.fit.sha256

@@ -12,8 +12,8 @@ from darksight_core.runtime.scorer import Scorer
 from tests.golden.make import main
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-# Schema 1 was never released, and is refused.
-SCHEMAS = range(2, SCHEMA_VERSION + 1)
+# Schemas 1 and 2 were never released, and are refused.
+SCHEMAS = range(3, SCHEMA_VERSION + 1)
 
 
 def check_golden(folder: Path, schema: int) -> None:

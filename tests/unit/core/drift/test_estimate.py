@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
-from darksight_core.drift.estimate import AccuracyModel, fit_accuracy_model, fit_temperature
-from darksight_core.drift.transport import transport_costs
+from darksight_core.drift.estimate import AccuracyModel, fit_accuracy_model
 from darksight_core.errors import ConfigError
-from darksight_core.rows.simplex import Floats, log_probs
+from darksight_core.rows.simplex import Floats
 
 CLASSES = 4
 
@@ -57,11 +55,46 @@ def test_the_estimate_is_near_the_accuracy(model: AccuracyModel, noise: float, s
     assert found.error == pytest.approx(model.error)
 
 
-def test_the_back_test_covers_other_class_mixes_and_more_outliers(model: AccuracyModel) -> None:
-    """There are windows of three kinds, their mean error is small, and some have about 5 % outliers."""
-    assert len(model.errors) == 36
+def test_the_back_test_covers_subgroups_and_more_outliers(model: AccuracyModel) -> None:
+    """There are eight windows of each of seven kinds, their mean error is small, and some have about 5 % outliers."""
+    assert len(model.errors) == 56
     assert model.error < 0.03
     assert 0.04 < model.largest_outlier_share < 0.09
+
+
+@pytest.mark.parametrize("sharpness", [0.6, 1.0, 2.0], ids=["under-confident", "calibrated", "over-confident"])
+def test_intervals_hold_for_subgroups_of_unbalanced_classes(sharpness: float) -> None:
+    """For classes of 60 to 4 % and a classifier of any calibration, at least 85 % of 80 subgroups are covered.
+
+    The interval promises 90 %; three standard errors of 80 windows are 10 %. The mean error is a third of that of the
+    plain confidence where that is not calibrated.
+    """
+    rng, shares = np.random.default_rng(39), np.array([0.6, 0.3, 0.06, 0.04])
+
+    def rows(n: int, mix: Floats = shares) -> tuple[Floats, NDArray[np.int64]]:
+        probs, labels = draw(rng, n, shares=mix)
+        sharp = probs**sharpness
+        return sharp / sharp.sum(axis=1, keepdims=True), labels
+
+    (probs, labels), (held, truth) = rows(2_000), rows(2_000)
+    model = fit_accuracy_model(probs, labels, held, truth, rng.random(2_000))
+    assert model is not None
+    covered, errors, plain = [], [], []
+    for turn in range(80):
+        window, given = rows(3_000, rng.dirichlet(np.ones(CLASSES)) if turn % 2 else shares)
+        odds = np.log(window.max(axis=1)) * rng.uniform(0.0, 3.0)
+        chosen = rng.choice(3_000, 500, p=np.exp(odds) / np.exp(odds).sum())
+        accuracy = float((window[chosen].argmax(axis=1) == given[chosen]).mean())
+        found = model.estimate(window[chosen], outlier_share=0.01)
+        if found.interval is not None and found.value is not None:
+            covered.append(found.interval[0] <= accuracy <= found.interval[1])
+            errors.append(abs(found.value - accuracy))
+            plain.append(abs(float(window[chosen].max(axis=1).mean()) - accuracy))
+
+    assert len(covered) >= 40
+    assert np.mean(covered) >= 0.85
+    if sharpness != 1.0:
+        assert np.mean(errors) < np.mean(plain) / 2.0
 
 
 def test_an_estimate_is_withheld_where_the_back_test_does_not_reach(model: AccuracyModel) -> None:
@@ -69,15 +102,27 @@ def test_an_estimate_is_withheld_where_the_back_test_does_not_reach(model: Accur
     probs, _ = draw(np.random.default_rng(33), 500)
     split = replace(model, entropy_limit=0.0, largest_gap=0.0)
 
-    reasons = [
-        model.estimate(probs, outlier_share=0.2).withheld,
-        model.estimate(probs[:50], outlier_share=0.0).withheld,
-        split.estimate(probs, outlier_share=0.0).withheld,
+    found = [
+        model.estimate(probs, outlier_share=0.2),
+        model.estimate(probs[:50], outlier_share=0.0),
+        split.estimate(probs, outlier_share=0.0),
+        model.estimate(probs, outlier_share=0.0, withhold="the rows have new content"),
     ]
 
-    assert all(reasons)
-    for text, reason in zip(("outliers", "too few", "disagree"), reasons, strict=True):
-        assert text in str(reason)
+    for text, each in zip(("outliers", "too few", "disagree", "new content"), found, strict=True):
+        assert text in str(each.withheld)
+        assert each.value is None
+        assert each.interval is None
+
+
+def test_a_withheld_estimate_has_an_upper_bound(model: AccuracyModel) -> None:
+    """The accuracy of noisy rows lies below it, and it is below 1."""
+    probs, labels = draw(np.random.default_rng(40), 2_000, noise=1.6)
+
+    found = model.estimate(probs, outlier_share=0.5)
+
+    assert found.at_most is not None
+    assert float((probs.argmax(axis=1) == labels).mean()) <= found.at_most < 1.0
 
 
 def test_too_few_labels_give_no_estimate() -> None:
@@ -96,14 +141,23 @@ def test_the_model_travels_as_json_values(model: AccuracyModel) -> None:
     again = AccuracyModel.from_settings(settings)
 
     assert again.estimate(probs, outlier_share=0.0) == model.estimate(probs, outlier_share=0.0)
-    settings.pop("cost_limit")
+    settings.pop("length")
     with pytest.raises(ConfigError, match="cannot be read"):
         AccuracyModel.from_settings(settings)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("errors", []), ("errors", [float("nan")]), ("temperature", "x"), ("shares", [0.5, float("inf")]), ("rows", None)],
+    [
+        ("curve", [[0.1, 0.2]]),
+        ("curve", [[0.2, 0.1], [0.0, 1.0]]),
+        ("window", 0),
+        ("errors", []),
+        ("errors", [float("nan")]),
+        ("temperature", "x"),
+        ("shares", [0.5, float("inf")]),
+        ("rows", None),
+    ],
 )
 def test_a_model_of_other_values_is_refused(model: AccuracyModel, name: str, value: object) -> None:
     """What is not a finite number, and a model without a back-test, is refused when it is read."""
@@ -121,7 +175,7 @@ def test_single_outliers_do_not_withhold_an_estimate(model: AccuracyModel) -> No
 
 
 def test_a_class_without_reference_rows_does_not_spoil_the_back_test() -> None:
-    """One row of such a class among the rows of the back-test gets a quarter of a window on average, not all of it."""
+    """One row of such a class among the rows of the back-test cannot fill a window."""
     rng = np.random.default_rng(39)
     (probs, labels), (held, truth) = (draw(rng, 1_000, shares=np.array([0.4, 0.3, 0.3, 0.0])) for _ in range(2))
     truth[0] = 3
@@ -133,7 +187,7 @@ def test_a_class_without_reference_rows_does_not_spoil_the_back_test() -> None:
 
 
 def test_many_classes_cost_a_bounded_time() -> None:
-    """A model of 1,000 classes and 2,000 labelled rows takes at most 8 CPU seconds."""
+    """A model of 1,000 classes and 2,000 labelled rows takes at most 4 CPU seconds."""
     rng = np.random.default_rng(40)
     labels = rng.integers(0, 1_000, 2_000)
     scores = rng.normal(size=(2_000, 1_000)).astype(np.float32)
@@ -144,27 +198,6 @@ def test_many_classes_cost_a_bounded_time() -> None:
 
     found = fit_accuracy_model(probs[:1_000], labels[:1_000], probs[1_000:], labels[1_000:], rng.random(1_000))
 
-    assert time.process_time() - started < 8.0
+    assert time.process_time() - started < 4.0
     assert found is not None
     assert found.error < 0.1
-
-
-def test_the_temperature_undoes_overconfidence() -> None:
-    """Log-probabilities that were doubled get a temperature of two times that of the original ones."""
-    probs, labels = draw(np.random.default_rng(36), 4_000)
-    usual = fit_temperature(log_probs(probs), labels)
-
-    assert fit_temperature(2.0 * log_probs(probs), labels) == pytest.approx(2.0 * usual, rel=0.02)
-
-
-def test_the_transport_plan_is_nearly_the_cheapest() -> None:
-    """The mean cost is within 0.01 of that of an exact assignment of rows to labels."""
-    rng = np.random.default_rng(37)
-    probs, _ = draw(rng, 400, noise=1.5)
-    shares = np.array([0.4, 0.3, 0.2, 0.1])
-    slots = np.repeat(np.arange(CLASSES), (400 * shares).astype(int))
-    exact = 1.0 - probs[:, slots]
-
-    found = transport_costs(probs, shares)
-
-    assert found.mean() == pytest.approx(exact[linear_sum_assignment(exact)].mean(), abs=0.01)

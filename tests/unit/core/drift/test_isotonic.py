@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from darksight_core.drift.isotonic import calibration_error, fit_isotonic
+from darksight_core.drift.isotonic import fit_isotonic
 
 
 def test_isotonic_equals_scikit_learn() -> None:
@@ -19,11 +19,3 @@ def test_isotonic_equals_scikit_learn() -> None:
         expected = IsotonicRegression(out_of_bounds="clip").fit(x, y).predict(at)
 
         assert fit_isotonic(x, y)(at) == pytest.approx(expected, abs=1e-12)
-
-
-def test_calibration_error_is_zero_for_shares_and_grows_with_overconfidence() -> None:
-    """Confidence that equals the share of right answers has no error; a constant excess is the error."""
-    correct = np.tile([1.0, 1.0, 1.0, 0.0], 100)
-
-    assert calibration_error(np.full(400, 0.75), correct) == pytest.approx(0.0, abs=1e-12)
-    assert calibration_error(np.full(400, 0.95), correct) == pytest.approx(0.2, abs=1e-12)

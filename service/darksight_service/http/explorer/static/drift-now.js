@@ -19,8 +19,8 @@ const range = (found) => `${percent(found.low)} to ${percent(found.high)}`;
 
 function accuracyStats(accuracy, audit) {
   const estimate = accuracy && accuracy.estimate !== null
-    ? stat(percent(accuracy.estimate), `estimated accuracy, ${range(accuracy)}`, `without labels; mean error in the back-test ${percent(accuracy.error)}`)
-    : stat("withheld", "estimated accuracy", accuracy ? accuracy.withheld : "");
+    ? stat(percent(accuracy.estimate), `estimated accuracy, ${range(accuracy)}`, `without labels; the range holds for ${percent(accuracy.coverage, 0)} of windows like those of the back-test`)
+    : stat(accuracy?.at_most ? `≤ ${percent(accuracy.at_most)}` : "withheld", "estimated accuracy", accuracy ? accuracy.withheld : "");
   const audited = audit.accuracy === null
     ? stat("–", "accuracy of accepted rows", "too few labels of the audit")
     : stat(percent(audit.accuracy), `accuracy of accepted rows, ${range(audit)}`, `from ${audit.labels} labels of the audit; the interval holds however often it is read`);
