@@ -1,22 +1,20 @@
 """Population stability index (PSI) of the p-values in a window.
 
 Critical values shrink like 1/n, so no fixed limit suits all windows: the customary limit of 0.1 is exceeded by 40% of
-windows of 100 rows without drift. `psi_verdict` therefore requires significance, a practical effect and enough rows.
+windows of 100 rows without drift. The alert therefore requires significance, a practical effect and enough rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.drift.checks import checked_level, finite_values
+from darksight_core.drift.checks import checked_level
 from darksight_core.drift.special import chi2_quantile
 from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["PsiVerdict", "p_value_counts", "psi", "psi_critical", "psi_verdict"]
+__all__ = ["p_value_counts", "psi", "psi_critical"]
 
 
 def p_value_counts(p_values: ArrayLike, *, bins: int = 10) -> NDArray[np.int64]:
@@ -35,10 +33,10 @@ def p_value_counts(p_values: ArrayLike, *, bins: int = 10) -> NDArray[np.int64]:
     bins
         Number B of bins.
     """
-    values = finite_values("p_values", p_values, least=0)
+    values = np.asarray(p_values, dtype=np.float64)
     if bins < 2:
         raise ConfigError(f"p-values need at least 2 bins, not {bins}")
-    if values.size and not (values.min() > 0.0 and values.max() <= 1.0):
+    if not ((values > 0.0) & (values <= 1.0)).all():
         raise ConfigError("p_values must lie in (0, 1]")
     # Rounding may lift j B / (n + 1) just above an edge that it equals; no calibration grid is as fine as 1e-9.
     index = np.maximum(np.ceil(values * bins - 1e-9).astype(np.int64) - 1, 0)
@@ -87,47 +85,3 @@ def psi_critical(rows: float, calibration_rows: float, *, bins: int = 10, level:
     if rows <= 0 or calibration_rows <= 0:
         raise ConfigError(f"rows and calibration_rows must be positive, not {rows} and {calibration_rows}")
     return chi2_quantile(1.0 - checked_level(level), bins - 1) * (1.0 / rows + 1.0 / calibration_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class PsiVerdict:
-    """PSI of a window and whether it calls for an alert.
-
-    Parameters
-    ----------
-    psi
-        The index.
-    critical
-        Its critical value for this number of rows.
-    floor
-        Smallest index that matters in practice.
-    rows
-        Rows in the window.
-    is_enough
-        Whether there are 50 rows per bin; with fewer, noise alone comes close to the floor.
-    """
-
-    psi: float
-    critical: float
-    floor: float
-    rows: float
-    is_enough: bool
-
-    @property
-    def is_alert(self) -> bool:
-        """PSI above both its critical value and the floor, on enough rows."""
-        return self.is_enough and self.psi > max(self.critical, self.floor)
-
-
-def psi_verdict(
-    counts: ArrayLike, calibration_rows: float, *, level: float = 0.01, floor: float = 0.1
-) -> PsiVerdict | None:
-    """Verdict on a window with counts (B,) of p-values; None without rows."""
-    counts = np.asarray(counts, dtype=np.float64)
-    if counts.ndim != 1:
-        raise ConfigError(f"counts of one window must have shape (B,), not {counts.shape}")
-    index, rows, bins = float(psi(counts)), float(counts.sum()), len(counts)
-    if rows == 0.0:
-        return None
-    critical = psi_critical(rows, calibration_rows, bins=bins, level=level)
-    return PsiVerdict(index, critical, floor, rows, rows >= 50 * bins)

@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.drift.class_shares import occupancy_test
 from darksight_core.drift.psi import p_value_counts
 from darksight_core.drift.special import chi2_tail
 from darksight_core.errors import ConfigError
@@ -25,12 +24,15 @@ from darksight_core.guarantees.binomial import lower_bound
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["ALPHA", "DriftKind", "Verdict", "Window", "classify", "within_class_test"]
+__all__ = ["ALPHA", "CHANGED", "DriftKind", "Verdict", "Window", "classify", "share_residuals", "within_class_test"]
 
 DriftKind: TypeAlias = Literal["none", "class_mix", "new_content", "less_sure", "surer"]
 
 ALPHA = 0.01
 """Rows with a p-value at most this are outliers."""
+
+CHANGED = 3.0
+"""A class or region whose share has a residual beyond this is named as changed."""
 
 _BINS = 10
 # Fewest calibration rows with which a class is ranked by itself.
@@ -85,6 +87,28 @@ class Verdict:
     classes: tuple[int, ...] = ()
     residuals: tuple[float, ...] = ()
     within_class: float | None = None
+
+
+def share_residuals(reference: ArrayLike, window: ArrayLike) -> Floats:
+    """Standardised difference of the shares of cells in a window, (K,): about N(0, 1) while shares are as before.
+
+    Parameters
+    ----------
+    reference, window
+        Rows of each cell, (K,); both have rows.
+
+    >>> share_residuals([500, 300, 200], [50, 30, 20]).tolist()
+    [0.0, 0.0, 0.0]
+    """
+    table = np.stack([np.asarray(reference, dtype=np.float64), np.asarray(window, dtype=np.float64)])
+    rows = table.sum(axis=1)
+    if not rows.all():
+        raise ConfigError("shares of two samples are compared, and one of them has no rows")
+    share = table.sum(axis=0) / rows.sum()
+    spread = np.sqrt(rows[1] * (1.0 - rows[1] / rows.sum()) * share * (1.0 - share))
+    gap = table[1] - rows[1] * share
+    residuals: Floats = np.divide(gap, spread, out=np.zeros_like(gap), where=spread > 0.0)
+    return residuals
 
 
 def within_class_test(calibration: Calibration, window: Window, classes: int) -> float | None:
@@ -150,11 +174,11 @@ def classify(
     if not (is_score_alarm or is_class_alarm):
         return Verdict("none", "neither scores nor predicted classes have changed")
     counts = np.asarray(class_counts, dtype=np.float64)
-    mix = occupancy_test(counts, np.bincount(window.classes, minlength=len(counts)))
+    mix = share_residuals(counts, np.bincount(window.classes, minlength=len(counts)))
     within = within_class_test(calibration, window, len(counts))
-    order = np.argsort(-np.abs(mix.residuals))[:3]
-    changed = tuple(int(k) for k in order if abs(mix.residuals[k]) > 3.0) if is_class_alarm else ()
-    residuals = tuple(mix.residuals[k] for k in changed)
+    order = np.argsort(-np.abs(mix))[:3]
+    changed = tuple(int(k) for k in order if abs(mix[k]) > CHANGED) if is_class_alarm else ()
+    residuals = tuple(float(mix[k]) for k in changed)
     if reference_confidence is None:
         found, usual, name = float(window.p_values.mean()), 0.5, "p-value"
     else:

@@ -15,17 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import kstest, kstwo
 
-from darksight_core.drift import (
-    OutlierRateTest,
-    ks_critical,
-    ks_distance,
-    p_value_counts,
-    psi,
-    psi_critical,
-    ville_threshold,
-)
 from darksight_core.drift.betting import BetState
+from darksight_core.drift.psi import p_value_counts, psi, psi_critical
 from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
@@ -102,13 +95,6 @@ def first_after(alarms: Ints, change: int) -> float:
     return float(later[0] - change) if len(later) else np.inf
 
 
-def outlier_evidence(p: Floats) -> Ints:
-    """Rows at which the evidence on the outlier count since the start, at level 1 % for ever, has an alarm."""
-    test = OutlierRateTest(calibration_rows=CALIBRATION, alpha=ALPHA, level=LEVEL)
-    outliers, rows = np.cumsum(p <= test.k / (CALIBRATION + 1)), np.arange(1, len(p) + 1)
-    return np.flatnonzero(test.log_evidence(outliers, rows) >= ville_threshold(LEVEL)) + 1
-
-
 def windows(rows: int, is_alarm: Callable[[Floats], bool]) -> Callable[[Floats], Ints]:
     """A test of one window after the other."""
 
@@ -121,19 +107,17 @@ def windows(rows: int, is_alarm: Callable[[Floats], bool]) -> Callable[[Floats],
 
 def customary() -> dict[str, Callable[[Floats], Ints]]:
     """Methods that read p-values alone."""
-    uniform = np.arange(1, CALIBRATION + 2) / (CALIBRATION + 1)
     critical = max(psi_critical(1_000, CALIBRATION, bins=BINS, level=1e-4), 0.1)
     found: dict[str, Callable[[Floats], Ints]] = {
-        "evidence on the outlier count since the start, level 1 %": outlier_evidence,
         "PSI > critical value and 0.1, windows of 1,000": windows(
             1_000, lambda p: float(psi(p_value_counts(p, bins=BINS))) > critical
         ),
     }
     for rows in (100, 500, 1_000):
-        limit = ks_critical(rows, CALIBRATION, level=0.05)
+        limit = kstwo.isf(0.05, rows)
         found[f"PSI > 0.1, windows of {rows:,}"] = windows(rows, lambda p: float(psi(p_value_counts(p))) > 0.1)
         found[f"Kolmogorov-Smirnov at 5 %, windows of {rows:,}"] = windows(
-            rows, lambda p, limit=limit: ks_distance(p, uniform) > limit
+            rows, lambda p, limit=limit: float(kstest(p, "uniform").statistic) > limit
         )
     return found
 

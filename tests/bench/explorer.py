@@ -100,8 +100,7 @@ def api(url: str, now_ms: int, turns: int) -> results.Parts:
         "density of the KDE, cached": "/api/map/density?model=digits&layer=kde",
         "newest 10,000 points of a segment": "/api/map/points?model=digits&tags=camera%3D7",
         "newest 10,000 points with the values of a tag": "/api/map/points?model=digits&tag_key=camera",
-        "drift now": "/api/drift/now?model=digits",
-        "drift over time": "/api/drift?model=digits",
+        "drift now": "/api/drift?model=digits",
         "segments (goal 300)": "/api/drift/segments?model=digits",
     }
     rows = []

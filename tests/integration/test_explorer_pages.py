@@ -177,8 +177,7 @@ def test_a_policy_is_tried_applied_and_in_the_audit_trail(explored: Explored) ->
         ("gate", {"labels": "some"}, "labels"),
         ("gate", {"alpha": "many"}, "alpha"),
         ("gate/dry-run", {"threshold": "high"}, "threshold"),
-        ("drift", {"since_ms": 5, "until_ms": 5}, "since_ms"),
-        ("drift", {"since_ms": 0}, "since_ms"),
+        ("points", {"since_ms": 5, "until_ms": 5}, "since_ms"),
         ("review", {"stream": "all"}, "stream"),
         ("review", {"rate": 0}, "rate"),
         ("points", {"decisions": "maybe"}, "decisions"),
@@ -209,35 +208,9 @@ def test_a_region_that_cannot_be_is_refused(explored: Explored, values: dict[str
     assert "far" not in [region["name"] for region in explored.get("regions")["regions"]]
 
 
-def test_drift_shows_when_and_where_traffic_changed(explored: Explored) -> None:
-    """Half of the second hour is noise: more outliers, p-values that are not uniform, other places on the map."""
-    hour = 3_600_000
-    # The middle is the very time of a batch, within a minute that has others.
-    since, middle, until = explored.until_ms - 2 * hour - 60_000, explored.until_ms - hour, explored.until_ms
-    found = explored.get("drift", since_ms=since, until_ms=until)
-
-    series = found["over_time"]
-    assert sum(series["rows"]) == found["points"] == ROWS
-    assert len(series["start_ms"]) <= 122
-    half = len(series["rows"]) // 2
-    assert sum(series["outliers"][half:]) > 2 * sum(series["outliers"][:half])
-    assert series["evidence"][-1] is None or series["evidence"][-1] < 1e6
-    assert found["histogram"]["verdict"]["psi"] > found["histogram"]["verdict"]["critical"]
-
-    spans = {"before_since_ms": since, "before_until_ms": middle, "now_since_ms": middle, "now_until_ms": until}
-    response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
-    header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
-    meta = httpx.Response(200, content=header).json()["meta"]
-    cells = meta["classes"]["cells"]
-    assert sum(cell["before"] + cell["now"] for cell in cells) == ROWS
-    assert sum(meta["totals"].values()) == ROWS
-    assert meta["clouds"]["p_value"] == 0.005
-    assert meta["regions"] is None
-
-
 def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explored) -> None:
     """The noise of the second hour is new content; class shares have intervals, and the accuracy is withheld."""
-    found = explored.get("drift/now")
+    found = explored.get("drift")
 
     drift, audit = found["drift"], found["audit"]
     assert max(drift["evidence"].values()) > drift["threshold"]
@@ -253,20 +226,8 @@ def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explor
     assert audit["labels"] == 0
 
 
-def test_the_first_view_of_drift_is_the_traffic(explored: Explored) -> None:
-    """Without a window the page shows the last day with traffic, from its first minute to its last."""
-    found = explored.get("drift")
-
-    assert found["points"] == ROWS
-    assert 118 <= (found["until_ms"] - found["since_ms"]) / 60_000 <= 122
-    assert found["since_ms"] % 60_000 == found["until_ms"] % 60_000 == 0
-    moment = explored.get("drift", since_ms=explored.until_ms, until_ms=explored.until_ms + 1)
-    assert moment["until_ms"] - moment["since_ms"] == 120_000
-
-
 def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
-    """The share of a marked part of the map, before and now, and of everything else."""
-    hour = 3_600_000
+    """The share of a marked part of the map, of the reference and now, and of everything else."""
     change = {
         "version": explored.get("map")["version"],
         "region": "middle",
@@ -280,20 +241,16 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
     explored.store.append_change("region", "digits", over, author="ada")
     done = explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="folds the trail", author="ada")
     assert done.status_code == 200
-    spans = {
-        "before_since_ms": explored.until_ms - 2 * hour - 60_000,
-        "before_until_ms": explored.until_ms - hour,
-        "now_since_ms": explored.until_ms - hour,
-        "now_until_ms": explored.until_ms,
-    }
 
-    response = explored.client.get("/api/drift/windows", params={"model": "digits", **spans})
+    regions = explored.get("drift")["drift"]["regions"]
 
     assert explored.post("regions/remove", version=change["version"], name="middle").status_code == 200
-    header = response.content[4 : 4 + int.from_bytes(response.content[:4], "little")]
-    cells = {cell["name"]: cell for cell in httpx.Response(200, content=header).json()["meta"]["regions"]["cells"]}
+    cells = {region["name"]: region for region in regions}
     assert set(cells) == {"middle", "elsewhere"}
-    assert cells["middle"]["share_now"] > cells["middle"]["share_before"]
+    assert sum(region["share"] for region in regions) == pytest.approx(1.0)
+    assert cells["middle"]["share"] > cells["middle"]["reference"]
+    assert cells["middle"]["is_changed"] is (cells["middle"]["residual"] > 3.0)
+    assert cells["middle"]["residual"] == pytest.approx(-cells["elsewhere"]["residual"])
 
 
 def test_a_threshold_is_tried_outside_of_regions(explored: Explored) -> None:
@@ -310,19 +267,6 @@ def test_a_threshold_is_tried_outside_of_regions(explored: Explored) -> None:
     assert explored.post("regions/remove", **named).status_code == 200
     assert run["regions"] > 0
     assert 0 < found == run["accepted_labelled"] < before
-
-
-def test_evidence_starts_anew_with_another_level_alone(explored: Explored) -> None:
-    """A policy that leaves α as it was does not throw evidence away; one that changes it does."""
-    span = {"since_ms": explored.until_ms - 7_200_000, "until_ms": explored.until_ms}
-    explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="α as it was", author="ada")
-    same = explored.get("drift", **span)
-    explored.post("gate/policy", alpha=0.1, threshold="-1.0", comment="another α", author="ada")
-    other = explored.get("drift", **span)
-    explored.post("gate/policy", alpha=0.05, threshold="-1.0", comment="α as it was", author="ada")
-
-    assert other["rule_since_ms"] > same["rule_since_ms"]
-    assert set(other["over_time"]["evidence"]) == {None}
 
 
 @pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit", "certificate"])

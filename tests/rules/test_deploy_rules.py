@@ -17,7 +17,8 @@ import yaml
 from darksight_service.metrics.catalogue import sample_names
 from scipy.stats import beta, binom
 
-from darksight_core.drift import chi2_quantile, psi, psi_critical
+from darksight_core.drift.psi import psi, psi_critical
+from darksight_core.drift.special import chi2_quantile
 from tests.support.alertmanager import run_alertmanager
 from tests.support.servers import wait_until
 from tests.support.tools import find_tool, needs

@@ -71,7 +71,6 @@ PAGES = {"/", "/openapi.json", "/docs", "/docs/try.js", "/docs/try.css"}
 """Paths of the HTTP API that are open and belong to no method."""
 
 _REGION = {"version": "0" * 64, "name": "n"}
-_WINDOWS = dict(zip(("before_since_ms", "before_until_ms", "now_since_ms", "now_until_ms"), range(4), strict=True))
 EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/models"): ("read", {}),
     ("GET", "/api/map"): ("read", {}),
@@ -91,9 +90,7 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/gate/history"): ("read", {}),
     ("POST", "/api/gate/policy"): ("admin", {"comment": "c", "alpha": 0.05}),
     ("GET", "/api/drift"): ("read", {}),
-    ("GET", "/api/drift/now"): ("read", {}),
     ("GET", "/api/drift/segments"): ("read", {}),
-    ("GET", "/api/drift/windows"): ("read", _WINDOWS),
     ("GET", "/api/review"): ("read", {}),
     ("GET", "/api/review/learned-score"): ("read", {}),
     ("POST", "/api/labels"): ("report", {"labels": []}),

@@ -173,7 +173,7 @@ class ModelCounts:
         cells = self._cells
         with self._lock:
             if p == p:
-                # (0, 1/20] is bin 0: bins include their upper edge, as in `darksight_core.drift.p_value_counts`.
+                # (0, 1/20] is bin 0: bins include their upper edge, as in `darksight_core.drift.psi`.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
             cells[cell] += 1.0
             if density == density:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from darksight_core import __version__
-from darksight_core.drift import pac_rate
+from darksight_core.guarantees.binomial import upper_bound
 from darksight_core.rows.schema import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS, Metric
@@ -201,9 +202,17 @@ def _add_model(page: _Page, merged: Snapshot) -> None:
     page.add("darksight_calibration_size", merged.number("calibration_rows"), key)
     page.add("darksight_outlier_alpha", merged.number("alpha"), key)
     rows, rank = int(merged.number("calibration_rows")), int(merged.number("rank"))
-    bound = pac_rate(rows, rank, _RATE_BOUND_LEVEL) if 1 <= rank <= rows else 0.0
-    page.add("darksight_outlier_rate_bound", bound, key)
+    page.add("darksight_outlier_rate_bound", _rate_bound(rows, rank), key)
     page.add("darksight_bundle_info", 1.0, key | {"sha256": labels["version"], "classes": str(labels["classes"])})
+
+
+@lru_cache(maxsize=256)
+def _rate_bound(rows: int, rank: int) -> float:
+    """The outlier rate is at most this without drift, for all but a share `_RATE_BOUND_LEVEL` of calibration sets.
+
+    With k of n calibration rows among the outliers, the rate is distributed as Beta(k, n + 1 - k); 0 without a rule.
+    """
+    return float(upper_bound(rank - 1, rows, _RATE_BOUND_LEVEL)) if 1 <= rank <= rows else 0.0
 
 
 def _exemplar(merged: Snapshot) -> Exemplar | None:

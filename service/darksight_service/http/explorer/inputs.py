@@ -25,7 +25,6 @@ __all__ = [
     "TagKey",
     "TagPairs",
     "VersionInput",
-    "check_span",
     "members",
     "now_ms",
 ]
@@ -131,7 +130,6 @@ class SpanInput(VersionInput):
     """An input about the points that a version scored in a span of time, which ends now by default."""
 
     default_span_ms: ClassVar[int] = DAY_MS
-    longest_span_ms: ClassVar[int | None] = None
 
     since_ms: Milliseconds | None = None
     until_ms: Milliseconds = Field(default_factory=lambda: now_ms() + 1, ge=1)
@@ -143,13 +141,6 @@ class SpanInput(VersionInput):
 
     @model_validator(mode="after")
     def _check_span(self) -> SpanInput:
-        check_span("since_ms", self.start_ms, self.until_ms, self.longest_span_ms)
+        if self.start_ms >= self.until_ms:
+            raise RequestError("since_ms: must be before the end of the span", field="since_ms")
         return self
-
-
-def check_span(field: str, since_ms: int, until_ms: int, longest_ms: int | None) -> None:
-    """Refuse an empty span, or one that is longer than `longest_ms`."""
-    if since_ms >= until_ms:
-        raise RequestError(f"{field}: must be before the end of the span", field=field)
-    if longest_ms is not None and until_ms - since_ms > longest_ms:
-        raise RequestError(f"{field}: a span has at most {longest_ms / DAY_MS:g} days", field=field)

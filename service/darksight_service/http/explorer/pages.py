@@ -70,7 +70,7 @@ class Page:
 PAGES = (
     Page("map", "Map", has_plots=True, has_webgl=True, has_references=True),
     Page("gate", "Gate", has_plots=True),
-    Page("drift", "Drift", has_plots=True),
+    Page("drift", "Drift"),
     Page("review", "Review", has_references=True),
     Page("points", "Points", has_references=True),
 )

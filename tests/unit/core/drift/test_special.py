@@ -9,10 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from darksight_core.drift import (
-    chi2_quantile,
-    chi2_tail,
-)
+from darksight_core.drift.special import chi2_quantile, chi2_tail
 from darksight_core.errors import ConfigError
 
 Counts = NDArray[np.int64]

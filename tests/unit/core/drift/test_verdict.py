@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from darksight_core.drift.verdict import DriftKind, Window, classify, within_class_test
+from darksight_core.drift.verdict import DriftKind, Window, classify, share_residuals, within_class_test
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 
@@ -120,3 +121,19 @@ def test_a_window_needs_as_many_scores_as_p_values() -> None:
     for scores, confidence in ((3, 2), (2, 5)):
         with pytest.raises(ConfigError, match="as many"):
             Window(np.ones(2), np.ones(scores), np.zeros(2, dtype=np.int64), np.ones(confidence))
+
+
+def test_residuals_are_those_of_pearsons_test() -> None:
+    """Of two cells the squared residual is χ² of the 2 × 2 table; the cell that grew has a positive one."""
+    residuals = share_residuals([500, 300], [40, 60])
+
+    expected = stats.chi2_contingency([[500, 300], [40, 60]], correction=False).statistic
+    assert residuals**2 == pytest.approx([expected, expected])
+    assert residuals[1] > 0.0
+
+
+def test_a_cell_without_rows_has_no_residual() -> None:
+    """A class that neither sample has did not change; a sample without rows has no shares."""
+    assert share_residuals([10, 10, 0], [5, 5, 0]).tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(ConfigError, match="no rows"):
+        share_residuals([1, 2], [0, 0])

@@ -21,7 +21,7 @@ from darksight_service.metrics.files import Snapshot, list_files, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from darksight_core.drift import p_value_counts
+from darksight_core.drift.psi import p_value_counts
 from darksight_core.rows.schema import Decision, Reason
 
 VERSION = "ab" * 32

@@ -4,9 +4,9 @@ import { element } from "./notice.js";
 
 export const DAY_MS = 86400000;
 
-const SPANS = { "1h": 3600000, "6h": 6 * 3600000, "24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS };
+const SPANS = { "1h": 3600000, "24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS };
 
-const WORDS = { latest: "Last day with traffic", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
+const WORDS = { "1h": "Last hour", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
 
 /** A share in per cent. */
 export function percent(share, digits = 1) {
@@ -19,12 +19,6 @@ export function count(number) {
 
 export function fixed(number, digits = 3) {
   return number === null || number === undefined ? "–" : Number(number).toFixed(digits);
-}
-
-/** A p-value; small ones as a power of ten. */
-export function chance(p) {
-  if (p === null || p === undefined) return "–";
-  return p < 0.001 ? Number(p).toExponential(1) : Number(p).toFixed(3);
 }
 
 /** The classes of a prediction set, or their number if the stored probabilities do not tell which they are. */

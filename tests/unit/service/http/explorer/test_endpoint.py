@@ -56,9 +56,8 @@ def read(path: str, given: dict[str, Any]) -> Any:
         ("/api/map/points", {"model": "m", "before": "xy"}, "before: must be the id of a point, 32 hexadecimal digits"),
         ("/api/map/density", {"model": "m", "layer": "x"}, "layer: must be student or kde, not 'x'"),
         ("/api/points", {"model": "m", "decisions": "maybe"}, "decisions: must be among accept, reject, not 'maybe'"),
-        ("/api/drift", {"model": "m", "since_ms": 5, "until_ms": 5}, "since_ms: must be before the end of the span"),
-        ("/api/drift", {"model": "m", "since_ms": 0}, "since_ms: a span has at most 7 days"),
-        ("/api/drift", {"model": "m", "since_ms": -1}, "since_ms: must be at least 0, not '-1'"),
+        ("/api/points", {"model": "m", "since_ms": 5, "until_ms": 5}, "since_ms: must be before the end of the span"),
+        ("/api/points", {"model": "m", "since_ms": -1}, "since_ms: must be at least 0, not '-1'"),
         ("/api/gate", {"model": "m", "threshold": "high"}, "threshold: must be a number, not 'high'"),
         ("/api/gate", {"model": "m", "alpha": "nan"}, "alpha: must be a finite number, not 'nan'"),
         ("/api/review", {"model": "m", "rate": 0}, "rate: must be greater than 0.0, not '0'"),
@@ -121,11 +120,11 @@ def test_a_threshold_may_be_minus_infinity():
 
 
 def test_a_span_ends_now_by_default():
-    """And starts a day before."""
-    given = read("/api/drift", {"model": "m"})
+    """And starts a week before on the page of points."""
+    given = read("/api/points", {"model": "m"})
 
     assert abs(given.until_ms - time.time() * 1000) < 60_000
-    assert given.until_ms - given.start_ms == DAY_MS
+    assert given.until_ms - given.start_ms == 7 * DAY_MS
     assert SpanInput(model="m", since_ms=5, until_ms=9).start_ms == 5
 
 
