@@ -160,7 +160,8 @@ class Store:
         engine = make_engine(url, timeouts=timeouts)
         store = cls(engine, keep_probs=keep_probs, max_tag_values=max_tag_values, clock=clock)
         try:
-            if auto_upgrade:
+            # Without a migration to run there is no need of alembic, which takes half a second to import.
+            if auto_upgrade and revisions.current(engine) != revisions.head():
                 store.upgrade()
             if check:
                 revisions.require(store._engine)
