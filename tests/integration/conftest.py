@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from darksight_service.store.store import Store
 
+from tests.support.databases import copy_sqlite
 from tests.support.postgres import Postgres, running_postgres
 
 NOW_MS = 1_800_000_000_000
@@ -52,8 +53,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         found: str = request.getfixturevalue("postgres_url")
         return found
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", auto_upgrade=True):
-        return f"sqlite:///{tmp_path / 'store.db'}"
+    return copy_sqlite(tmp_path / "store.db")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.databases import copy_sqlite
+
 __all__ = ["Server", "follow", "running_server", "start_server", "wait_until", "waiting"]
 
 _ANNOUNCED = re.compile(
@@ -73,12 +75,25 @@ def start_server(
     seconds: float = 300.0,
     run_by: Sequence[str] = (),
     python: str | Path = sys.executable,
+    has_tables: bool = True,
 ) -> Server:
     """Start a service and wait until it is ready; without its explorer, unless an option names a port for it.
 
-    `run_by` is a command that runs the command of the service, such as one that limits its resources; `python` is that
-    of another environment.
+    Parameters
+    ----------
+    data_dir, models, options, environment
+        What `darksight serve` is given.
+    seconds
+        How long it may take.
+    run_by
+        A command that runs the command of the service, such as one that limits its resources.
+    python
+        That of another environment.
+    has_tables
+        Whether a new data directory gets its SQLite database here. Else the service makes it.
     """
+    if has_tables and not run_by and not (data_dir / "darksight.db").exists():
+        copy_sqlite(data_dir / "darksight.db")
     arguments = [f"--model={name}={path}" for name, path in models.items()]
     if not any(option.startswith("--explorer-port") for option in options):
         arguments.append("--no-explorer")

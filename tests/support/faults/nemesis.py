@@ -169,6 +169,7 @@ class Service:
                     *options,
                     environment=environment,
                     seconds=300.0,
+                    has_tables=False,
                 )
                 return
             except AssertionError as error:
