@@ -19,31 +19,47 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Folders, then files of five seconds or more with few tests; all others come after them.
-_LONGEST_FIRST = ("e2e", "security", "integration", "fit")
-_LONG_FILES = {
-    f"test_{name}.py" for name in ("compilation", "deploy_rules", "estimator", "report", "segments", "stream", "suite")
-}
+# Seconds of a test that was not run here before, by folder; in all others they are next to nothing.
+_GUESSED = {"e2e": 10.0, "security": 1.0, "integration": 1.0}
+_RECORD = "darksight/seconds"
 # Files that share a service run in one process, one after the other.
 _TOGETHER = ("test_narrow_token.py", "test_without_a_token.py", "test_local_files.py")
 _IN_CI = os.environ.get("CI") == "true"
 
 
+def _recorded(config: pytest.Config) -> dict[str, float]:
+    """Seconds by test of the runs before this one, from pytest's cache; a process of several is told by the first."""
+    told: dict[str, float] | None = getattr(config, "workerinput", {}).get(_RECORD)
+    if told is not None:
+        return told
+    cache = getattr(config, "cache", None)
+    return dict(cache.get(_RECORD, {})) if cache else {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes must collect the tests in one order, whatever another run records meanwhile."""
+    node.workerinput[_RECORD] = _recorded(node.config)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, lest one of them is left to a single core at the end; then by their number of tests.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The files that take longest first, lest one of them is left to a single core at the end.
 
     Within a file the order stays as it is.
     """
-    tests = Counter(item.path for item in items)
+    recorded, seconds = _recorded(config), Counter[Path]()
+    for item in items:
+        seconds[item.path] += recorded.get(item.nodeid, _GUESSED.get(item.path.parent.name, 0.02))
+    items.sort(key=lambda item: (-seconds[item.path], item.path))
 
-    def rank(item: pytest.Item) -> tuple[int, int, Path]:
-        folder = item.path.parent.name
-        others = len(_LONGEST_FIRST) + (item.path.name not in _LONG_FILES)
-        place = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else others
-        return place, -tests[item.path], item.path
 
-    items.sort(key=rank)
+_seconds: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up what a test takes, with what it sets up."""
+    _seconds[report.nodeid] += round(report.duration, 3)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -79,8 +95,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """In CI a skipped test is a failure."""
-    if _IN_CI and exitstatus == pytest.ExitCode.OK and _skipped(session.config):
+    """Record how long the tests took; in CI a skipped test is a failure."""
+    config = session.config
+    if (cache := getattr(config, "cache", None)) and not hasattr(config, "workerinput"):
+        cache.set(_RECORD, _recorded(config) | _seconds)
+    if _IN_CI and exitstatus == pytest.ExitCode.OK and _skipped(config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
