@@ -1,15 +1,15 @@
 """The tree of errors, with a stable code for each kind.
 
     DarkSightError
-    ├── PredictionsError     a predictions file or array is invalid (subclasses in predictions/defects.py)
+    ├── PredictionsError     a predictions file or array is invalid (codes in predictions/defects.py)
     ├── ConfigError          an option or argument has an invalid value
     ├── FitError             a fit failed or was interrupted
-    ├── BundleError          a bundle file is invalid (subclasses in bundle/defects.py)
+    ├── BundleError          a bundle file is invalid (codes in bundle/defects.py)
     ├── ShapeError           rows to score have the wrong shape or type (runtime/)
     └── ClassifierError      a watched classifier cannot be explained (explain/)
 
-Every error has a `code` for programs, a message for people that says what is wrong, where, and what to do, and
-`details`, a flat dictionary of the same facts.
+Every error has a `code` for programs, of its class or of the single defect; a message for people that says what is
+wrong, where, and what to do; and `details`, a flat dictionary of the same facts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import ClassVar
 
 __all__ = ["BundleError", "ConfigError", "DarkSightError", "FitError", "PredictionsError", "did_you_mean"]
 
@@ -28,7 +27,7 @@ class DarkSightError(Exception):
     The code of a subclass is its name: that of `NotFoundError` is `not_found`, unless it states another.
     """
 
-    code: ClassVar[str] = "darksight"
+    code: str = "darksight"
 
     def __init_subclass__(cls) -> None:
         if "code" not in vars(cls):
@@ -41,7 +40,7 @@ class DarkSightError(Exception):
 
 
 class PredictionsError(DarkSightError, ValueError):
-    """A predictions file or array is invalid; subclasses in predictions/defects.py."""
+    """A predictions file or array is invalid; `predictions.defects` has the codes."""
 
 
 class ConfigError(DarkSightError, ValueError):
@@ -53,7 +52,7 @@ class FitError(DarkSightError):
 
 
 class BundleError(DarkSightError):
-    """A bundle file is invalid; subclasses in bundle/defects.py."""
+    """A bundle file is invalid; `bundle.defects` has the codes."""
 
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str = "") -> str:

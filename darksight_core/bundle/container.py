@@ -32,25 +32,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from darksight_core.bundle.defects import (
-    BundleExistsError,
-    BundleFormatError,
-    BundleHashError,
-    BundleMissingError,
-    BundleNotAFileError,
-    BundleNotFiniteError,
-    BundleSchemaError,
-    BundleSizeError,
-    BundleTruncatedError,
-    BundleUnreadableError,
-    BundleWriteError,
-    ExtraTensorError,
-    ManifestError,
-    ManifestHashError,
-    ManifestMissingError,
-    MissingTensorError,
-    TensorSpecError,
-)
+from darksight_core.bundle.defects import defect
 
 __all__ = [
     "MAX_FILE",
@@ -130,7 +112,9 @@ def encode(tensors: Tensors, manifest: Mapping[str, Any], source: str = "bundle"
     arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
     for name, array in arrays.items():
         if array.dtype.name not in _DTYPES.values():
-            raise TensorSpecError(f"{source}: tensor {name} has dtype {array.dtype}, which a bundle cannot hold")
+            raise defect(
+                "bundle_tensor_spec", source, f"tensor {name} has dtype {array.dtype}, which a bundle cannot hold"
+            )
     _check_finite(arrays, source)
     full = {
         **manifest,
@@ -142,7 +126,7 @@ def encode(tensors: Tensors, manifest: Mapping[str, Any], source: str = "bundle"
         text = canonical_json(full)
         digest = hashlib.sha256(text.encode()).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{source}: the manifest cannot be written as JSON ({error})", source=source) from error
+        raise defect("bundle_manifest", source, f"the manifest cannot be written as JSON ({error})") from error
     plain = safetensors.numpy.save(arrays)
     end = 8 + int.from_bytes(plain[:8], "little")
     # The library writes metadata in an order that changes from call to call, so it is put in here.
@@ -152,7 +136,9 @@ def encode(tensors: Tensors, manifest: Mapping[str, Any], source: str = "bundle"
     header += b" " * (-len(header) % 8)
     data = len(header).to_bytes(8, "little") + header + plain[end:]
     if len(header) > MAX_HEADER or len(data) > MAX_FILE:
-        raise BundleSizeError(f"{source}: {len(data)} bytes with {len(header)} in the header are more than may be read")
+        raise defect(
+            "bundle_size", source, f"{len(data)} bytes with {len(header)} in the header are more than may be read"
+        )
     return data
 
 
@@ -175,9 +161,9 @@ def decode(data: bytes, source: str = "bundle") -> Container:
     try:
         tensors = safetensors.numpy.load(data)
     except safetensors.SafetensorError as error:
-        raise BundleFormatError(f"{source}: {error}. {_AGAIN}", source=source) from error
+        raise defect("bundle_format", source, f"{error}. {_AGAIN}") from error
     if _content_hash(tensors) != manifest["content_sha256"]:
-        raise BundleHashError(f"{source}: the tensors were altered after they were written. {_AGAIN}", source=source)
+        raise defect("bundle_hash", source, f"the tensors were altered after they were written. {_AGAIN}")
     _check_finite(tensors, source)
     for tensor in tensors.values():
         tensor.flags.writeable = False
@@ -189,20 +175,21 @@ def read_bytes(path: Path, source: str) -> bytes:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise BundleNotAFileError(f"{source}: this is not a file. Name a bundle file.", source=source)
+            raise defect("bundle_not_a_file", source, "this is not a file. Name a bundle file.")
         with path.open("rb") as file:
             # One byte more than there is shows a file that grows meanwhile.
             data = file.read(found.st_size + 1) if found.st_size <= MAX_FILE else b""
     except FileNotFoundError:
-        raise BundleMissingError(f"{source}: there is no such file. Check the path.", source=source) from None
+        raise defect("bundle_missing", source, "there is no such file. Check the path.") from None
     except (OSError, ValueError) as error:
         # A path with a NUL byte is a ValueError.
         reason = getattr(error, "strerror", None) or error
-        raise BundleUnreadableError(f"{source}: cannot be read ({reason}).", source=source) from error
+        raise defect("bundle_unreadable", source, f"cannot be read ({reason}).") from error
     if found.st_size > MAX_FILE:
-        raise BundleSizeError(
-            f"{source}: {found.st_size} bytes are more than the {MAX_FILE} that a bundle may have. Name a bundle file.",
-            source=source,
+        raise defect(
+            "bundle_size",
+            source,
+            f"{found.st_size} bytes are more than the {MAX_FILE} that a bundle may have. Name a bundle file.",
         )
     return data
 
@@ -224,8 +211,8 @@ def write_bytes(path: Path, data: bytes, overwrite: bool = False) -> None:
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         if path.exists() and not overwrite:
-            raise BundleExistsError(
-                f"{source}: there is a file already. Choose another path, or allow to overwrite it.", source=source
+            raise defect(
+                "bundle_exists", source, "there is a file already. Choose another path, or allow to overwrite it."
             )
         try:
             with temporary.open("xb") as file:
@@ -239,7 +226,7 @@ def write_bytes(path: Path, data: bytes, overwrite: bool = False) -> None:
         _sync_directory(path.parent)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BundleWriteError(f"{source}: cannot be written ({reason}).", source=source) from error
+        raise defect("bundle_write", source, f"cannot be written ({reason}).") from error
 
 
 def _sync_directory(folder: Path) -> None:
@@ -277,25 +264,25 @@ def _parse_json(text: str) -> Any:
 def _parse_header(data: bytes, source: str) -> tuple[dict[str, Any], int]:
     """The header as a dictionary, and where it ends."""
     if len(data) < 10:
-        raise BundleTruncatedError(f"{source}: {len(data)} bytes are too few for a bundle. {_AGAIN}", source=source)
+        raise defect("bundle_truncated", source, f"{len(data)} bytes are too few for a bundle. {_AGAIN}")
     length = int.from_bytes(data[:8], "little")
     end = 8 + length
     if data[8:9] != b"{" or length > MAX_HEADER:
-        raise BundleFormatError(
-            f"{source}: this is not a safetensors file, or its first bytes were altered. {_AGAIN}", source=source
+        raise defect(
+            "bundle_format", source, f"this is not a safetensors file, or its first bytes were altered. {_AGAIN}"
         )
     if end > len(data):
-        raise BundleTruncatedError(
-            f"{source}: the header should end at byte {end}, the file does at {len(data)}. {_AGAIN}", source=source
+        raise defect(
+            "bundle_truncated", source, f"the header should end at byte {end}, the file does at {len(data)}. {_AGAIN}"
         )
     raw = data[8:end]
     try:
         header = _parse_json(raw.decode())
         spelled = _compact(header)
     except (ValueError, RecursionError) as error:
-        raise BundleFormatError(f"{source}: the header is not JSON ({error}). {_AGAIN}", source=source) from error
+        raise defect("bundle_format", source, f"the header is not JSON ({error}). {_AGAIN}") from error
     if not isinstance(header, dict) or raw != spelled + b" " * (-len(spelled) % 8):
-        raise BundleFormatError(f"{source}: the header was altered. {_AGAIN}", source=source)
+        raise defect("bundle_format", source, f"the header was altered. {_AGAIN}")
     return header, end
 
 
@@ -303,12 +290,13 @@ def _manifest_text(metadata: object, source: str) -> str:
     """The text of the manifest, if it is the one that was written."""
     text = metadata.get(_MANIFEST) if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(text, str):
-        raise ManifestMissingError(
-            f"{source}: this safetensors file is not a DarkSight bundle. Name a file that darksight fit has written.",
-            source=source,
+        raise defect(
+            "bundle_manifest_missing",
+            source,
+            "this safetensors file is not a DarkSight bundle. Name a file that darksight fit has written.",
         )
     if metadata != {_MANIFEST: text, _MANIFEST_HASH: hashlib.sha256(text.encode()).hexdigest()}:
-        raise ManifestHashError(f"{source}: the manifest was altered after it was written. {_AGAIN}", source=source)
+        raise defect("bundle_manifest_hash", source, f"the manifest was altered after it was written. {_AGAIN}")
     return text
 
 
@@ -317,31 +305,33 @@ def _parse_manifest(text: str, source: str) -> dict[str, Any]:
         manifest = _parse_json(text)
         is_canonical = canonical_json(manifest) == text
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{source}: the manifest is not JSON ({error}). {_AGAIN}", source=source) from error
+        raise defect("bundle_manifest", source, f"the manifest is not JSON ({error}). {_AGAIN}") from error
     if not is_canonical:
-        raise ManifestError(
-            f"{source}: the manifest is not canonical JSON; it may have been edited. {_AGAIN}", source=source
+        raise defect(
+            "bundle_manifest", source, f"the manifest is not canonical JSON; it may have been edited. {_AGAIN}"
         )
     schema = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if type(schema) is not int or schema < 1:
-        raise ManifestError(f"{source}: the manifest has no schema version. {_AGAIN}", source=source)
+        raise defect("bundle_manifest", source, f"the manifest has no schema version. {_AGAIN}")
     if schema < SCHEMA_VERSION:
-        raise BundleSchemaError(
-            f"{source}: the bundle has schema {schema}, which no release has written; this version reads schema "
+        raise defect(
+            "bundle_schema",
+            source,
+            f"the bundle has schema {schema}, which no release has written; this version reads schema "
             f"{SCHEMA_VERSION}. Fit the bundle again.",
-            source=source,
             schema=schema,
         )
     if schema > SCHEMA_VERSION:
         writer = manifest.get("created_by")
-        raise BundleSchemaError(
-            f"{source}: the bundle has schema {schema}; this version reads up to {SCHEMA_VERSION}. "
+        raise defect(
+            "bundle_schema",
+            source,
+            f"the bundle has schema {schema}; this version reads up to {SCHEMA_VERSION}. "
             f"It was written by {writer}: use that version or a later one.",
-            source=source,
             schema=schema,
         )
     if not isinstance(manifest.get("tensors"), dict) or not isinstance(manifest.get("content_sha256"), str):
-        raise ManifestError(f"{source}: the manifest does not list its tensors. {_AGAIN}", source=source)
+        raise defect("bundle_manifest", source, f"the manifest does not list its tensors. {_AGAIN}")
     return dict(manifest)
 
 
@@ -349,13 +339,13 @@ def _check_specs(header: dict[str, Any], manifest: dict[str, Any], source: str) 
     """Bytes of each tensor, if header and manifest agree on all of them."""
     promised = manifest["tensors"]
     for name in sorted(promised.keys() - header.keys()):
-        raise MissingTensorError(f"{source}: tensor {name} is missing. {_AGAIN}", source=source, tensor=name)
+        raise defect("bundle_tensor_missing", source, f"tensor {name} is missing. {_AGAIN}", tensor=name)
     for name in sorted(header.keys() - promised.keys()):
-        raise ExtraTensorError(f"{source}: tensor {name} is not in the manifest. {_AGAIN}", source=source, tensor=name)
+        raise defect("bundle_tensor_extra", source, f"tensor {name} is not in the manifest. {_AGAIN}", tensor=name)
     sizes = {}
     for name, entry in header.items():
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-            raise BundleFormatError(f"{source}: the entry of tensor {name} was altered. {_AGAIN}", source=source)
+            raise defect("bundle_format", source, f"the entry of tensor {name} was altered. {_AGAIN}")
         kind, shape = entry["dtype"], entry["shape"]
         dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
         if (
@@ -365,9 +355,10 @@ def _check_specs(header: dict[str, Any], manifest: dict[str, Any], source: str) 
             or not all(type(length) is int and 0 <= length <= MAX_FILE for length in shape)
             or canonical_json(promised[name]) != canonical_json([dtype, shape])
         ):
-            raise TensorSpecError(
-                f"{source}: tensor {name} is {kind} {shape}, but the manifest says {promised[name]}. {_AGAIN}",
-                source=source,
+            raise defect(
+                "bundle_tensor_spec",
+                source,
+                f"tensor {name} is {kind} {shape}, but the manifest says {promised[name]}. {_AGAIN}",
                 tensor=name,
             )
         sizes[name] = math.prod(shape) * np.dtype(dtype).itemsize
@@ -380,22 +371,23 @@ def _check_offsets(header: dict[str, Any], sizes: dict[str, int], available: int
     for name, size in sizes.items():
         # As text, because 8.0 and true equal integers.
         if canonical_json(header[name]["data_offsets"]) != f"[{place},{place + size}]":
-            raise BundleFormatError(
-                f"{source}: tensor {name} is not where it should be in the file. {_AGAIN}", source=source, tensor=name
+            raise defect(
+                "bundle_format", source, f"tensor {name} is not where it should be in the file. {_AGAIN}", tensor=name
             )
         place += size
     if place != available:
-        raise BundleTruncatedError(
-            f"{source}: there are {available} bytes of tensors where {place} should be. {_AGAIN}", source=source
+        raise defect(
+            "bundle_truncated", source, f"there are {available} bytes of tensors where {place} should be. {_AGAIN}"
         )
 
 
 def _check_finite(tensors: Tensors, source: str) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
-            raise BundleNotFiniteError(
-                f"{source}: tensor {name} has a NaN or infinite value. Fit the bundle again.",
-                source=source,
+            raise defect(
+                "bundle_not_finite",
+                source,
+                f"tensor {name} has a NaN or infinite value. Fit the bundle again.",
                 tensor=name,
             )
 

@@ -15,19 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle.container import Container, Tensors, decode, encode, read_bytes, version_of, write_bytes
-from darksight_core.bundle.defects import (
-    BundleExistsError,
-    BundleOverlapError,
-    BundlePartsError,
-    BundleProbeError,
-    ExtraTensorError,
-    MissingTensorError,
-    TensorSpecError,
-)
+from darksight_core.bundle.defects import defect
 from darksight_core.bundle.manifest import check_manifest
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.drift.estimate import AccuracyModel
-from darksight_core.errors import ConfigError
+from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
@@ -82,7 +74,7 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file to write")
     if path.exists() and not overwrite:
-        raise BundleExistsError(f"{path} already exists; use --overwrite or another name", source=str(path))
+        raise defect("bundle_exists", str(path), "already exists; use --overwrite or another name")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent} does not exist; create the directory first")
 
@@ -168,23 +160,22 @@ def _build(container: Container, source: str) -> Bundle:
     except Exception as error:
         # A valid hash does not say who wrote the file, and invented values fail in ways that no list covers.
         reason = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        raise BundlePartsError(
-            f"{source}: the bundle has an invalid part: {reason}. {_AGAIN}", source=source
-        ) from error
+        raise defect("bundle_parts", source, f"the bundle has an invalid part: {reason}. {_AGAIN}") from error
 
 
 def _check_tensors(found: Tensors, needed: Tensors, source: str) -> None:
     """The tensors in the file must be those that its parts are made of, no more and of the same kind."""
     for name in sorted(needed.keys() - found.keys()):
-        raise MissingTensorError(f"{source}: tensor {name} is missing. {_AGAIN}", source=source, tensor=name)
+        raise defect("bundle_tensor_missing", source, f"tensor {name} is missing. {_AGAIN}", tensor=name)
     for name in sorted(found.keys() - needed.keys()):
-        raise ExtraTensorError(f"{source}: tensor {name} belongs to no part. {_AGAIN}", source=source, tensor=name)
+        raise defect("bundle_tensor_extra", source, f"tensor {name} belongs to no part. {_AGAIN}", tensor=name)
     for name, array in needed.items():
         if (array.dtype, array.shape) != (found[name].dtype, found[name].shape):
-            raise TensorSpecError(
-                f"{source}: tensor {name} is {found[name].dtype} {found[name].shape} where {array.dtype} {array.shape} "
+            raise defect(
+                "bundle_tensor_spec",
+                source,
+                f"tensor {name} is {found[name].dtype} {found[name].shape} where {array.dtype} {array.shape} "
                 f"is needed. {_AGAIN}",
-                source=source,
                 tensor=name,
             )
 
@@ -216,16 +207,17 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = f"the gate's learned score is for {len(bundle.gate.learned.offsets)} classes, not for {classes}"
     else:
         return
-    raise BundlePartsError(f"{source}: {problem}. {_AGAIN}", source=source)
+    raise defect("bundle_parts", source, f"{problem}. {_AGAIN}")
 
 
 def _check_rows(bundle: Bundle, source: str) -> None:
     leaked = leak(bundle.splits.fit, bundle.splits.calibrate)
     if leaked > MAX_LEAK:
-        raise BundleOverlapError(
-            f"{source}: {leaked:.1%} or more of the calibration rows are fit rows, so p-values would be wrong. "
+        raise defect(
+            "bundle_overlap",
+            source,
+            f"{leaked:.1%} or more of the calibration rows are fit rows, so p-values would be wrong. "
             "Calibrate on rows that the fit has not seen.",
-            source=source,
             leak=leaked,
             overlap=overlap(bundle.splits.fit, bundle.splits.calibrate),
         )
@@ -241,14 +233,14 @@ def _check_probes(bundle: Bundle, source: str) -> None:
     valid = on_simplex(probes.inputs.astype(np.float64))
     if not valid.all():
         row = int(np.argmin(valid))
-        raise BundleProbeError(f"{source}: probe row {row} is not on the simplex. {_AGAIN}", source=source, row=row)
+        raise defect("bundle_probe", source, f"probe row {row} is not on the simplex. {_AGAIN}", row=row)
     try:
         with np.errstate(all="ignore"):
             found = _score_probes(bundle)
     except Exception as error:
         # As in _build: parts of values made up at will.
         reason = f"{type(error).__name__}: {error}"
-        raise BundleProbeError(f"{source}: probes cannot be scored ({reason}). {_AGAIN}") from error
+        raise defect("bundle_probe", source, f"probes cannot be scored ({reason}). {_AGAIN}") from error
     for name in ("points", "log_density", "log_kde", "outlier_score"):
         expected, actual = getattr(probes, name), found[name]
         # NaN, from a row that is not on the simplex, is not near either.
@@ -275,11 +267,12 @@ def _score_probes(bundle: Bundle) -> dict[str, Floats]:
     }
 
 
-def _probe_error(source: str, name: str, row: int) -> BundleProbeError:
-    return BundleProbeError(
-        f"{source}: {name} of probe row {row} is not what was computed at fit time, so scores here cannot be trusted. "
+def _probe_error(source: str, name: str, row: int) -> BundleError:
+    return defect(
+        "bundle_probe",
+        source,
+        f"{name} of probe row {row} is not what was computed at fit time, so scores here cannot be trusted. "
         "Fit the bundle again with this version, or install the one that wrote it.",
-        source=source,
         score=name,
         row=row,
     )

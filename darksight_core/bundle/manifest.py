@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from darksight_core.bundle.container import MAX_FILE
-from darksight_core.bundle.defects import ManifestError
+from darksight_core.bundle.defects import defect
 from darksight_core.gate.segment_thresholds import MAX_THRESHOLDS
 from darksight_core.map.regions import MAX_CORNERS, MAX_ENFORCED_CORNERS, MAX_NAME, MAX_REGIONS
 from darksight_core.predictions.raw_rows import MAX_CLASSES
@@ -251,14 +251,15 @@ _SHAPES: dict[str, tuple[int, ...]] = {
 
 
 def check_manifest(manifest: Mapping[str, Any], source: str) -> None:
-    """ManifestError for an entry that is missing, of another kind or out of bounds."""
+    """Refuse an entry that is missing, of another kind or out of bounds."""
     problem = _MANIFEST.problem(manifest) or _size_problem(manifest, 0) or _tensor_problem(manifest["tensors"])
     problem = problem or _uniqueness_problem(manifest["class_names"]) or _promise_problem(manifest["certificate"])
     problem = problem or _corner_problem(manifest["gate"])
     if problem:
-        raise ManifestError(
-            f"{source}: the manifest has an invalid entry: {problem.lstrip('.')}. Fit the bundle again.",
-            source=source,
+        raise defect(
+            "bundle_manifest",
+            source,
+            f"the manifest has an invalid entry: {problem.lstrip('.')}. Fit the bundle again.",
         )
 
 

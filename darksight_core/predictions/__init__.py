@@ -1,13 +1,14 @@
 """Predictions of a classifier, read from files or arrays and checked row by row.
 
 What `read_predictions`, `iter_predictions` and `from_arrays` return is on the simplex as float32, with labels in range
-and unique ids. Anything else is refused with an exception of its own that names file, row and column.
+and unique ids. Anything else is refused with a PredictionsError whose code names the defect and whose message
+names file, row and column.
 
 files      reads a file, whole or in chunks; checks arrays
 dataset    one file or several, read by row number
 arrays     .npy, .npz and arrays in memory            tables     .csv and .parquet
 raw_rows   rows before they are checked               checks     the rules for rows
-labels     the rules for labels and ids               defects    one exception for each defect
+labels     the rules for labels and ids               defects    one code for each defect
 rows       the checked rows                           split      fit, calibration and test rows
 lines      JSON lines
 sketch     which rows two sets have in common         sizes      how much memory a file may take
@@ -17,35 +18,6 @@ from __future__ import annotations
 
 from darksight_core.predictions.checks import CLIP, SUM_EXACT, SUM_LIMIT
 from darksight_core.predictions.dataset import Dataset, DatasetFile, find_files, mixed_labels
-from darksight_core.predictions.defects import (
-    ArrayShapeError,
-    ClassNamesError,
-    DamagedFileError,
-    DirectoryError,
-    DuplicateIdError,
-    EmptyPredictionsError,
-    ExpansionError,
-    FewClassesError,
-    FileMissingError,
-    FileUnreadableError,
-    IdLengthError,
-    IdValueError,
-    LabelLengthError,
-    LabelRangeError,
-    LabelValueError,
-    ManyClassesError,
-    MissingDataError,
-    MissingExtraError,
-    NegativeProbabilityError,
-    NotFiniteError,
-    NotNumericError,
-    NotSupportedError,
-    PickledArrayError,
-    RaggedRowError,
-    RowSumError,
-    TagValueError,
-    UnknownFormatError,
-)
 from darksight_core.predictions.files import from_arrays, iter_lines, iter_predictions, read_predictions
 from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions, labels_among
@@ -54,38 +26,11 @@ __all__ = [
     "CLIP",
     "SUM_EXACT",
     "SUM_LIMIT",
-    "ArrayShapeError",
-    "ClassNamesError",
-    "DamagedFileError",
     "Dataset",
     "DatasetFile",
-    "DirectoryError",
-    "DuplicateIdError",
-    "EmptyPredictionsError",
-    "ExpansionError",
-    "FewClassesError",
-    "FileMissingError",
-    "FileUnreadableError",
-    "IdLengthError",
-    "IdValueError",
     "Kind",
-    "LabelLengthError",
-    "LabelRangeError",
-    "LabelValueError",
-    "ManyClassesError",
-    "MissingDataError",
-    "MissingExtraError",
-    "NegativeProbabilityError",
-    "NotFiniteError",
-    "NotNumericError",
-    "NotSupportedError",
-    "PickledArrayError",
     "Predictions",
-    "RaggedRowError",
     "RowProgress",
-    "RowSumError",
-    "TagValueError",
-    "UnknownFormatError",
     "find_files",
     "from_arrays",
     "iter_lines",

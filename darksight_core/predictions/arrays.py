@@ -17,22 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.errors import PredictionsError
-from darksight_core.predictions.defects import (
-    ArrayShapeError,
-    ClassNamesError,
-    DamagedFileError,
-    IdLengthError,
-    IdValueError,
-    LabelLengthError,
-    LabelValueError,
-    MissingDataError,
-    NotNumericError,
-    PickledArrayError,
-    TagValueError,
-    damage,
-    defect,
-)
+from darksight_core.predictions.defects import Code, damage, defect
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, check_classes, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 from darksight_core.rows.tags import COLUMN_PREFIX
@@ -50,12 +35,12 @@ _MAX_TEXT_BYTES = 4096
 # All class names together: 20,000 names of 200 characters in UTF-32 take half of it.
 _MAX_NAMES_BYTES = 1 << 25
 
-_VECTORS: dict[str, tuple[type[PredictionsError], type[PredictionsError], str]] = {
-    "labels": (LabelLengthError, LabelValueError, "biufUS"),
-    "ids": (IdLengthError, IdValueError, "iuUS"),
-    "class_names": (ClassNamesError, ClassNamesError, "iuUS"),
+_VECTORS: dict[str, tuple[Code, Code, str]] = {
+    "labels": ("predictions_label_length", "predictions_label_value", "biufUS"),
+    "ids": ("predictions_id_length", "predictions_id_value", "iuUS"),
+    "class_names": ("predictions_class_names", "predictions_class_names", "iuUS"),
 }
-_TAGS = (TagValueError, TagValueError, "iuUS")
+_TAGS: tuple[Code, Code, str] = ("predictions_tag_value", "predictions_tag_value", "iuUS")
 
 
 class _NpyStream:
@@ -73,11 +58,13 @@ class _NpyStream:
         self.dtype: np.dtype[Any] = dtype
         if dtype.hasobject:
             text = "the array holds Python objects, which are not unpickled. Save it with a numeric or text dtype."
-            raise defect(PickledArrayError, source, text, column=f"array {name}")
+            raise defect("predictions_pickled", source, text, column=f"array {name}")
         needed = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or n_bytes - self._start != needed:
             text = f"{n_bytes - self._start} bytes of data where shape {shape} of {dtype} needs {needed}; "
-            raise defect(DamagedFileError, source, text + "the file is damaged or truncated.", column=f"array {name}")
+            raise defect(
+                "predictions_damaged", source, text + "the file is damaged or truncated.", column=f"array {name}"
+            )
         self._by_columns = fortran and len(shape) == 2
 
     @property
@@ -130,10 +117,10 @@ def _layout(
     shape, dtype = array.shape, array.dtype
     if len(shape) != 2:
         text = f"the array has shape {shape}; predictions must have shape (n, K), one row per prediction."
-        raise defect(ArrayShapeError, source, text, column=f"array {name}")
+        raise defect("predictions_shape", source, text, column=f"array {name}")
     if dtype.kind not in "biuf":
         text = f"the array has dtype {dtype}; predictions must be real numbers."
-        raise defect(NotNumericError, source, text, column=f"array {name}")
+        raise defect("predictions_not_numeric", source, text, column=f"array {name}")
     check_classes(shape[1], source)
     titles = names if names is not None and len(names) == shape[1] else range(shape[1])
     return Layout(
@@ -155,7 +142,7 @@ def _check_vector(array: _NpyStream | NDArray[Any], n_rows: int | None, *, sourc
     if len(array.shape) != 1:
         text = f"the array has shape {array.shape}; {name} must have one dimension."
         text += " Several labels for a row are not supported." if name == "labels" else ""
-        raise defect(ArrayShapeError, source, text, column=column)
+        raise defect("predictions_shape", source, text, column=column)
     if n_rows is not None and array.shape[0] != n_rows:
         what = "classes; give one name for each class" if name == "class_names" else "rows; give one for each row"
         text = f"{array.shape[0]} {name} for {n_rows} {what}."
@@ -217,7 +204,7 @@ def npz_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
         if values is None:
             wanted = kind or "probs or logits"
             text = f"no array {wanted}; found {', '.join(sorted(members)) or 'nothing'}. Name the predictions {wanted}."
-            raise defect(MissingDataError, source, text)
+            raise defect("predictions_missing_data", source, text)
         labels, ids, titles = stream("labels"), stream("ids"), stream("class_names")
         names = None
         if titles is not None:
@@ -276,7 +263,7 @@ def array_rows(
         matrix = np.asarray(values)
     except ValueError as error:
         text = "the rows differ in length; predictions must have shape (n, K)."
-        raise defect(ArrayShapeError, source, text, column=f"array {kind}") from error
+        raise defect("predictions_shape", source, text, column=f"array {kind}") from error
     is_logits = kind == "logits"
     layout = _layout(matrix, source=source, name=kind, is_logits=is_logits, names=class_names, hint=hint)
     raw_labels, raw_ids = vector(labels, "labels"), vector(ids, "ids")

@@ -17,14 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.predictions.defects import (
-    NegativeProbabilityError,
-    NotFiniteError,
-    NotNumericError,
-    NotSupportedError,
-    RowSumError,
-    defect,
-)
+from darksight_core.predictions.defects import defect
 from darksight_core.predictions.labels import check_ids, check_labels, check_tags
 from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
@@ -67,7 +60,7 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
         row, column = divmod(int(bad.argmax()), probs.shape[1])
         text = f"probability is {raw.values[row, column]:g}; probabilities must be >= 0. "
         text += f"{layout.logits_hint} {_REGRESSION}"
-        raise defect(NegativeProbabilityError, text=text, column=layout.columns[column], **raw.location(row))
+        raise defect("predictions_negative", text=text, column=layout.columns[column], **raw.location(row))
     np.maximum(probs, 0.0, out=probs)
     sums = probs.sum(axis=1, dtype=np.float64)
     gaps = np.abs(sums - 1.0)
@@ -77,10 +70,10 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
         if _is_multi_label(probs, sums, gaps):
             text += "The rows look like separate probabilities of several labels. Multi-label predictions are not "
             text += "supported: every row must be one distribution over the classes."
-            raise defect(NotSupportedError, text=text, **raw.location(row))
+            raise defect("predictions_not_supported", text=text, **raw.location(row))
         text += f"Write more decimals or normalise the rows. {layout.logits_hint}"
         text += f" {_REGRESSION}" if probs.max() > 1.0 + CLIP else ""
-        raise defect(RowSumError, text=text, **raw.location(row))
+        raise defect("predictions_row_sum", text=text, **raw.location(row))
     off = gaps > SUM_EXACT
     probs[off] = probs[off] / sums[off, None]
     return int(off.sum())
@@ -108,7 +101,7 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
     layout = raw.layout
     if raw.values.dtype.kind not in "biuf":
         text = f"values have dtype {raw.values.dtype}; predictions must be real numbers."
-        raise defect(NotNumericError, layout.source, text)
+        raise defect("predictions_not_numeric", layout.source, text)
     # A float64 that is too large for float32 becomes inf; the message below still has its value.
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.array(raw.values, dtype=np.float32, order="C")
@@ -117,7 +110,7 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
         row, column = divmod(int(bad.argmax()), values.shape[1])
         text = f"value is {raw.values[row, column]:g}; predictions must be finite float32 numbers."
         text += " Write a large negative number such as -10000 for minus infinity." if layout.is_logits else ""
-        raise defect(NotFiniteError, text=text, column=layout.columns[column], **raw.location(row))
+        raise defect("predictions_not_finite", text=text, column=layout.columns[column], **raw.location(row))
     probs = _softmax(values) if layout.is_logits else values
     n_renormalised = 0 if layout.is_logits else _repair(raw, probs)
     probs[probs < _TINY] = 0.0

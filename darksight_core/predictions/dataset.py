@@ -18,14 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from darksight_core.errors import ConfigError
-from darksight_core.predictions.defects import (
-    ClassNamesError,
-    EmptyPredictionsError,
-    FileMissingError,
-    FileUnreadableError,
-    UnknownFormatError,
-    defect,
-)
+from darksight_core.predictions.defects import defect
 from darksight_core.predictions.files import check_path, iter_predictions, read_predictions
 from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions
@@ -53,7 +46,7 @@ def find_files(names: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
             continue
         matches = sorted(Path(match) for match in glob.glob(name, recursive=True))
         if not matches:
-            raise defect(FileMissingError, name, "no file matches this pattern.")
+            raise defect("predictions_file_missing", name, "no file matches this pattern.")
         found.update(dict.fromkeys(matches))
     return tuple(found)
 
@@ -98,21 +91,23 @@ class Dataset:
         files, layouts = [], []
         for path in paths:
             if path.suffix.lower() != ".parquet":
-                raise defect(UnknownFormatError, str(path), "several files must all be .parquet.")
+                raise defect("predictions_unknown_format", str(path), "several files must all be .parquet.")
             if not path.is_file():
-                raise defect(FileMissingError, str(path), "the file does not exist.")
+                raise defect("predictions_file_missing", str(path), "the file does not exist.")
             try:
                 with path.open("rb") as file:
                     layout, _ = parquet_layout(file, source=str(path), kind=kind)
                     files.append(DatasetFile(path, layout.n_rows or 0, _fingerprint(path)))
             except OSError as error:
-                raise defect(FileUnreadableError, str(path), f"the file cannot be read ({error.strerror}).") from error
+                raise defect(
+                    "predictions_file_unreadable", str(path), f"the file cannot be read ({error.strerror})."
+                ) from error
             layouts.append(layout)
             if (layout.class_names, layout.is_logits) != (layouts[0].class_names, layouts[0].is_logits):
                 text = f"the prediction columns differ from those of {paths[0]}, or are in another order."
-                raise defect(ClassNamesError, str(path), text)
+                raise defect("predictions_class_names", str(path), text)
         if sum(file.n_rows for file in files) == 0:
-            raise defect(EmptyPredictionsError, ", ".join(map(str, paths)), "there are no rows.")
+            raise defect("predictions_empty", ", ".join(map(str, paths)), "there are no rows.")
         return cls(tuple(files), layouts[0].class_names, kind)
 
     def __len__(self) -> int:

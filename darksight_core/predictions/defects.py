@@ -1,4 +1,4 @@
-"""One exception with a stable code for each defect of predictions.
+"""What is wrong with predictions: one stable code for each defect.
 
 A message names the file, the row (from 0; for csv also the line, from 1), the column or class, what was found and what
 to do. `details` holds the same facts under `source`, `row`, `line` and `column`, as far as they are known.
@@ -8,210 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Literal, TypeAlias
 
 from darksight_core.errors import PredictionsError
 
-__all__ = [
-    "ArrayShapeError",
-    "ClassNamesError",
-    "DamagedFileError",
-    "DirectoryError",
-    "DuplicateIdError",
-    "EmptyPredictionsError",
-    "ExpansionError",
-    "FewClassesError",
-    "FileMissingError",
-    "FileUnreadableError",
-    "IdLengthError",
-    "IdValueError",
-    "LabelLengthError",
-    "LabelRangeError",
-    "LabelValueError",
-    "ManyClassesError",
-    "MissingDataError",
-    "MissingExtraError",
-    "NegativeProbabilityError",
-    "NotFiniteError",
-    "NotNumericError",
-    "NotSupportedError",
-    "PickledArrayError",
-    "RaggedRowError",
-    "RowSumError",
-    "TagValueError",
-    "UnknownFormatError",
-    "damage",
-    "defect",
+__all__ = ["Code", "damage", "defect"]
+
+Code: TypeAlias = Literal[
+    "predictions_file_missing",  # there is no such file
+    "predictions_directory",  # the path names a directory
+    "predictions_file_unreadable",  # the file cannot be opened
+    "predictions_unknown_format",  # the file extension is not supported
+    "predictions_missing_extra",  # the format needs a package that is not installed
+    "predictions_damaged",  # the file is truncated, altered, or not of the format of its extension
+    "predictions_pickled",  # the array holds Python objects, which could only be read by running code of the file
+    "predictions_empty",  # there are no rows
+    "predictions_missing_data",  # the array or the columns with the predictions are missing
+    "predictions_shape",  # an array has the wrong number of dimensions
+    "predictions_ragged_row",  # a csv row has more or fewer cells than the header
+    "predictions_few_classes",  # there are fewer than two classes
+    "predictions_many_classes",  # there are more classes than a bundle can hold
+    "predictions_expansion",  # the file is far smaller than the arrays that it declares
+    "predictions_class_names",  # the number of class names is wrong, or they are not unique
+    "predictions_not_numeric",  # a prediction is not a real number
+    "predictions_not_finite",  # a prediction is NaN, infinite, or too large for float32
+    "predictions_negative",  # a probability is below zero by more than rounding
+    "predictions_row_sum",  # the probabilities of a row do not sum to one
+    "predictions_not_supported",  # the rows are of a multi-label classifier
+    "predictions_label_length",  # there are more or fewer labels than rows
+    "predictions_label_value",  # a label is neither a class index nor a class name
+    "predictions_label_range",  # a label is an integer that is not a class index
+    "predictions_id_length",  # there are more or fewer ids than rows
+    "predictions_id_value",  # an id is empty or not text
+    "predictions_tag_value",  # a tag is not valid
+    "predictions_id_duplicate",  # two rows have the same id
 ]
 
 
-class FileMissingError(PredictionsError):
-    """There is no such file."""
-
-    code = "predictions_file_missing"
-
-
-class DirectoryError(PredictionsError):
-    """The path names a directory."""
-
-    code = "predictions_directory"
-
-
-class FileUnreadableError(PredictionsError):
-    """The file cannot be opened."""
-
-    code = "predictions_file_unreadable"
-
-
-class UnknownFormatError(PredictionsError):
-    """The file extension is not supported."""
-
-    code = "predictions_unknown_format"
-
-
-class MissingExtraError(PredictionsError):
-    """The format needs a package that is not installed."""
-
-    code = "predictions_missing_extra"
-
-
-class DamagedFileError(PredictionsError):
-    """The file is truncated, altered, or not of the format of its extension."""
-
-    code = "predictions_damaged"
-
-
-class PickledArrayError(PredictionsError):
-    """The array holds Python objects, which could only be read by running code of the file."""
-
-    code = "predictions_pickled"
-
-
-class EmptyPredictionsError(PredictionsError):
-    """There are no rows."""
-
-    code = "predictions_empty"
-
-
-class MissingDataError(PredictionsError):
-    """The array or the columns with the predictions are missing."""
-
-    code = "predictions_missing_data"
-
-
-class ArrayShapeError(PredictionsError):
-    """An array has the wrong number of dimensions."""
-
-    code = "predictions_shape"
-
-
-class RaggedRowError(PredictionsError):
-    """A csv row has more or fewer cells than the header."""
-
-    code = "predictions_ragged_row"
-
-
-class FewClassesError(PredictionsError):
-    """There are fewer than two classes."""
-
-    code = "predictions_few_classes"
-
-
-class ManyClassesError(PredictionsError):
-    """There are more classes than a bundle can hold."""
-
-    code = "predictions_many_classes"
-
-
-class ExpansionError(PredictionsError):
-    """The file is far smaller than the arrays that it declares."""
-
-    code = "predictions_expansion"
-
-
-class ClassNamesError(PredictionsError):
-    """The number of class names is wrong, or they are not unique."""
-
-    code = "predictions_class_names"
-
-
-class NotNumericError(PredictionsError):
-    """A prediction is not a real number."""
-
-    code = "predictions_not_numeric"
-
-
-class NotFiniteError(PredictionsError):
-    """A prediction is NaN, infinite, or too large for float32."""
-
-    code = "predictions_not_finite"
-
-
-class NegativeProbabilityError(PredictionsError):
-    """A probability is below zero by more than rounding."""
-
-    code = "predictions_negative"
-
-
-class RowSumError(PredictionsError):
-    """The probabilities of a row do not sum to one."""
-
-    code = "predictions_row_sum"
-
-
-class NotSupportedError(PredictionsError):
-    """The rows are not of a classifier that gives each input one class, but of a multi-label one."""
-
-    code = "predictions_not_supported"
-
-
-class LabelLengthError(PredictionsError):
-    """There are more or fewer labels than rows."""
-
-    code = "predictions_label_length"
-
-
-class LabelValueError(PredictionsError):
-    """A label is neither a class index nor a class name."""
-
-    code = "predictions_label_value"
-
-
-class LabelRangeError(PredictionsError):
-    """A label is an integer that is not a class index."""
-
-    code = "predictions_label_range"
-
-
-class IdLengthError(PredictionsError):
-    """There are more or fewer ids than rows."""
-
-    code = "predictions_id_length"
-
-
-class IdValueError(PredictionsError):
-    """An id is empty or not text."""
-
-    code = "predictions_id_value"
-
-
-class TagValueError(PredictionsError):
-    """A tag is not valid."""
-
-    code = "predictions_tag_value"
-
-
-class DuplicateIdError(PredictionsError):
-    """Two rows have the same id."""
-
-    code = "predictions_id_duplicate"
-
-
-Defect = TypeVar("Defect", bound=PredictionsError)
-
-
 def defect(
-    kind: type[Defect],
+    code: Code,
     source: str,
     text: str,
     *,
@@ -219,10 +54,10 @@ def defect(
     line: int | None = None,
     column: str | None = None,
     **details: object,
-) -> Defect:
-    """An exception of this kind whose message says where the defect is.
+) -> PredictionsError:
+    """An error with this code whose message says where the defect is.
 
-    >>> print(defect(RowSumError, "a.csv", "the sum is 2.", row=0, line=2))
+    >>> print(defect("predictions_row_sum", "a.csv", "the sum is 2.", row=0, line=2))
     a.csv, row 0 (line 2): the sum is 2.
     """
     where = source
@@ -231,12 +66,14 @@ def defect(
     if column is not None:
         where += f", {column}"
     known = {name: value for name, value in (("row", row), ("line", line), ("column", column)) if value is not None}
-    return kind(f"{where}: {text}", source=source, **known, **details)
+    error = PredictionsError(f"{where}: {text}", source=source, **known, **details)
+    error.code = code
+    return error
 
 
 @contextmanager
 def damage(source: str) -> Iterator[None]:
-    """Report any exception of a parser as `DamagedFileError`.
+    """Report any exception of a parser as "predictions_damaged".
 
     The parsers of zip, deflate, npy and parquet do not document which exceptions they raise. Wrap only calls of them,
     not our own checks.
@@ -247,4 +84,4 @@ def damage(source: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = f"the file is damaged, truncated or of another format ({type(error).__name__}: {error})."
-        raise defect(DamagedFileError, source, f"{text} Write it again.") from error
+        raise defect("predictions_damaged", source, f"{text} Write it again.") from error

@@ -14,14 +14,7 @@ from numpy.typing import ArrayLike
 from darksight_core.errors import ConfigError
 from darksight_core.predictions.arrays import HINT_KIND, array_rows, npy_rows, npz_rows
 from darksight_core.predictions.checks import check, gather
-from darksight_core.predictions.defects import (
-    DirectoryError,
-    EmptyPredictionsError,
-    FileMissingError,
-    FileUnreadableError,
-    UnknownFormatError,
-    defect,
-)
+from darksight_core.predictions.defects import defect
 from darksight_core.predictions.lines import line_rows
 from darksight_core.predictions.raw_rows import Kind, RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
@@ -177,7 +170,7 @@ def _check_kind(kind: Kind | None) -> None:
 def _not_empty(rows: Iterator[RawRows], source: str) -> Iterator[RawRows]:
     first = next(rows, None)
     if first is None:
-        raise defect(EmptyPredictionsError, source, "there are no rows; give at least one prediction.")
+        raise defect("predictions_empty", source, "there are no rows; give at least one prediction.")
     return chain([first], rows)
 
 
@@ -194,13 +187,13 @@ def check_path(path: str | os.PathLike[str]) -> None:
     """Refuse a path that is missing, a directory, or has an unsupported extension."""
     source = os.fspath(path)
     if Path(source).is_dir():
-        raise defect(DirectoryError, source, "this is a directory; give a predictions file in it.")
+        raise defect("predictions_directory", source, "this is a directory; give a predictions file in it.")
     suffix = Path(source).suffix
     if suffix.lower() not in _FORMATS:
         found = f"extension {suffix!r}" if suffix else "no extension"
-        raise defect(UnknownFormatError, source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
+        raise defect("predictions_unknown_format", source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
     if not Path(source).exists():
-        raise defect(FileMissingError, source, "the file does not exist.")
+        raise defect("predictions_file_missing", source, "the file does not exist.")
 
 
 def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:
@@ -210,8 +203,8 @@ def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | No
     try:
         with open(source, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise defect(EmptyPredictionsError, source, "the file has no content; give at least one prediction.")
+                raise defect("predictions_empty", source, "the file has no content; give at least one prediction.")
             found = _not_empty(read(file, source=source, kind=kind, chunk_rows=chunk_rows), source)
             yield from found if rows is None else (part for raw in found if (part := raw.within(rows)) is not None)
     except OSError as error:
-        raise defect(FileUnreadableError, source, f"the file cannot be read ({error.strerror}).") from error
+        raise defect("predictions_file_unreadable", source, f"the file cannot be read ({error.strerror}).") from error

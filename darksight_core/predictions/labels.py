@@ -6,14 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.errors import did_you_mean
-from darksight_core.predictions.defects import (
-    DuplicateIdError,
-    IdValueError,
-    LabelRangeError,
-    LabelValueError,
-    TagValueError,
-    defect,
-)
+from darksight_core.predictions.defects import Code, defect
 from darksight_core.predictions.raw_rows import Layout, RawRows, is_text
 from darksight_core.rows.tags import COLUMN_PREFIX, find_problem
 
@@ -59,17 +52,21 @@ def check_labels(raw: RawRows) -> NDArray[np.int64] | None:
         lookup = _LabelIndices(layout)
         indices = np.array([lookup[text] for text in labels], dtype=np.int64)
         wrong = indices == _NOT_A_LABEL
-    for kind, bad in ((LabelValueError, wrong), (LabelRangeError, (indices < 0) | (indices >= n_classes))):
+    defects: tuple[tuple[Code, NDArray[np.bool_]], ...] = (
+        ("predictions_label_value", wrong),
+        ("predictions_label_range", (indices < 0) | (indices >= n_classes)),
+    )
+    for code, bad in defects:
         if bad.any():
             row = int(bad.argmax())
             found = str(labels[row]) or "empty"
             text = f"label is {found}; labels must be {allowed}. Omit all labels if some rows have none."
-            if isinstance(labels, np.ndarray) and kind is LabelValueError and np.isfinite(labels[row]):
+            if isinstance(labels, np.ndarray) and code == "predictions_label_value" and np.isfinite(labels[row]):
                 text += " Fractions, as a regression has, are not supported."
-            elif not isinstance(labels, np.ndarray) and kind is LabelValueError:
+            elif not isinstance(labels, np.ndarray) and code == "predictions_label_value":
                 # A blank: no list of all names, which the message has.
                 text = f"{text} {did_you_mean(found, layout.class_names, ' ')}".rstrip()
-            raise defect(kind, text=text, column=layout.label_column, **raw.location(row))
+            raise defect(code, text=text, column=layout.label_column, **raw.location(row))
     return indices.astype(np.int64)
 
 
@@ -87,11 +84,11 @@ def check_ids(raw: RawRows, seen: dict[str, None]) -> tuple[str, ...] | None:
         return None
     if "" in raw.ids:
         text = "the id is empty; give every row an id, or no row."
-        raise defect(IdValueError, text=text, column=raw.layout.id_column, **raw.location(raw.ids.index("")))
+        raise defect("predictions_id_value", text=text, column=raw.layout.id_column, **raw.location(raw.ids.index("")))
     bad = next((row for row, name in enumerate(raw.ids) if not is_text(name)), None)
     if bad is not None:
         text = "the id has a NUL or a lone surrogate, which cannot be stored."
-        raise defect(IdValueError, text=text, column=raw.layout.id_column, **raw.location(bad))
+        raise defect("predictions_id_value", text=text, column=raw.layout.id_column, **raw.location(bad))
     fresh = dict.fromkeys(raw.ids)
     if len(fresh) == len(raw.ids) and seen.keys().isdisjoint(fresh):
         seen.update(fresh)
@@ -104,7 +101,9 @@ def check_ids(raw: RawRows, seen: dict[str, None]) -> tuple[str, ...] | None:
         if rows.setdefault(name, raw.first_row + row) != raw.first_row + row
     )
     text = f"id {name!r} is also the id of row {rows[name]}; ids must be unique."
-    raise defect(DuplicateIdError, text=text, column=raw.layout.id_column, first_row=rows[name], **raw.location(row))
+    raise defect(
+        "predictions_id_duplicate", text=text, column=raw.layout.id_column, first_row=rows[name], **raw.location(row)
+    )
 
 
 def check_tags(raw: RawRows) -> dict[str, tuple[str, ...]]:
@@ -116,7 +115,7 @@ def check_tags(raw: RawRows) -> dict[str, tuple[str, ...]]:
             if value and (problem := find_problem({key: value})):
                 row = list(texts).index(value)
                 column = f"column {COLUMN_PREFIX}{key[:40]}"
-                raise defect(TagValueError, text=f"{problem}.", column=column, **raw.location(row))
+                raise defect("predictions_tag_value", text=f"{problem}.", column=column, **raw.location(row))
         same = {value: value for value in known}
         found[key] = tuple(same[text] for text in texts)
     return found

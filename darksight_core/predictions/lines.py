@@ -14,13 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from darksight_core.predictions.defects import (
-    DamagedFileError,
-    MissingDataError,
-    NotNumericError,
-    RaggedRowError,
-    defect,
-)
+from darksight_core.errors import PredictionsError
+from darksight_core.predictions.defects import defect
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import rows_of_chunk
 from darksight_core.predictions.tables import table_layout, tag_columns
@@ -59,13 +54,15 @@ def _objects(file: IO[bytes], source: str) -> Iterator[_Line]:
             continue
         where: dict[str, Any] = {"row": row, "line": number}
         if len(text) == _MAX_LINE:
-            raise defect(DamagedFileError, source, f"the line has more than {_MAX_LINE} bytes.", **where)
+            raise defect("predictions_damaged", source, f"the line has more than {_MAX_LINE} bytes.", **where)
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise defect(DamagedFileError, source, f"the line is not JSON ({str(error)[:100]}).", **where) from None
+            raise defect(
+                "predictions_damaged", source, f"the line is not JSON ({str(error)[:100]}).", **where
+            ) from None
         if not isinstance(found, dict):
-            raise defect(DamagedFileError, source, "the line is not a JSON object; write one per line.", **where)
+            raise defect("predictions_damaged", source, "the line is not a JSON object; write one per line.", **where)
         yield number, found
         row += 1
 
@@ -89,10 +86,12 @@ def _layout(first: _Line, kind: Kind | None, source: str) -> tuple[Layout, str]:
             return layout, wanted
     try:
         return table_layout(list(found), kind, source), ""
-    except MissingDataError:
+    except PredictionsError as error:
+        if error.code != "predictions_missing_data":
+            raise
         names_of = kind or "probs or logits"
         text = f"no list {names_of} and no members prob_<class> or logit_<class>; found {', '.join(list(found)[:12])}."
-        raise defect(MissingDataError, source, text, row=0, line=number) from None
+        raise defect("predictions_missing_data", source, text, row=0, line=number) from None
 
 
 def _rows(layout: Layout, member: str, tags: Mapping[str, str], first_row: int, chunk: list[_Line]) -> RawRows:
@@ -104,7 +103,7 @@ def _rows(layout: Layout, member: str, tags: Mapping[str, str], first_row: int, 
         if not isinstance(cells, list) or len(cells) != len(columns):
             count = len(cells) if isinstance(cells, list) else "no"
             text = f"{count} values of {member} where the first line has {len(columns)}; write every value."
-            raise defect(RaggedRowError, layout.source, text, **where)
+            raise defect("predictions_ragged_row", layout.source, text, **where)
         try:
             if any(type(cell) not in (int, float) for cell in cells):
                 raise ValueError
@@ -112,7 +111,9 @@ def _rows(layout: Layout, member: str, tags: Mapping[str, str], first_row: int, 
         except (ValueError, OverflowError):
             index = next((k for k, cell in enumerate(cells) if not _is_number(cell)), 0)
             text = f"value is {str(cells[index])[:40]!r}; predictions must be numbers such as 0.25."
-            raise defect(NotNumericError, layout.source, text, column=layout.columns[index], **where) from None
+            raise defect(
+                "predictions_not_numeric", layout.source, text, column=layout.columns[index], **where
+            ) from None
     return RawRows(
         layout,
         first_row,

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from darksight_core.predictions.defects import ClassNamesError, FewClassesError, ManyClassesError, defect
+from darksight_core.predictions.defects import defect
 
 __all__ = ["MAX_CLASSES", "Kind", "Layout", "RawRows", "RowProgress", "check_classes", "is_text", "plain_text"]
 
@@ -59,21 +59,21 @@ class Layout:
         if len(self.columns) < 2:
             text = f"number of classes is {len(self.columns)}; predictions need at least 2. "
             text += "A binary classifier needs both columns, 1 - p and p. A regression is not supported."
-            raise defect(FewClassesError, self.source, text, n_classes=len(self.columns))
+            raise defect("predictions_few_classes", self.source, text, n_classes=len(self.columns))
         if len(self.class_names) != len(self.columns):
             text = f"{len(self.class_names)} class_names for {len(self.columns)} classes; give one name for each class."
-            raise defect(ClassNamesError, self.source, text)
+            raise defect("predictions_class_names", self.source, text)
         check_classes(len(self.columns), self.source)
         seen: set[str] = set()
         for index, name in enumerate(self.class_names):
             if len(name) > _MAX_NAME or not is_text(name):
                 text = f"a class name must have at most {_MAX_NAME} characters, none of them NUL or a lone surrogate."
-                raise defect(ClassNamesError, self.source, text, column=f"class {index}")
+                raise defect("predictions_class_names", self.source, text, column=f"class {index}")
             if not name or name in seen:
                 text = (
                     f"class name {name!r} is {'repeated' if name else 'empty'}; class names must be unique, not empty."
                 )
-                raise defect(ClassNamesError, self.source, text, column=self.columns[index])
+                raise defect("predictions_class_names", self.source, text, column=self.columns[index])
             seen.add(name)
 
     @property
@@ -146,7 +146,7 @@ def check_classes(n_classes: int, source: str) -> None:
     """Refuse more classes than `MAX_CLASSES`, before anything is allocated for each."""
     if n_classes > MAX_CLASSES:
         text = f"number of classes is {n_classes}; the limit is {MAX_CLASSES}."
-        raise defect(ManyClassesError, source, text, n_classes=n_classes)
+        raise defect("predictions_many_classes", source, text, n_classes=n_classes)
 
 
 def is_text(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from darksight_core.predictions.defects import ExpansionError, defect
+from darksight_core.predictions.defects import defect
 
 __all__ = ["check_expansion", "rows_of_chunk"]
 
@@ -28,7 +28,7 @@ def check_expansion(declared: int, n_bytes: int, source: str) -> None:
     limit = max(_SMALL_BYTES, _MAX_RATIO * n_bytes)
     if declared > limit:
         text = f"a file of {n_bytes} bytes declares arrays of {declared}; the limit is {limit}. Save it uncompressed."
-        raise defect(ExpansionError, source, text)
+        raise defect("predictions_expansion", source, text)
 
 
 def rows_of_chunk(most: int, row_bytes: int) -> int:

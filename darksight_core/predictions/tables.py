@@ -16,15 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.predictions.defects import (
-    ClassNamesError,
-    MissingDataError,
-    MissingExtraError,
-    NotNumericError,
-    RaggedRowError,
-    damage,
-    defect,
-)
+from darksight_core.predictions.defects import damage, defect
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
 from darksight_core.rows.tags import COLUMN_PREFIX
@@ -46,15 +38,17 @@ def _columns(header: Sequence[str], kind: Kind | None, source: str) -> tuple[lis
     names = f"{_PREFIXES[kind]}<class>" if kind else "prob_<class> or logit_<class>"
     found = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
     text = f"no columns {names}; found {found or 'nothing'}. Name the columns of predictions {names}."
-    raise defect(MissingDataError, source, text)
+    raise defect("predictions_missing_data", source, text)
 
 
 def table_layout(header: Sequence[str], kind: Kind | None, source: str, n_rows: int | None = None) -> Layout:
-    """The layout of a table with these columns; MissingDataError if none of them has predictions."""
+    """The layout of a table with these columns; refused if none of them has predictions."""
     columns, is_logits = _columns(header, kind, source)
     for name in ("label", "id", *tag_columns(header)):
         if list(header).count(name) > 1:
-            raise defect(ClassNamesError, source, "the column occurs twice; remove one.", column=f"column {name}")
+            raise defect(
+                "predictions_class_names", source, "the column occurs twice; remove one.", column=f"column {name}"
+            )
     return Layout(
         source=source,
         is_logits=is_logits,
@@ -95,7 +89,7 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
     for row, (line, cells) in enumerate(chunk):
         if len(cells) != len(header):
             text = f"{len(cells)} cells where the header has {len(header)}; quote commas and write every cell."
-            raise defect(RaggedRowError, layout.source, text, row=first_row + row, line=line)
+            raise defect("predictions_ragged_row", layout.source, text, row=first_row + row, line=line)
     lines = [line for line, _ in chunk]
     by_name = dict(zip(header, zip(*(cells for _, cells in chunk), strict=True), strict=True))
     values = np.empty((len(chunk), len(layout.columns)))
@@ -107,7 +101,7 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
             row, cell = next((row, cell) for row, cell in enumerate(cells_of) if not _is_number(cell))
             text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
             location = {"row": first_row + row, "line": lines[row]}
-            raise defect(NotNumericError, layout.source, text, column=column, **location) from None
+            raise defect("predictions_not_numeric", layout.source, text, column=column, **location) from None
     tags = {key: by_name[name] for name, key in tag_columns(header).items()}
     return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines, tags)
 
@@ -126,7 +120,7 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         text = "parquet files need pyarrow, which is not installed. Run: pip install 'darksight[parquet]'"
-        raise defect(MissingExtraError, source, text) from error
+        raise defect("predictions_missing_extra", source, text) from error
     with damage(source):
         # pre_buffer would hold all compressed columns of the file in memory.
         table = parquet.ParquetFile(file, pre_buffer=False)
@@ -181,5 +175,5 @@ def parquet_rows(
 def _numbers(vector: NDArray[Any], name: str, source: str) -> NDArray[Any]:
     if vector.dtype.kind not in "biuf":
         text = f"the column has dtype {vector.dtype}; predictions must be real numbers."
-        raise defect(NotNumericError, source, text, column=f"column {name}")
+        raise defect("predictions_not_numeric", source, text, column=f"column {name}")
     return vector

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from darksight_core.evaluation.fidelity import fidelity
 from darksight_core.fit import fit_map
-from darksight_core.predictions import defects, read_predictions
+from darksight_core.predictions import read_predictions
 from darksight_core.rows import simplex
+from tests.support.errors import raises_code
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ["DATA"])
@@ -43,7 +43,7 @@ def test_real_files_load() -> None:
     assert paths
     for path in paths:
         if path.stem in others:
-            with pytest.raises(defects.MissingDataError):
+            with raises_code("predictions_missing_data"):
                 read_predictions(path)
             continue
         result = read_predictions(path, keep_logits=True)

@@ -15,14 +15,8 @@ from darksight_service.scoring.files.arrays import read_array
 from darksight_service.scoring.files.tables import open_scores
 
 from darksight_core.errors import DarkSightError, PredictionsError
-from darksight_core.predictions import (
-    ClassNamesError,
-    ExpansionError,
-    IdValueError,
-    ManyClassesError,
-    iter_predictions,
-    read_predictions,
-)
+from darksight_core.predictions import iter_predictions, read_predictions
+from tests.support.errors import raises_code
 
 ROWS = np.full((4, 3), 1 / 3, dtype=np.float32)
 
@@ -52,7 +46,7 @@ def test_an_empty_array_of_endless_rows_is_refused(tmp_path: Path, classes: int)
     path = tmp_path / "wide.npy"
     path.write_bytes(npy((0, classes)))
 
-    with pytest.raises(ManyClassesError, match="number of classes"):
+    with raises_code("predictions_many_classes", match="number of classes"):
         read_predictions(path)
 
 
@@ -69,7 +63,7 @@ def test_an_array_that_expands_without_end_is_refused(tmp_path: Path) -> None:
     data[start + 24 : start + 28] = declared.to_bytes(4, "little")
     path.write_bytes(data)
 
-    with pytest.raises(ExpansionError, match="declares arrays of"):
+    with raises_code("predictions_expansion", match="declares arrays of"):
         read_predictions(path)
     with pytest.raises(DarkSightError, match="declares arrays of"):
         read_array(path, "probs")
@@ -100,9 +94,9 @@ def test_text_that_cannot_be_stored_is_refused(tmp_path: Path, text: str) -> Non
     np.savez(names, probs=ROWS, class_names=np.array(["a", "b", text]))
     np.savez(ids, probs=ROWS, ids=np.array(["a", "b", "c", text]))
 
-    with pytest.raises(ClassNamesError, match="NUL or a lone surrogate"):
+    with raises_code("predictions_class_names", match="NUL or a lone surrogate"):
         read_predictions(names)
-    with pytest.raises(IdValueError, match="NUL or a lone surrogate"):
+    with raises_code("predictions_id_value", match="NUL or a lone surrogate"):
         read_predictions(ids)
 
 

@@ -20,9 +20,10 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.metrics.counts import Counts
 from darksight_service.store.store import Store
 
-from darksight_core.bundle import BundleSignatureError, encode_bundle, version_of
+from darksight_core.bundle import encode_bundle, version_of
 from darksight_core.errors import ConfigError
 from tests.support.bundles import make_bundle
+from tests.support.errors import raises_code
 
 PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
 
@@ -122,7 +123,7 @@ def test_what_the_key_has_not_signed_is_refused(keys: Path, bundle: Path, tmp_pa
             (lambda: signature.write_bytes(b"A" * 100_000), "not one of the required"),
         ]:
             make()
-            with pytest.raises(BundleSignatureError, match=message):
+            with raises_code("bundle_signature", match=message):
                 control.deploy("m", "model.safetensors", activate=True, author="a")
 
 
@@ -139,7 +140,7 @@ def test_a_version_without_signature_is_not_loaded_from_the_data_directory(
     registry.refresh()
 
     assert registry.missing == ("m",)
-    with pytest.raises(BundleSignatureError):
+    with raises_code("bundle_signature"):
         deploy_at_start(state_file, None, bundle.parent, [("n", bundle)], SignatureKey(keys / "own.pub"))
 
 

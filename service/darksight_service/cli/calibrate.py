@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from darksight_core.bundle import Bundle, BundleOverlapError, read_bundle, refuse_existing, write_bundle
+from darksight_core.bundle import Bundle, read_bundle, refuse_existing, write_bundle
+from darksight_core.bundle.defects import defect
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
@@ -130,11 +131,12 @@ def calibrate(
             predictions = held_out_rows(loaded, predictions)
         shared = fit_share(loaded, predictions)
         if shared > MAX_LEAK:
-            raise BundleOverlapError(
-                f"{file}: at least {shared:.1%} of the rows are fit rows of {bundle}, so a promise certified on them "
+            raise defect(
+                "bundle_overlap",
+                str(file),
+                f"at least {shared:.1%} of the rows are fit rows of {bundle}, so a promise certified on them "
                 "would not hold for new rows. Use rows that the fit has not seen; if this is the file of the fit, "
                 "--held-out selects them.",
-                source=str(file),
                 leak=shared,
             )
         segments = None if by is None else values_of(predictions, by)

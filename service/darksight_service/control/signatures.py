@@ -11,7 +11,7 @@ import binascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from darksight_core.bundle import BundleSignatureError
+from darksight_core.bundle.defects import defect
 from darksight_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SignatureKey:
         self._key = _loaded(file, load_pem_public_key, Ed25519PublicKey, "public")
 
     def check(self, bundle: Path, version: str, source: str) -> None:
-        """BundleSignatureError unless a bundle has a valid signature beside it.
+        """Refuse a bundle unless it has a valid signature beside it.
 
         Parameters
         ----------
@@ -84,13 +84,11 @@ class SignatureKey:
                 signature = base64.b64decode(file.read(_MAX_BYTES).strip(), validate=True)
             self._key.verify(signature, _message(version))
         except OSError:
-            raise BundleSignatureError(
-                f"{source}: the bundle is not signed; run darksight bundle sign", source=source
-            ) from None
+            text = "the bundle is not signed; run darksight bundle sign"
+            raise defect("bundle_signature", source, text) from None
         except (InvalidSignature, binascii.Error):
-            raise BundleSignatureError(
-                f"{source}: the signature is not one of the required key", source=source
-            ) from None
+            text = "the signature is not one of the required key"
+            raise defect("bundle_signature", source, text) from None
 
 
 def required_key(file: Path | None) -> SignatureKey | None:

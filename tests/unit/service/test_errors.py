@@ -10,6 +10,7 @@ import darksight_core.fit.distributed.process_group
 import darksight_core.predictions
 import darksight_core.runtime.scorer  # all of these for their errors
 from darksight_core.errors import DarkSightError
+from darksight_core.predictions.defects import defect
 
 
 def every_error(kind: type[DarkSightError] = DarkSightError) -> list[type[DarkSightError]]:
@@ -67,7 +68,7 @@ def test_every_error_has_a_message_and_details(kind: type[DarkSightError]):
 
 def test_a_subclass_has_the_statuses_of_its_parent():
     """The table names a class once for gRPC and HTTP; any other error is internal."""
-    assert statuses_of(darksight_core.predictions.RowSumError("x")) == ("INVALID_ARGUMENT", 400)
+    assert statuses_of(defect("predictions_row_sum", "x", "y")) == ("INVALID_ARGUMENT", 400)
     assert statuses_of(darksight_core.runtime.scorer.ShapeError("x")) == ("INVALID_ARGUMENT", 400)
     assert statuses_of(service_errors.StoreError("x")) == statuses_of(KeyError("x")) == ("INTERNAL", 500)
     assert set(STATUSES) <= set(every_error())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from darksight_core.bundle import BundlePartsError, ManifestError, decode_bundle, encode_bundle
+from darksight_core.bundle import decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.set_coverage import set_coverage
 from darksight_core.gate.certify import Targets, certify
@@ -21,6 +21,7 @@ from darksight_core.rows.schema import Reason
 from darksight_core.rows.simplex import log_probs
 from darksight_core.runtime.policy import ScoringPolicy
 from tests.support.bundles import make_bundle
+from tests.support.errors import raises_code
 from tests.unit.core.gate.test_gate import make_rows, make_scores
 
 SETS = PredictionSets(0.9, limit=0.75, penalty=0.0, n=40)
@@ -139,8 +140,8 @@ def test_a_bundle_carries_its_sets() -> None:
     assert again.gate is not None
     assert again.gate.sets == SETS
     assert ("promise", "p") in again.facts()
-    for change, error in (({"n": 3}, BundlePartsError), ({"limit": "nan"}, ManifestError)):
+    for change, code in (({"n": 3}, "bundle_parts"), ({"limit": "nan"}, "bundle_manifest")):
         settings = {**gate.settings(), "sets": {**SETS.settings(), **change}}
         broken = replace(again, manifest={**again.manifest, "gate": settings})
-        with pytest.raises(error):
+        with raises_code(code):
             decode_bundle(encode_bundle(broken))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from darksight_core.bundle import BundlePartsError, decode_bundle, encode_bundle
+from darksight_core.bundle import decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_risk
 from darksight_core.gate.certify import CHOICE_ROWS, Targets, certify
@@ -29,6 +29,7 @@ from darksight_core.scores.learned import Learned
 from darksight_core.scores.registry import REJECT_SCORES
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
+from tests.support.errors import raises_code
 
 NAN = math.nan
 REJECT = Gate(reject_score="msp", threshold=0.0).settings()["reject"]
@@ -222,7 +223,7 @@ def test_a_bundle_carries_its_gate() -> None:
     assert reasons(again.gate, rows.log_pi, rows.scores) == reasons(gate, rows.log_pi, rows.scores)
     other = Learned.fit(make_rows(classes=5).log_pi, ~rows.errors)
     for wrong in (replace(gate, learned=other), Gate(cutoff(len(bundle.calibration) + 1, 0.05))):
-        with pytest.raises(BundlePartsError, match="gate"):
+        with raises_code("bundle_parts", match="gate"):
             encode_bundle(bundle.with_gate(wrong))
 
 

@@ -10,15 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from darksight_core.errors import PredictionsError
-from darksight_core.predictions import (
-    ClassNamesError,
-    Dataset,
-    FileMissingError,
-    UnknownFormatError,
-    find_files,
-    read_predictions,
-)
+from darksight_core.predictions import Dataset, find_files, read_predictions
 from tests.support.builders import make_probs
+from tests.support.errors import raises_code
 
 PROBS = make_probs(1_000, 3)
 
@@ -79,11 +73,11 @@ def test_files_that_do_not_belong_together_are_refused(folder: Path) -> None:
     """Other classes, other formats and patterns of nothing are named."""
     pq.write_table(pa.table({"prob_x": [0.5], "prob_y": [0.5]}), folder / "c.parquet")
 
-    with pytest.raises(ClassNamesError, match=r"c\.parquet.*differ from those of"):
+    with raises_code("predictions_class_names", match=r"c\.parquet.*differ from those of"):
         Dataset.open(find_files([folder / "*.parquet"]))
-    with pytest.raises(UnknownFormatError, match="must all be"):
+    with raises_code("predictions_unknown_format", match="must all be"):
         Dataset.open([folder / "a.parquet", folder / "d.csv"])
-    with pytest.raises(FileMissingError, match="no file matches"):
+    with raises_code("predictions_file_missing", match="no file matches"):
         find_files([folder / "z*.parquet"])
 
 

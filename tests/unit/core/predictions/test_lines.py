@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from darksight_core.errors import PredictionsError
-from darksight_core.predictions import defects, iter_lines, read_predictions
+from darksight_core.predictions import iter_lines, read_predictions
 from darksight_core.predictions.lines import _MAX_LINE
+from tests.support.errors import raises_code
 
 
 def read(text: str, tmp_path: Path, **options: object) -> object:
@@ -49,27 +49,27 @@ def test_a_stream_is_read_in_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "text"),
+    ("line", "code", "text"),
     [
-        ("{", defects.DamagedFileError, "is not JSON"),
-        ("[0.5, 0.5]", defects.DamagedFileError, "not a JSON object"),
-        ('"' + "x" * _MAX_LINE + '"', defects.DamagedFileError, "more than"),
-        ('{"probs": [0.5]}', defects.RaggedRowError, "1 values of probs where the first line has 2"),
-        ('{"prob_a": 1}', defects.RaggedRowError, "no values of probs"),
-        ('{"probs": [0.5, "a"]}', defects.NotNumericError, "class 1: value is 'a'"),
-        ('{"probs": [null, 1]}', defects.NotNumericError, "class 0: value is 'None'"),
-        ('{"probs": [true, false]}', defects.NotNumericError, "class 0: value is 'True'"),
-        ('{"probs": [1, ' + "9" * 400 + "]}", defects.NotNumericError, "class 1: value is '999"),
-        ('{"probs": [0.5, 0.9]}', defects.RowSumError, "sum to 1.4"),
+        ("{", "predictions_damaged", "is not JSON"),
+        ("[0.5, 0.5]", "predictions_damaged", "not a JSON object"),
+        ('"' + "x" * _MAX_LINE + '"', "predictions_damaged", "more than"),
+        ('{"probs": [0.5]}', "predictions_ragged_row", "1 values of probs where the first line has 2"),
+        ('{"prob_a": 1}', "predictions_ragged_row", "no values of probs"),
+        ('{"probs": [0.5, "a"]}', "predictions_not_numeric", "class 1: value is 'a'"),
+        ('{"probs": [null, 1]}', "predictions_not_numeric", "class 0: value is 'None'"),
+        ('{"probs": [true, false]}', "predictions_not_numeric", "class 0: value is 'True'"),
+        ('{"probs": [1, ' + "9" * 400 + "]}", "predictions_not_numeric", "class 1: value is '999"),
+        ('{"probs": [0.5, 0.9]}', "predictions_row_sum", "sum to 1.4"),
     ],
 )
-def test_defects_name_file_row_and_line(tmp_path: Path, line: str, kind: type[PredictionsError], text: str) -> None:
+def test_defects_name_file_row_and_line(tmp_path: Path, line: str, code: str, text: str) -> None:
     """Blank lines count as lines and not as rows."""
-    with pytest.raises(kind, match=rf"log\.jsonl, row 1 \(line 3\).*{text}"):
+    with raises_code(code, match=rf"log\.jsonl, row 1 \(line 3\).*{text}"):
         read('{"probs": [0.5, 0.5]}\n\n' + line + "\n", tmp_path)
 
 
 def test_a_first_line_without_predictions_names_what_is_needed(tmp_path: Path) -> None:
     """With what was found."""
-    with pytest.raises(defects.MissingDataError, match=r"\(line 1\): no list probs or logits .*; found score, id"):
+    with raises_code("predictions_missing_data", match=r"\(line 1\): no list probs or logits .*; found score, id"):
         read('{"score": 1, "id": 2}\n', tmp_path)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from darksight_core.predictions import Predictions, TagValueError, from_arrays, iter_predictions, read_predictions
+from darksight_core.predictions import Predictions, from_arrays, iter_predictions, read_predictions
+from tests.support.errors import raises_code
 
 PROBS = np.array([[0.5, 0.5], [0.25, 0.75], [0.125, 0.875]])
 CAMERA, CITY = ["7", "", "8"], ["Lyon", "Lyon", "Köln"]
@@ -57,13 +58,13 @@ def test_a_bad_tag_is_refused_with_its_row(tmp_path: Path, suffix: str) -> None:
     """A control character could fake a line of a log."""
     path = write(tmp_path, suffix, ["7", "a\u2028b", "8"])
 
-    with pytest.raises(TagValueError, match=r"row 1.*tag_camera: the value of camera has a control character"):
+    with raises_code("predictions_tag_value", match=r"row 1.*tag_camera: the value of camera has a control character"):
         read_predictions(path)
 
 
 def test_tags_have_one_value_for_each_row() -> None:
     """And numbers or texts."""
-    with pytest.raises(TagValueError, match="2 tag_camera for 3 rows"):
+    with raises_code("predictions_tag_value", match="2 tag_camera for 3 rows"):
         from_arrays(PROBS, tags={"camera": ["7", "8"]})
-    with pytest.raises(TagValueError, match="must be integers or text"):
+    with raises_code("predictions_tag_value", match="must be integers or text"):
         from_arrays(PROBS, tags={"camera": np.array([1.5, 2.5, 3.5])})
