@@ -19,7 +19,7 @@ def place_served(embedder: Embedder, log_pi: Floats) -> Floats:
     theta = Theta.of(embedder.student, dtype=torch.float64)
     logs = torch.tensor(embedder.shown(log_pi))
     rows, bound = rows_of(logs.T), torch.tensor([embedder.bound], dtype=torch.float64)
-    # Not topk: of equal ones the first counts, as in numpy.
+    # Not topk: ties go to the first class, as in numpy.
     first = logs.argmax(dim=1)
     second = logs.scatter(1, first[:, None], -torch.inf).argmax(dim=1)
     pairs = [_best_anchor(embedder, logs, classes) for classes in (first, second)]

@@ -150,7 +150,7 @@ def coverage_range(n: int, coverage: float) -> tuple[float, float]:
 
 
 def class_ranks(log_pi: Floats, labels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Number of classes before the label when classes are sorted by probability, (n,); of equal ones the first leads.
+    """Number of classes before the label when classes are sorted by probability, (n,); ties go to the first class.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """The schema of a scored row, and a batch of scored rows in memory.
 
-A field of `ScoredBatch` declares a column: its type, and where it travels. Everything that writes or reads scored rows
-(result block, response, spool record, SQL table, score file, map of the explorer) takes its columns from `SCHEMA`, so a
-new column is one field here and one migration.
+A field of `ScoredBatch` declares a column: its type, what it means, and where it is sent, stored and shown. Everything
+that writes or reads scored rows (result block, response, client, spool record, SQL table, score file, explorer, docs)
+takes its columns from `SCHEMA`. So a new column is one field here and the code that computes it, with a migration if it
+is stored and a field of the proto if it is in the response.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from math import nan
 from typing import Annotated, Any, Self, get_type_hints
 
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["SCHEMA", "Column", "Decision", "Reason", "ScoredBatch", "stored_name"]
+__all__ = ["SCHEMA", "Column", "Decision", "Reason", "ResponseColumns", "ScoredBatch", "stored_name"]
 
 
 class Decision(IntEnum):
@@ -54,35 +56,102 @@ class Column:
     Parameters
     ----------
     dtype
-        Type in memory and in a response.
+        Type in memory and in a response, where it is `<f8` or `i1`.
     stored
         Type in a spool record and in SQL; empty if the column is not stored.
+    label, description
+        Name for people, and one line for documents.
     parts
-        Names of its values in SQL and in score files, if they are not the name of the column. The number of parts is
-        the number of values in a row.
-    response, file, browser
-        Whether it is in the response, in score files, and among the points that the explorer draws.
+        Names of its values in SQL, in score files and in the browser, if they are not the name of the column. The
+        number of parts is the number of values in a row.
+    missing
+        The value of a row that has none.
+    nullable
+        Whether SQL stores the missing value as NULL.
+    listed
+        Whether tables of stored points have it as a number: the points page, its CSV file, exports. They always have
+        decision, reason and class, by name.
+    file, browser
+        Whether it is in score files, and among the points that the explorer draws on the map.
     name
         Name of the field.
+    response
+        Whether it is in the response: the fields of `ResponseColumns` are.
     """
 
     dtype: str
-    stored: str = ""
+    stored: str
+    label: str
+    description: str
     parts: tuple[str, ...] = ()
-    response: bool = False
+    missing: float = nan
+    nullable: bool = True
+    listed: bool = False
     file: bool = False
     browser: bool = False
     name: str = ""
+    response: bool = False
 
     @property
     def width(self) -> int:
         """Number of values in a row."""
         return len(self.parts)
 
+    def blank(self, n: int) -> NDArray[Any]:
+        """The column of n rows that have no value, (n,) or (n, 2)."""
+        shape = n if self.width == 1 else (n, self.width)
+        return np.full(shape, self.missing, self.dtype) if self.missing else np.zeros(shape, self.dtype)
 
-# Not frozen: that takes a microsecond more to make, in the request path.
+
+# Neither is frozen: that takes a microsecond more to make, in the request path.
 @dataclass(slots=True, eq=False)
-class ScoredBatch:
+class ResponseColumns:
+    """Columns of n scored rows that a response has; see `ScoredBatch`."""
+
+    points: Annotated[
+        Floats,
+        Column("<f8", "<f4", "map coordinates", "point on the map", ("x", "y"), listed=True, file=True, browser=True),
+    ]
+    log_density: Annotated[
+        Floats, Column("<f8", "<f4", "log P", "log density of the student at the point", listed=True, file=True)
+    ]
+    log_kde: Annotated[
+        Floats,
+        Column("<f8", "<f4", "log KDE", "log density of the reference points at the point", listed=True, file=True),
+    ]
+    p_value: Annotated[
+        Floats,
+        Column("<f8", "<f4", "p-value", "conformal rank of the outlier score", listed=True, file=True, browser=True),
+    ]
+    decision: Annotated[
+        NDArray[np.int8],
+        Column("i1", "i1", "decision", "accept or reject", ("is_accepted",), missing=0, nullable=False, browser=True),
+    ]
+    reason: Annotated[
+        NDArray[np.int8],
+        Column("i1", "i1", "reason", "which rule rejected the row", missing=0, nullable=False, browser=True),
+    ]
+
+    def __len__(self) -> int:
+        return len(self.decision)
+
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Which rows may be acted on, (n,)."""
+        return np.equal(self.decision, Decision.ACCEPT)
+
+    def file_columns(self, **others: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """The columns of score files and tables that this object has, (n,) each, with `others` that it has not."""
+        found: dict[str, NDArray[Any]] = {}
+        for column in SCHEMA:
+            values = others.get(column.name, getattr(self, column.name, None))
+            if column.file and values is not None:
+                found |= dict(zip(column.parts, values.reshape(len(self), column.width).T, strict=True))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class ScoredBatch(ResponseColumns):
     """Scores and decisions of n rows, as columns. A value that a row lacks is NaN.
 
     Parameters
@@ -93,60 +162,51 @@ class ScoredBatch:
         log P(y; θ), the student's density, (n,).
     log_kde
         log density of the reference points, (n,).
+    p_value
+        Conformal rank of the outlier score, (n,).
+    decision, reason
+        `Decision` and `Reason`, (n,) int8; 0 until the gate decides.
     fidelity
         KL_sym between the row and the student's classes at its point, (n,).
     outlier_score
         How usual the row is among known rows, off the map; see `OutlierScore`, (n,).
-    p_value
-        Conformal rank of the outlier score, (n,).
     confidence
         The reject score that the gate cuts, (n,); NaN until the gate decides, and if it has no such rule.
     top
         The largest probability, (n,).
     predicted
-        The most probable class, (n,), the first of equal ones; -1 for a row that is not valid or not scored.
-    decision, reason
-        `Decision` and `Reason`, (n,) int8; 0 until the gate decides.
+        The most probable class, (n,); ties go to the first class. -1 for a row that is not valid or not scored.
     set_size
         Number of classes in the prediction set, the most probable ones, (n,); 0 for a row without one.
     valid
         Whether the row is a vector of probabilities, (n,).
     """
 
-    points: Annotated[Floats, Column("<f8", "<f4", parts=("x", "y"), response=True, file=True, browser=True)]
-    log_density: Annotated[Floats, Column("<f8", "<f4", response=True, file=True)]
-    log_kde: Annotated[Floats, Column("<f8", "<f4", response=True, file=True)]
-    fidelity: Annotated[Floats, Column("<f8", file=True)]
-    outlier_score: Annotated[Floats, Column("<f8", "<f4", file=True)]
-    p_value: Annotated[Floats, Column("<f8", "<f4", response=True, file=True, browser=True)]
-    confidence: Annotated[Floats, Column("<f8", "<f4")]
-    top: Annotated[Floats, Column("<f8", "<f4", file=True, browser=True)]
-    predicted: Annotated[NDArray[np.int32], Column("<i4", "<i4", file=True, browser=True)]
-    decision: Annotated[NDArray[np.int8], Column("i1", "i1", parts=("is_accepted",), response=True, browser=True)]
-    reason: Annotated[NDArray[np.int8], Column("i1", "i1", response=True, browser=True)]
-    set_size: Annotated[NDArray[np.int32], Column("<i4", "<i2", file=True)]
-    valid: Annotated[NDArray[np.bool_], Column("?")]
-
-    def __len__(self) -> int:
-        return len(self.predicted)
-
-    @property
-    def accepted(self) -> NDArray[np.bool_]:
-        """Which rows may be acted on, (n,)."""
-        return np.equal(self.decision, Decision.ACCEPT)
+    fidelity: Annotated[
+        Floats, Column("<f8", "", "fidelity", "divergence of the row from the map's classes at its point", file=True)
+    ]
+    outlier_score: Annotated[
+        Floats, Column("<f8", "<f4", "outlier score", "how usual the row is", listed=True, file=True)
+    ]
+    confidence: Annotated[
+        Floats, Column("<f8", "<f4", "reject score", "the score that the gate rejects by", listed=True)
+    ]
+    top: Annotated[Floats, Column("<f8", "<f4", "p₁", "the largest probability", listed=True, file=True, browser=True)]
+    predicted: Annotated[
+        NDArray[np.int32],
+        Column("<i4", "<i4", "predicted", "most probable class", missing=-1, nullable=False, file=True, browser=True),
+    ]
+    set_size: Annotated[
+        NDArray[np.int32],
+        Column("<i4", "<i2", "set size", "classes in the prediction set", missing=0, listed=True, file=True),
+    ]
+    valid: Annotated[
+        NDArray[np.bool_], Column("?", "", "valid", "whether the row is a vector of probabilities", missing=True)
+    ]
 
     def take(self, rows: NDArray[Any] | slice) -> ScoredBatch:
         """The rows with these numbers, or those that a mask selects."""
         return ScoredBatch(*(getattr(self, column.name)[rows] for column in SCHEMA))
-
-    def file_columns(self) -> dict[str, NDArray[Any]]:
-        """The columns of the schema that are in score files and tables, (n,) each."""
-        found: dict[str, NDArray[Any]] = {}
-        for column in SCHEMA:
-            if column.file:
-                values = getattr(self, column.name).reshape(len(self), column.width)
-                found |= dict(zip(column.parts, values.T, strict=True))
-        return found
 
     @classmethod
     def join(cls, batches: Sequence[Self]) -> Self:
@@ -156,18 +216,16 @@ class ScoredBatch:
     @classmethod
     def unscored(cls, n: int) -> ScoredBatch:
         """n rows of which nothing is known yet: all scores are NaN, no row is decided, and all count as valid."""
-        batch = cls(*(np.full((n, 2) if column.width > 1 else n, _MISSING[column.dtype]) for column in SCHEMA))
-        batch.predicted[:] = -1
-        return batch
-
-
-_MISSING = {"<f8": np.float64("nan"), "<i4": np.int32(0), "i1": np.int8(0), "?": np.True_}
+        return cls(*(column.blank(n) for column in SCHEMA))
 
 
 def _schema() -> tuple[Column, ...]:
     declared = get_type_hints(ScoredBatch, include_extras=True)
-    columns = [(each.name, declared[each.name].__metadata__[0]) for each in fields(ScoredBatch)]
-    return tuple(replace(column, name=name, parts=column.parts or (name,)) for name, column in columns)
+    sent = {each.name for each in fields(ResponseColumns)}
+    return tuple(
+        replace(column, name=name, parts=column.parts or (name,), response=name in sent)
+        for name, column in ((each.name, declared[each.name].__metadata__[0]) for each in fields(ScoredBatch))
+    )
 
 
 SCHEMA: tuple[Column, ...] = _schema()

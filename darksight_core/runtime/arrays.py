@@ -31,7 +31,7 @@ __all__ = [
     "rule_of",
 ]
 
-# Float64 results of a row, its point first, in the order of the fields of `ScoredBatch`.
+# Float64 results of a row: x, y and the further columns of floats in `KERNEL_COLUMNS`.
 _RESULTS = 9
 
 _REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
@@ -195,22 +195,22 @@ def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
 
 
 def blank_arguments() -> tuple[Any, ...]:
-    """Arguments of the kernel that say nothing but their types."""
+    """Empty arguments of the kernel, which numba compiles it by: it reads their types alone."""
     line, table, cube = np.empty(0), np.empty((0, 0)), np.empty((0, 0, 0))
     longs = np.empty((0, 0), dtype=np.int64)
-    single = cube.astype(np.float32)
+    floats = cube.astype(np.float32)
     plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
     flat = table.astype(np.float32)
-    start = Start(longs, cube, flat, single, network_above=0.0)
-    density = Density(longs, table, table, single, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
-    outlier = Outlier(single, cube, cube, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
+    start = Start(longs, cube, flat, floats, network_above=0.0)
+    density = Density(longs, table, table, floats, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
+    outlier = Outlier(floats, cube, cube, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
     rule = Rule(table.astype(np.int8), score=0, lowest=0.0, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
     return (table, table, *blank_results(0), model, _fixed(rule))
 
 
 def blank_results(n: int) -> Results:
-    """Room for what the kernel says about n rows."""
+    """Arrays that the kernel writes the results of n rows into."""
     return np.empty((_RESULTS, n)), np.empty(n, dtype=np.int32), np.empty((2, n), dtype=np.int8)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, overload
 
@@ -28,10 +29,11 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
 from darksight_core.rows.frames import Frame, Table, read_frame
-from darksight_core.rows.schema import ScoredBatch
+from darksight_core.rows.schema import SCHEMA, ScoredBatch
 from darksight_core.rows.simplex import Floats, largest_probs, log_probs, on_simplex
 from darksight_core.runtime.arrays import Model, Results, Rule, blank_results, model_of, rule_of
 from darksight_core.runtime.compilation import KERNEL
+from darksight_core.runtime.result_block import KERNEL_COLUMNS
 from darksight_core.scores.outlier import OutlierScore
 
 __all__ = ["Scorer", "ShapeError"]
@@ -39,6 +41,10 @@ __all__ = ["Scorer", "ShapeError"]
 _RESULTS = ("log_density", "log_kde", "fidelity", "outlier_score", "p_value")
 # CPU seconds of numpy after which the kernel is loaded: it takes 12 of them to compile and half of one to load.
 _PATIENCE_SECONDS = 3.0
+# Columns that are computed after the kernel, and a function that brings all columns into the order of the schema.
+_LATER = tuple(column for column in SCHEMA if column.name not in (*KERNEL_COLUMNS, "valid"))
+_COMPUTED = (*KERNEL_COLUMNS, "valid", *(column.name for column in _LATER))
+_IN_ORDER = itemgetter(*(_COMPUTED.index(column.name) for column in SCHEMA))
 _UNDECIDED = rule_of(Gate(), is_decided=False)
 _WHOLE = np.empty((0, 0))
 
@@ -186,10 +192,8 @@ class Scorer:
     def run(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> ScoredBatch:
         """Rows scored and decided by the compiled kernel."""
         results, predicted, outcomes = self.run_raw(kernel, rows, rule)
-        batch: Any = ScoredBatch  # mypy does not count the rows of an array
-        sizes = np.zeros(len(rows), dtype=np.int32)
-        scored: ScoredBatch = batch(results[:2].T, *results[2:], predicted, *outcomes, sizes, predicted >= 0)
-        return scored
+        later = (column.blank(len(rows)) for column in _LATER)
+        return ScoredBatch(*_IN_ORDER((results[:2].T, *results[2:], predicted, *outcomes, predicted >= 0, *later)))
 
     def run_raw(self, kernel: Callable[..., None], rows: Floats, rule: Rule) -> Results:
         """The same as arrays: float64 results (9, n), classes (n,), and decisions over reasons (2, n)."""

@@ -31,6 +31,7 @@ ELSEWHERE = {
 
 GENERATED = {
     "reference/cli.md": reference.command_line,
+    "reference/columns.md": reference.columns,
     "reference/errors.md": reference.errors,
     "reference/http.md": reference.http,
     "reference/metrics.md": reference.metrics,

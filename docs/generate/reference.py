@@ -19,9 +19,10 @@ from rich.console import Console
 
 import darksight_core
 from darksight_core.errors import DarkSightError
+from darksight_core.rows.schema import SCHEMA
 from docs.generate.markdown import join, table
 
-__all__ = ["command_line", "errors", "http", "metrics", "python", "settings"]
+__all__ = ["columns", "command_line", "errors", "http", "metrics", "python", "settings"]
 
 _WIDTH = 100
 
@@ -105,6 +106,40 @@ def metrics() -> str:
             table(("metric", "type", "labels", "what", "why"), rows),
             "The page also has the standard `process_*` metrics (CPU time, memory, start time, open files), with the "
             "label `process`: `supervisor`, `worker-0` and so on, `storage`, `explorer`.",
+        ]
+    )
+
+
+def columns() -> str:
+    """Every column of a scored row, and where it is."""
+    kinds = {"<f8": "float64", "<f4": "float32", "<i4": "int32", "<i2": "int16", "i1": "int8", "?": "bool"}
+    rows = [
+        (
+            ", ".join(f"`{part}`" for part in ((column.name,) if column.width == 1 else column.parts)),
+            f"{column.description[0].upper()}{column.description[1:]}",
+            kinds[column.dtype],
+            ", ".join(
+                place
+                for place, has_it in (
+                    ("response", column.response),
+                    ("score files", column.file),
+                    (f"SQL ({kinds.get(column.stored)})", bool(column.stored)),
+                    ("tables of points", column.listed),
+                    ("map", column.browser),
+                )
+                if has_it
+            ),
+        )
+        for column in SCHEMA
+    ]
+    return join(
+        [
+            "# Columns of a scored row",
+            "From `darksight_core/rows/schema.py`. Score files and scored tables also have the id, decision and reason "
+            "by name, `prediction_set` and the tags. A service sends the columns of the response and `set_size`, and "
+            "`top` and `predicted` follow from the probabilities; files and tables that it scored do not have the "
+            "others. A score that a row lacks is NaN, and NULL in SQL.",
+            table(("column", "what", "type", "where"), rows),
         ]
     )
 

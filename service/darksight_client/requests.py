@@ -21,6 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import ArrayLike, NDArray
 
 from darksight_client.errors import InvalidRequest
+from darksight_client.results.columns import COLUMNS
 from darksight_client.results.rows import Decision, Reason
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_core.rows.frames import Frame, FrameError, read_frame
@@ -51,8 +52,8 @@ MAX_ROWS = 1 << 20
 
 # Rows of one call that have tags of their own.
 _MAX_TAGGED_ROWS = 1 << 16
-# Bytes of a row in the response: two enums, five doubles and the size of a prediction set.
-_RESPONSE_BYTES = 45
+# Bytes of a row in the response: its columns, and the size of a prediction set.
+_RESPONSE_BYTES = sum(dtype.itemsize * width for dtype, width in COLUMNS.values()) + 3
 # Bytes of a request or response that are not rows: names of model and version, ids, lengths.
 _OTHER_BYTES = 2048
 _OUTCOMES = 10_000

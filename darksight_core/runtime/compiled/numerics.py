@@ -81,7 +81,7 @@ def count_not_above(ascending: NDArray[Any], value: float) -> int:
 
 @compiled
 def two_largest(values: Floats) -> tuple[int, int]:
-    """Numbers of the largest entry and of the largest other one, the first of equal ones."""
+    """Numbers of the two largest entries; ties go to the first one."""
     first, second = (1, 0) if values[1] > values[0] else (0, 1)
     for k in range(2, len(values)):
         if values[k] > values[second]:

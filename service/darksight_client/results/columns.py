@@ -26,20 +26,19 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_core.rows.schema import SCHEMA
 
 __all__ = ["COLUMNS", "Columns", "ScoreColumns", "ScoreStreamColumns", "read_response", "read_stream_response"]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
+_FIELDS = monitor_pb2.ScoreResponse.DESCRIPTOR.fields_by_name
 COLUMNS: Mapping[str, tuple[np.dtype[Any], int]] = {
-    "decision": (np.dtype(np.int8), 1),
-    "reason": (np.dtype(np.int8), 1),
-    "p_value": (np.dtype("<f8"), 1),
-    "log_density": (np.dtype("<f8"), 1),
-    "log_kde": (np.dtype("<f8"), 1),
-    "points": (np.dtype("<f8"), 2),
+    column.name: (np.dtype(column.dtype), column.width)
+    for column in sorted(SCHEMA, key=lambda column: _FIELDS[column.name].number if column.response else 0)
+    if column.response
 }
-"""Kind of the values of each column, and how many of them make a row."""
+"""Type of the values of each column, and how many of them make a row, in the order of the fields of the message."""
 
 
 def _twins() -> tuple[Any, Any]:
@@ -121,8 +120,7 @@ def _arrays(twin: Any, rows: int) -> Columns | None:
         # A byte above 127 is part of a longer number.
         if len(data) != rows * width * dtype.itemsize or (dtype.itemsize == 1 and not data.isascii()):
             return None
-        columns[name] = np.frombuffer(data, dtype)
-    columns["points"] = columns["points"].reshape(rows, 2)
+        columns[name] = np.frombuffer(data, dtype) if width == 1 else np.frombuffer(data, dtype).reshape(rows, width)
     return columns
 
 
@@ -136,7 +134,7 @@ def _lists(message: Any, rows: int) -> Columns:
         # A decision or reason that this version does not know may be any number: it becomes "not set".
         if dtype.itemsize == 1:
             values = [value if 0 <= value < 128 else 0 for value in values]
-        columns[name] = np.array(values, dtype)
-        columns[name].flags.writeable = False
-    columns["points"] = columns["points"].reshape(rows, 2)
+        column = np.array(values, dtype) if width == 1 else np.array(values, dtype).reshape(rows, width)
+        column.flags.writeable = False
+        columns[name] = column
     return columns

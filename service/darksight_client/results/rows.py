@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_client.results.columns import COLUMNS, Columns
+from darksight_core.rows.schema import ResponseColumns
 
 __all__ = [
     "Batch",
@@ -119,24 +120,24 @@ class Gated:
     prediction_set: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
+@dataclass(slots=True, eq=False)
+class Scored(ResponseColumns):
     """n scored predictions, as columns.
 
     Parameters
     ----------
+    points
+        Map points, (n, 2).
+    log_density, log_kde
+        log P(y; θ) and the log of the kernel density estimate, (n,).
+    p_value
+        Conformal p-values of the outlier scores, (n,); small values are unusual.
+    decision, reason
+        `Decision` and `Reason` of each row, (n,) int8.
     model, version
         Name of the watched classifier, and sha256 of the bundle that scored all rows.
     batches
         The calls that scored the rows; more than one if the rows did not fit in one message.
-    decision, reason
-        `Decision` and `Reason` of each row, (n,) int8.
-    p_value
-        Conformal p-values of the outlier scores, (n,); small values are unusual.
-    log_density, log_kde
-        log P(y; θ) and the log of the kernel density estimate, (n,).
-    points
-        Map points, (n, 2).
     recorded
         Whether all points were on the server's disk before the response was sent.
     names
@@ -150,19 +151,10 @@ class Scored:
     model: str
     version: str
     batches: tuple[Batch, ...]
-    decision: NDArray[np.int8]
-    reason: NDArray[np.int8]
-    p_value: NDArray[np.float64]
-    log_density: NDArray[np.float64]
-    log_kde: NDArray[np.float64]
-    points: NDArray[np.float64]
     recorded: bool
     names: tuple[str, ...] = ()
     set_size: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     set_classes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-
-    def __len__(self) -> int:
-        return len(self.decision)
 
     def __getitem__(self, row: int) -> Gated:
         row = range(len(self))[row]
@@ -186,11 +178,6 @@ class Scored:
         return (self[row] for row in range(len(self)))
 
     @property
-    def accepted(self) -> NDArray[np.bool_]:
-        """Which rows may be acted on, (n,)."""
-        return np.equal(self.decision, np.int8(Decision.ACCEPT))
-
-    @property
     def batch_id(self) -> uuid.UUID:
         """Id of the first call."""
         return self.batches[0].id
@@ -206,11 +193,7 @@ class Scored:
         """The columns of the table that `score` returns for a table."""
         return {
             "prediction_id": list(self.prediction_ids),
-            "x": self.points[:, 0],
-            "y": self.points[:, 1],
-            "log_density": self.log_density,
-            "log_kde": self.log_kde,
-            "p_value": self.p_value,
+            **self.file_columns(),
             "accepted": self.accepted,
             "decision": [Decision(number).name.lower() for number in self.decision.tolist()],
             "reason": [Reason(number).name.lower() for number in self.reason.tolist()],
@@ -275,8 +258,15 @@ def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Score
     if len(message.batch_id) != 16:
         raise ValueError(f"a batch id of {len(message.batch_id)} bytes")
     batch = Batch(uuid.UUID(bytes=message.batch_id), len(columns["decision"]))
-    sets = _read_sets(message, batch.rows)
-    return Scored(message.model, message.version, (batch,), **columns, recorded=message.recorded, names=names, **sets)
+    return Scored(
+        **columns,
+        **_read_sets(message, batch.rows),
+        model=message.model,
+        version=message.version,
+        batches=(batch,),
+        recorded=message.recorded,
+        names=names,
+    )
 
 
 def _read_sets(message: Any, rows: int) -> Columns:
@@ -298,10 +288,10 @@ def joined(parts: Sequence[Scored]) -> Scored:
     for column in columns.values():
         column.flags.writeable = False
     return Scored(
-        parts[0].model,
-        parts[0].version,
-        tuple(batch for part in parts for batch in part.batches),
         **columns,
+        model=parts[0].model,
+        version=parts[0].version,
+        batches=tuple(batch for part in parts for batch in part.batches),
         recorded=all(part.recorded for part in parts),
         names=tuple(name for part in parts for name in part.names),
     )
@@ -320,25 +310,16 @@ def read_time(message: Any, field: str) -> datetime | None:
 
 def read_point(message: Any) -> Point:
     """A Point from its message."""
+    values = {each.name: getattr(message, each.name) for each in fields(Point)}
+    values |= {name: read_optional(message, name) for name in ("predicted", "label")}
+    values |= {name: tuple(values[name]) for name in ("probabilities", "prediction_set")}
     return Point(
-        id=message.id,
-        prediction_id=message.prediction_id,
-        model=message.model,
-        version=message.version,
-        received_at=message.received_at.ToDatetime(UTC),
-        event_time=read_time(message, "event_time"),
-        x=message.x,
-        y=message.y,
-        log_density=message.log_density,
-        log_kde=message.log_kde,
-        p_value=message.p_value,
-        decision=Decision(message.decision),
-        reason=Reason(message.reason),
-        predicted=read_optional(message, "predicted"),
-        top_probability=message.top_probability,
-        label=read_optional(message, "label"),
-        probabilities=tuple(message.probabilities),
-        tags=dict(message.tags),
-        trace_id=message.trace_id,
-        prediction_set=tuple(message.prediction_set),
+        **values
+        | {
+            "received_at": message.received_at.ToDatetime(UTC),
+            "event_time": read_time(message, "event_time"),
+            "decision": Decision(message.decision),
+            "reason": Reason(message.reason),
+            "tags": dict(message.tags),
+        }
     )

@@ -18,7 +18,6 @@ from tqdm import tqdm
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
-from darksight_core.rows.schema import Decision, Reason
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
@@ -32,14 +31,7 @@ from darksight_service.cli.options import (
     Quiet,
 )
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
-from darksight_service.scoring.files.columns import (
-    Columns,
-    bundle_columns,
-    class_labels,
-    lower_names,
-    set_labels,
-    tag_columns,
-)
+from darksight_service.scoring.files.columns import Columns, bundle_columns, score_columns
 from darksight_service.scoring.files.tables import open_scores
 
 __all__ = ["score"]
@@ -224,17 +216,4 @@ def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
         partial_ok=True,
         tags=chunk.tag_dicts(),
     )
-    x, y = scored.points.T
-    return tag_columns(chunk) | {
-        "x": x,
-        "y": y,
-        "log_density": scored.log_density,
-        "log_kde": scored.log_kde,
-        "p_value": scored.p_value,
-        "top": chunk.probs.max(axis=1),
-        "predicted": class_labels(chunk.class_names, chunk.probs.argmax(axis=1)),
-        "decision": lower_names(Decision, scored.decision),
-        "reason": lower_names(Reason, scored.reason),
-        "set_size": scored.set_size,
-        "prediction_set": set_labels(chunk.class_names, chunk.probs, scored.set_size),
-    }
+    return score_columns(scored, chunk, chunk.class_names)

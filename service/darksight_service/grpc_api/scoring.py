@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from darksight_core.rows.tags import MAX_TAGS, REFERENCE, TagSet, find_problem
-from darksight_core.runtime.result_block import place
+from darksight_core.runtime.result_block import byte_range
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.errors import RequestError
 from darksight_service.grpc_api.pools import BulkPool
@@ -28,7 +28,7 @@ from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
 from darksight_service.scoring.tags import Tags
 from darksight_service.settings.validation import check_text
-from darksight_service.store.points import PointFilter
+from darksight_service.store.points import LISTED_COLUMNS, PointFilter
 from darksight_service.telemetry.traceparent import trace_of
 from darksight_service.telemetry.tracing import traced_call
 
@@ -328,8 +328,8 @@ def _fields(rows: int) -> tuple[tuple[bytes, slice], ...]:
     """Tag and place of each column in a block; none if there are no rows, as an empty field is not written."""
     if not rows:
         return ()
-    places = {name: place(name, rows) for name in COLUMNS}
-    return tuple((_tag(name) + _varint(where.stop - where.start), where) for name, where in places.items())
+    found = {name: byte_range(name, rows) for name in COLUMNS}
+    return tuple((_tag(name) + _varint(where.stop - where.start), where) for name, where in found.items())
 
 
 def _tag(field: str, wire_type: int = 2) -> bytes:
@@ -384,10 +384,15 @@ def _range(value: float | None, ends: dict[str, Any]) -> monitor_pb2.AccuracyRan
     return None if value is None else monitor_pb2.AccuracyRange(value=value, low=ends["low"], high=ends["high"])
 
 
+_POINT_FIELDS = (
+    *("id", "prediction_id", "model", "version", "tags", "trace_id", "prediction_set"),
+    *(name for name in LISTED_COLUMNS if name in monitor_pb2.Point.DESCRIPTOR.fields_by_name),
+)
+
+
 def _point(row: dict[str, Any]) -> monitor_pb2.Point:
-    names = ("id", "prediction_id", "model", "version", "x", "y", "log_density", "log_kde", "p_value")
     return monitor_pb2.Point(
-        **{name: row[name] for name in names},
+        **{name: row[name] for name in _POINT_FIELDS},
         received_at=timestamp(row["received_ms"]),
         event_time=timestamp(row["event_ms"]) if row["event_ms"] else None,
         decision=row["decision"],
@@ -396,7 +401,4 @@ def _point(row: dict[str, Any]) -> monitor_pb2.Point:
         top_probability=row["top"],
         label=row["label"] if row["label"] >= 0 else None,
         probabilities=row["probs"].tolist(),
-        tags=row["tags"],
-        trace_id=row["trace_id"],
-        prediction_set=row["prediction_set"],
     )

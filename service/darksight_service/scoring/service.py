@@ -356,7 +356,7 @@ def _facts(active: ActiveModel, trace: bytes) -> dict[str, str]:
 def _count(active: ActiveModel, call: _Call, block: ResultBlock, seconds: float, *, is_shadow: bool = False) -> None:
     counts = active.counts
     if block.rows == 1 and not is_shadow:
-        log_density, p_value, predicted, decision, reason = block.single()
+        log_density, p_value, predicted, decision, reason = block.metric_values()
         wants_outlier = counts.observe_one(p_value, log_density, predicted, decision, reason, seconds)
     else:
         wants_outlier = counts.observe(

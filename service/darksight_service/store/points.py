@@ -6,8 +6,9 @@ bytes; those that were read from SQL are float64, and those that a query did not
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeAlias
 
@@ -15,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.guarantees.prediction_sets import top_classes
-from darksight_core.rows.schema import SCHEMA, Decision, ScoredBatch
+from darksight_core.rows.schema import SCHEMA, Column, Decision, ScoredBatch
 from darksight_core.rows.tags import REFERENCE, TagSet
 from darksight_service.store.ids import default_prediction_id
 from darksight_service.store.texts import Texts
 
 __all__ = [
     "LAST_CLASS",
+    "LISTED_COLUMNS",
     "SCORE_COLUMNS",
     "OutcomeBatch",
     "PointFilter",
     "PointTable",
     "TagColumn",
+    "is_missing",
     "join_tags",
     "score_columns",
     "score_values",
@@ -38,13 +41,11 @@ TagColumn: TypeAlias = tuple[tuple[TagSet, ...], NDArray[np.intp]]
 LAST_CLASS = 0x7FFF
 """SQL has two bytes for the class of a row; this class stands for itself and all above."""
 
-SCORE_COLUMNS: Mapping[str, str] = {part: column.stored for column in SCHEMA if column.stored for part in column.parts}
-"""The SQL columns of a scored row, with the type of the column of the schema."""
+SCORE_COLUMNS: Mapping[str, Column] = {part: column for column in SCHEMA if column.stored for part in column.parts}
+"""The SQL columns of a scored row."""
 
-_TO_SQL: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "is_accepted": lambda decision: np.equal(decision, Decision.ACCEPT),
-    "predicted": lambda predicted: np.minimum(predicted, LAST_CLASS),
-}
+LISTED_COLUMNS: Mapping[str, Column] = {name: column for name, column in SCORE_COLUMNS.items() if column.listed}
+"""Those that tables of stored points have as numbers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,10 +99,9 @@ class PointTable(ScoredBatch):
     def of(cls, ids: NDArray[np.uint64], model: str, versions: tuple[str, ...], **columns: Any) -> Self:
         """A table of the columns given; those left out hold no value."""
         n = len(ids)
-        missing: dict[str, Any] = {column.name: _MISSING[column.dtype] for column in SCHEMA} | _DEFAULTS
         filled: dict[str, Any] = {
             name: np.broadcast_to(value, (n, 2) if name in ("points", "traces") else n)
-            for name, value in missing.items()
+            for name, value in _MISSING.items()
             if name not in columns
         }
         for name in {"names", "references"} - columns.keys():
@@ -217,13 +217,11 @@ class PointTable(ScoredBatch):
             yield {"model": self.model, **dict(zip(columns, values, strict=True))}
 
 
-_MISSING = {"<f8": np.float64("nan"), "<i4": np.int32(-1), "i1": np.int8(0), "?": np.True_}
-_DEFAULTS = {
+_MISSING: dict[str, Any] = {column.name: np.array(column.missing, column.dtype) for column in SCHEMA} | {
     "event_ms": np.int64(0),
     "delay_ms": np.int64(0),
     "is_shadow": np.False_,
     "label": np.int64(-1),
-    "set_size": np.int32(0),
     "bundle": np.intp(0),
     "tags": np.intp(0),
     "traces": np.zeros((), dtype=">u8"),
@@ -301,13 +299,13 @@ def join_tags(parts: Sequence[TagColumn]) -> TagColumn:
 
 
 def score_values(batch: ScoredBatch) -> dict[str, NDArray[Any]]:
-    """The values of `SCORE_COLUMNS`, (n,) each."""
+    """The values of `SCORE_COLUMNS`, (n,) each; those that are NULL in SQL are their column's `missing`."""
     found = {}
     for column in SCHEMA:
         if column.stored:
             values = getattr(batch, column.name).reshape(len(batch), column.width)
             for number, part in enumerate(column.parts):
-                found[part] = _TO_SQL.get(part, np.asarray)(values[:, number])
+                found[part] = _to_sql(part, values[:, number], column)
     return found
 
 
@@ -316,18 +314,31 @@ def score_columns(values: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]
     found = {}
     for column in SCHEMA:
         if column.stored and column.parts[0] in values:
-            parts = [_from_sql(part, values[part], column.dtype) for part in column.parts]
+            parts = [_from_sql(part, values[part], column) for part in column.parts]
             found[column.name] = parts[0] if column.width == 1 else np.stack(parts, axis=1)
     return found
 
 
-def _from_sql(part: str, values: Sequence[Any], dtype: str) -> NDArray[Any]:
+def _to_sql(part: str, values: NDArray[Any], column: Column) -> NDArray[Any]:
+    if part == "is_accepted":
+        values = np.equal(values, Decision.ACCEPT)
+    elif column.stored == "<i4":
+        values = np.minimum(values, LAST_CLASS)
+    return values
+
+
+def _from_sql(part: str, values: Sequence[Any], column: Column) -> NDArray[Any]:
     if part == "is_accepted":
         return np.where(np.array(values, dtype=bool), np.int8(Decision.ACCEPT), np.int8(Decision.REJECT))
-    if part == "set_size":
-        # NULL in most rows, where it takes no space.
-        return np.array([each or 0 for each in values], dtype=dtype)
-    return np.array(values, dtype=dtype)
+    if column.nullable and column.dtype != "<f8":
+        values = [column.missing if each is None else each for each in values]
+    return np.array(values, dtype=column.dtype)
+
+
+def is_missing(values: NDArray[Any], column: Column) -> NDArray[np.bool_]:
+    """Which values of `score_values` are NULL in SQL, (n,)."""
+    found: NDArray[np.bool_] = np.isnan(values) if math.isnan(column.missing) else np.equal(values, column.missing)
+    return found
 
 
 def _bytes16(values: NDArray[np.uint64]) -> list[bytes]:

@@ -157,13 +157,13 @@ bundle = Table(
     UniqueConstraint("model_id", "version"),
 )
 
-# Types of score columns by their type in the schema, and the bytes that each takes.
-_SCORE_TYPES: dict[str, tuple[Any, int, bool]] = {
-    "<f4": (REAL, 4, True),
-    "<i4": (SmallInteger, 2, False),
-    "<i2": (SmallInteger, 2, True),
-    "i1": (SmallInteger, 2, False),
-    "is_accepted": (Boolean, 1, False),
+# SQL types of score columns by their type in the schema, and the bytes that each takes.
+_SCORE_TYPES: dict[str, tuple[Any, int]] = {
+    "<f4": (REAL, 4),
+    "<i4": (SmallInteger, 2),
+    "<i2": (SmallInteger, 2),
+    "i1": (SmallInteger, 2),
+    "is_accepted": (Boolean, 1),
 }
 
 
@@ -175,11 +175,10 @@ def _point_columns() -> list[Column[Any]]:
         (4, Column("delay_ms", Integer, nullable=True)),
         (1, Column("is_shadow", Boolean, nullable=False)),
     ]
-    scores = []
-    for name, dtype in SCORE_COLUMNS.items():
-        kind, size, nullable = _SCORE_TYPES.get(name, _SCORE_TYPES[dtype])
-        scores.append((size, Column(name, kind, nullable=nullable)))
-    return [column for _, column in sorted(scores + sized, key=lambda pair: -pair[0])]
+    for name, column in SCORE_COLUMNS.items():
+        kind, size = _SCORE_TYPES.get(name) or _SCORE_TYPES[column.stored]
+        sized.append((size, Column(name, kind, nullable=column.nullable)))
+    return [column for _, column in sorted(sized, key=lambda pair: -pair[0])]
 
 
 point = Table(

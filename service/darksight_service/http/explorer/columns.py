@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.rows.schema import SCHEMA
+from darksight_core.rows.schema import Decision, Reason, stored_name
 from darksight_core.rows.tags import OTHER
-from darksight_service.store.points import PointTable, score_values
+from darksight_service.store.points import LISTED_COLUMNS, SCORE_COLUMNS, PointTable, score_values
 
-__all__ = ["MAX_COLUMN_VALUES", "Columns", "point_columns", "tag_column"]
+__all__ = ["LABELS", "MAX_COLUMN_VALUES", "Columns", "point_columns", "point_fields", "tag_column"]
+
+LABELS = {name: column.label for name, column in LISTED_COLUMNS.items() if column.width == 1}
+"""Scores that pages list, and their names for people."""
 
 MAX_COLUMN_VALUES = 250
 """Values of a tag that one response distinguishes."""
 
 _ALIGN = 8
-_PARTS = {part: column.stored for column in SCHEMA if column.browser for part in column.parts}
+_DRAWN = {name: column.stored for name, column in SCORE_COLUMNS.items() if column.browser}
 _TYPES = frozenset({"float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32"})
 
 
@@ -60,8 +63,20 @@ def point_columns(points: PointTable) -> dict[str, NDArray[Any]]:
         "id": points.ids.view(np.uint8).reshape(-1),
         "time": points.received_ms.astype(np.float64),
         "label": points.label.astype(np.int32),
-        **{part: values[part].astype(kind) for part, kind in _PARTS.items()},
+        **{part: values[part].astype(kind) for part, kind in _DRAWN.items()},
     }
+
+
+_FIELDS = (
+    "id", "prediction_id", "version", "is_shadow", "received_ms", "label", "predicted", *LISTED_COLUMNS,
+    "prediction_set", "reference", "tags", "trace_id",
+)  # fmt: skip
+
+
+def point_fields(point: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page shows of a stored point, one of `PointTable.rows`, without its probabilities."""
+    names = {"decision": stored_name(Decision, point["decision"]), "reason": stored_name(Reason, point["reason"])}
+    return {name: point[name] for name in _FIELDS} | names
 
 
 def tag_column(points: PointTable, key: str) -> tuple[NDArray[np.uint16], list[str]]:

@@ -27,14 +27,13 @@ import numpy as np
 from darksight_core.errors import ConfigError
 from darksight_core.rows.schema import Decision, Reason, stored_name
 from darksight_core.rows.tags import COLUMN_PREFIX
-from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
+from darksight_service.store.points import LISTED_COLUMNS, PointTable, is_missing, score_values
 from darksight_service.store.read.hours import HOUR_MS, Hour
 from darksight_service.store.store import Store
 
 __all__ = ["Exported", "export_points"]
 
 _STATE, _STATE_VERSION = "_export.json", 1
-_NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 
 
 @dataclass(slots=True)
@@ -211,7 +210,7 @@ def _columns(
     moment = pa.timestamp("ms", tz="UTC")
     tags = table.tag_dicts()
     values = score_values(table)
-    scores = {name: values[name].astype(np.float32) for name in _NUMBERS}
+    scores = {name: (values[name].astype(each.stored), each) for name, each in LISTED_COLUMNS.items()}
     columns = {
         "prediction_id": pa.array(table.prediction_ids()),
         "point_id": pa.array([each.hex() for each in table.id_bytes()]),
@@ -224,7 +223,7 @@ def _columns(
         "predicted": _texts(_class_names(table, table.predicted.tolist(), classes)),
         "label": _texts(_class_names(table, table.label.tolist(), classes)),
         "is_correct": pa.array(np.equal(table.predicted, table.label), mask=~table.is_labelled),
-        **{name: pa.array(each, mask=np.isnan(each)) for name, each in scores.items()},
+        **{name: pa.array(each, mask=is_missing(each, column)) for name, (each, column) in scores.items()},
         "tags": pa.array([list(each.items()) for each in tags], type=pa.map_(pa.string(), pa.string())),
         **{f"{COLUMN_PREFIX}{key}": _texts(each.get(key) for each in tags) for key in keys},
         "reference": pa.array(table.references.tolist(), type=pa.string()),

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Engine, func, select
 
-from darksight_core.rows.schema import SCHEMA
 from darksight_service.errors import RequestError
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id
-from darksight_service.store.points import PointFilter, PointTable
+from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable
 from darksight_service.store.read.point_table import read_table, sql_columns
 from darksight_service.store.read.search import has_tags, minute_counts, newest_rows, select_points, tag_numbers
 from darksight_service.store.tables import point
@@ -28,7 +27,7 @@ MAX_MAP_POINTS = 100_000
 
 _STRETCHES = 20
 _LAST_MINUTE = (1 << 31) - 1
-_NAMES = ("id", "bundle_id", *(part for column in SCHEMA if column.browser for part in column.parts), "label")
+_NAMES = ("id", "bundle_id", *(name for name, column in SCORE_COLUMNS.items() if column.browser), "label")
 _HAS_POINT = point.c.x.is_not(None)
 
 

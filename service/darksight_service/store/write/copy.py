@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Boolean, Integer, SmallInteger
 from sqlalchemy.types import REAL
 
-from darksight_service.store.points import PointTable
+from darksight_service.store.points import SCORE_COLUMNS, PointTable, is_missing
 from darksight_service.store.tables import Moment, PointId, point
 from darksight_service.store.texts import Texts
 
@@ -42,8 +42,8 @@ def binary_rows(
     points
         The points, for their ids and names.
     values
-        All other columns of `point` but `probs`: an array (n,) or one value for all rows. A number that is missing is
-        NaN, or 0 for `event_at`, `delay_ms` and `set_size`.
+        All other columns of `point` but `probs`: an array (n,) or one value for all rows. What is NULL is 0 in
+        `event_at` and `delay_ms`, and in score columns what the schema says.
     probs
         Probabilities as they are kept, (n, bytes), of no bytes if none are.
     tags
@@ -51,9 +51,10 @@ def binary_rows(
     """
     columns = {**values, "id": _as_bytes(points.ids), "trace_id": _as_bytes(points.traces), "probs": probs}
     texts = {"prediction_id": points.names, "reference": points.references, "tags": tags}
-    missing = {name: np.isnan(values[name]) for name, kind in _COLUMNS.items() if kind == ">f4"}
-    missing["event_at"], missing["delay_ms"] = points.event_ms == 0, points.delay_ms == 0
-    missing["set_size"] = values["set_size"] == 0
+    missing: dict[str, Any] = {
+        name: is_missing(values[name], each) for name, each in SCORE_COLUMNS.items() if each.nullable
+    }
+    missing["event_at"], missing["delay_ms"] = np.equal(points.event_ms, 0), np.equal(points.delay_ms, 0)
     missing["probs"] = ~np.isfinite(points.probs).all(axis=1)
     missing["trace_id"] = ~np.not_equal(points.traces, 0).any(axis=1)
     columns["event_at"] = (values["event_at"] - _EPOCH_2000_MS) * 1000

@@ -19,7 +19,7 @@ from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnava
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, LATEST_MS
 from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
-from darksight_service.store.points import PointTable, score_values
+from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
 from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import point
@@ -35,8 +35,12 @@ __all__ = ["BundlePoints", "Inserter", "sql_values", "sqlite_statements", "tag_b
 
 _UNIQUE_VIOLATION = "23505"
 _CHECK_VIOLATION = "23514"
-_TOGETHER = 16
+_STATEMENT_ROWS = 16
 _COLUMNS = ", ".join(column.name for column in point.columns)
+# Numbers that are NULL; sqlite3 stores NaN as NULL by itself.
+_NULLS = {"event_at": 0, "delay_ms": 0} | {
+    name: column.missing for name, column in SCORE_COLUMNS.items() if column.nullable and column.stored != "<f4"
+}
 # The start of the year 1: psycopg and Python have no earlier times.
 _EARLIEST_MS = -62_135_596_800_000
 
@@ -286,20 +290,13 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
     points, probs = group.points, codec(group.points.probs)
     rows = len(points)
     has_probs: list[bool] = np.asarray(np.isfinite(points.probs).all(axis=1)).tolist()
-    columns: dict[str, Iterable[Any]] = {
-        name: (values.view(np.uint8) if values.dtype == bool else values).tolist()
-        for name, values in sql_values(group).items()
-        if name != "bundle_id"
-    }
-    columns["id"] = map(bytearray, points.id_bytes())
-    for name, stamps in (
-        ("event_at", points.event_ms),
-        ("delay_ms", points.delay_ms),
-        ("set_size", points.set_size),
-    ):
-        given = columns.pop(name)
-        if stamps.any():
-            columns[name] = [each or None for each in given]
+    columns: dict[str, Iterable[Any]] = {"id": map(bytearray, points.id_bytes())}
+    for name, numbers in sql_values(group).items():
+        null = _NULLS.get(name)
+        if name == "bundle_id" or (null is not None and (numbers == null).all()):
+            continue
+        given = (numbers.view(np.uint8) if numbers.dtype == bool else numbers).tolist()
+        columns[name] = given if null is None else [None if each == null else each for each in given]
     if (points.names.sizes >= 0).any():
         columns["prediction_id"] = points.names.tolist()
     if (points.references.sizes >= 0).any():
@@ -314,6 +311,6 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
         columns["probs"] = [bytearray(blob) if is_kept else None for blob, is_kept in zip(kept, has_probs, strict=True)]
     values = chain.from_iterable(zip(*columns.values(), strict=True))
     row = f"({group.bundle_id}{', ?' * len(columns)})"
-    for count, times in ((_TOGETHER, rows // _TOGETHER), (1, rows % _TOGETHER)):
+    for count, times in ((_STATEMENT_ROWS, rows // _STATEMENT_ROWS), (1, rows % _STATEMENT_ROWS)):
         insert = f"INSERT INTO point (bundle_id, {', '.join(columns)}) VALUES {', '.join([row] * count)}"
         yield f"{insert} ON CONFLICT DO NOTHING", islice(zip(*[values] * (count * len(columns)), strict=False), times)

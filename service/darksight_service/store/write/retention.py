@@ -41,7 +41,7 @@ _log = logging.getLogger("darksight.store")
 
 _BATCH = 5_000
 # Tags whose counts are deleted in one transaction.
-_TAGS_TOGETHER = 50
+_TRANSACTION_TAGS = 50
 _NEVER = (1 << 48) - 1
 _DROP_TRIES = 50
 _DROP_LOCK = "100ms"
@@ -276,9 +276,9 @@ def _prune_tag_counts(engine: Engine, before: int) -> None:
     with reading(engine) as connection:
         pairs = connection.execute(select(bundle.c.id, tag.c.id).join(tag, tag.c.model_id == bundle.c.model_id)).all()
     old = delete(rollup_tag).where(rollup_tag.c.minute < before)
-    for start in range(0, len(pairs), _TAGS_TOGETHER):
+    for start in range(0, len(pairs), _TRANSACTION_TAGS):
         with writing(engine) as connection:
-            for bundle_id, tag_id in pairs[start : start + _TAGS_TOGETHER]:
+            for bundle_id, tag_id in pairs[start : start + _TRANSACTION_TAGS]:
                 connection.execute(old.where(rollup_tag.c.bundle_id == bundle_id, rollup_tag.c.tag_id == tag_id))
 
 

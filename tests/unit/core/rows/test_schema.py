@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from darksight_core.rows.schema import SCHEMA, Decision, ScoredBatch
-from darksight_core.runtime.result_block import RESPONSE_BYTES, ROW_BYTES, ResultBlock, place, stored_pieces
+from darksight_core.runtime.result_block import RESPONSE_BYTES, ROW_BYTES, ResultBlock, byte_range, stored_pieces
 
 
 def make_batch(n: int, seed: int = 0) -> ScoredBatch:
@@ -71,7 +71,7 @@ def test_a_block_has_the_columns_that_are_sent_or_stored(rows: int) -> None:
             kind = column.dtype if column.response else column.stored
             expected = getattr(batch, column.name).astype(kind)
             np.testing.assert_array_equal(block.column(column.name), expected)
-            assert block.data[place(column.name, rows)] == expected.tobytes()
+            assert block.data[byte_range(column.name, rows)] == expected.tobytes()
     stored = block.data[RESPONSE_BYTES * rows :]
     for piece in stored_pieces():
         expected = getattr(batch, piece.column.name).astype(piece.column.stored)

@@ -271,7 +271,7 @@ def test_columns_of_a_block(compiled: bool) -> None:
             np.testing.assert_array_equal(
                 found.column(column.name), getattr(expected, column.name).astype(column.stored)
             )
-    single = policy.score_block(probs[:1].tobytes(), 1).single()
-    assert single == pytest.approx(tuple(found.column(name)[0] for name in ResultBlock.COUNTED))
+    values = policy.score_block(probs[:1].tobytes(), 1).metric_values()
+    assert values == pytest.approx(tuple(found.column(name)[0] for name in ResultBlock.METRIC_COLUMNS))
     with pytest.raises(ShapeError):
         policy.score_block(probs.tobytes()[:-4], 6)

@@ -11,13 +11,13 @@ from pydantic import Field
 
 from darksight_core.map.palette import map_view
 from darksight_core.map.strip import spread_over_strip, strip_to_line
-from darksight_core.rows.schema import Decision, Reason, stored_name
+from darksight_core.rows.schema import Decision
 from darksight_core.rows.simplex import Floats
 from darksight_core.rows.tags import is_key
 from darksight_service.control.registry import Version
 from darksight_service.errors import NotFoundError, RequestError
 from darksight_service.http.explorer.answers import Answer
-from darksight_service.http.explorer.columns import Columns, point_columns, tag_column
+from darksight_service.http.explorer.columns import LABELS, Columns, point_columns, point_fields, tag_column
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.http.explorer.inputs import (
     ClassNumbers,
@@ -37,11 +37,6 @@ _GRID = 160
 # Default number of points, and the maximum with probabilities, which are larger.
 _LIMIT = 10_000
 _MINUTE_MS = 60_000
-_POINT_FIELDS = (
-    "id", "reference",
-    "prediction_id", "received_ms", "predicted", "label", "x", "y", "log_density", "log_kde", "p_value", "top", "probs",
-    "set_size", "prediction_set", "tags", "trace_id",
-)  # fmt: skip
 
 
 class _ReferenceInput(VersionInput):
@@ -108,6 +103,7 @@ def _describe(model: str, bundle: Version) -> dict[str, Any]:
         "classes": _mapped_classes(bundle),
         "means": bundle.embedder.student.means,
         "view": _view(bundle),
+        "labels": LABELS,
     }
 
 
@@ -239,8 +235,4 @@ def _point(sources: Sources, given: _PointInput) -> Answer:
     if not len(points):
         raise NotFoundError("this version has no such point; retention may have deleted it", field="id")
     (found,) = points.rows()
-    return {
-        **{name: found[name] for name in _POINT_FIELDS},
-        "decision": stored_name(Decision, found["decision"]).lower(),
-        "reason": stored_name(Reason, found["reason"]).lower().replace("_", " "),
-    }
+    return {**point_fields(found), "probs": found["probs"]}

@@ -12,12 +12,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from darksight_core.rows.schema import Decision, Reason, stored_name
+from darksight_core.rows.schema import Column, Decision, Reason, stored_name
 from darksight_service.http.explorer.answers import Answer, Download
+from darksight_service.http.explorer.columns import LABELS, point_fields
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.http.explorer.inputs import DAY_MS, ClassNumbers, ModelInput, SpanInput, TagPairs, members
 from darksight_service.scoring.files.csv_text import csv_text
-from darksight_service.store.points import SCORE_COLUMNS, PointFilter
+from darksight_service.store.points import LISTED_COLUMNS, PointFilter
 
 __all__ = ["CSV_ROWS", "endpoints"]
 
@@ -25,11 +26,6 @@ CSV_ROWS = 100_000
 """Maximum number of rows in a CSV file."""
 
 _PAGE = 2_000
-_FIELDS = (
-    "id", "prediction_id", "version", "is_shadow", "received_ms", "predicted", "label", "set_size", "prediction_set",
-    "reference", "tags", "trace_id",
-)  # fmt: skip
-_NUMBERS = tuple(name for name, kind in SCORE_COLUMNS.items() if kind == "<f4")
 
 
 class _FilterInput(SpanInput):
@@ -65,7 +61,8 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         )
         return {
             "class_names": _class_names(sources, given.model),
-            "points": [_row(each) for each in found.points.rows()],
+            "labels": LABELS,
+            "points": [point_fields(each) for each in found.points.rows()],
             "next_token": found.next_token,
             "since_ms": given.start_ms,
             "until_ms": given.until_ms,
@@ -73,8 +70,8 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
     def find(call: Call[_FindInput]) -> Answer:
         found = sources.store().points_by_name(call.input.model, call.input.name)
-        points = [{**_row(each), "probs": each["probs"]} for each in found.rows()]
-        return {"class_names": _class_names(sources, call.input.model), "points": points}
+        points = [{**point_fields(each), "probs": each["probs"]} for each in found.rows()]
+        return {"class_names": _class_names(sources, call.input.model), "labels": LABELS, "points": points}
 
     def export(call: Call[_CsvInput]) -> Answer:
         wanted, limit = _filter(sources, call.input), call.input.limit
@@ -119,16 +116,8 @@ def _class_names(sources: Sources, model: str) -> tuple[str, ...]:
     return tuple(sources.registry.get(model).bundle.class_names)
 
 
-def _row(point: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **{name: point[name] for name in (*_FIELDS, *_NUMBERS)},
-        "decision": stored_name(Decision, point["decision"]),
-        "reason": stored_name(Reason, point["reason"]),
-    }
-
-
 _HEADER = (
-    "prediction_id", "received_at", "version", "decision", "reason", "predicted", "label", *_NUMBERS, "set_size",
+    "prediction_id", "received_at", "version", "decision", "reason", "predicted", "label", *LISTED_COLUMNS,
     "prediction_set", "point_id", "tags", "trace_id",
 )  # fmt: skip
 
@@ -143,14 +132,17 @@ def _cells(point: dict[str, Any], names: Sequence[str]) -> list[Any]:
         stored_name(Reason, point["reason"]),
         csv_text(_class_name(point["predicted"], names)),
         csv_text(_class_name(point["label"], names)),
-        *("" if point[name] != point[name] else f"{point[name]:.7g}" for name in _NUMBERS),
-        point["set_size"] or "",
+        *(_number(point[name], column) for name, column in LISTED_COLUMNS.items()),
         csv_text("|".join(_class_name(number, names) for number in point["prediction_set"])),
         point["id"],
         # JSON starts with a brace, which no spreadsheet reads as a formula.
         json.dumps(point["tags"]) if point["tags"] else "",
         point["trace_id"],
     ]
+
+
+def _number(value: float, column: Column) -> str:
+    return "" if value != value or value == column.missing else f"{value:.7g}"
 
 
 def _class_name(number: int, names: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, PlainValidator
 
-from darksight_core.rows.schema import Decision, Reason, stored_name
 from darksight_service.control.registry import ActiveModel
 from darksight_service.http.explorer.analysis.audit import Audit, audited_accuracy
 from darksight_service.http.explorer.analysis.background import BackgroundResults
@@ -29,6 +28,7 @@ from darksight_service.http.explorer.api.labelled import (
     labelled_points,
     newest_points,
 )
+from darksight_service.http.explorer.columns import point_fields
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.http.explorer.inputs import Input, ModelInput
 from darksight_service.ingest.records import decode
@@ -40,10 +40,6 @@ __all__ = ["endpoints"]
 
 _MAX_BATCH = 1_000
 _TOP_CLASSES = 10
-_POINT_FIELDS = (
-    "id", "prediction_id", "received_ms", "x", "y", "top", "p_value", "predicted", "set_size", "prediction_set",
-    "reference",
-)  # fmt: skip
 _NO_SCORE = LearnedScore(0, 0, 1)
 
 
@@ -145,9 +141,7 @@ def _set_coverage(active: ActiveModel) -> float | None:
 def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
     order = np.argsort(-point["probs"], kind="stable")[:_TOP_CLASSES]
     return {
-        **{name: point[name] for name in _POINT_FIELDS},
-        "decision": stored_name(Decision, point["decision"]),
-        "reason": stored_name(Reason, point["reason"]),
+        **point_fields(point),
         "classes": order,
         "probs": point["probs"][order],
         "softmax_rank": item.softmax_rank,

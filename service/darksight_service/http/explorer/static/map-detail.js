@@ -49,10 +49,10 @@ function hex(bytes) {
 function show(map, point, classes) {
   const name = (number) => (number >= 0 ? map.class_names[number] : "unknown");
   const facts = [["predicted", name(point.predicted)], ["true class", name(point.label)]];
-  if (point.decision) facts.push(["decision", point.reason === "none" ? point.decision : `${point.decision}: ${point.reason}`]);
+  if (point.decision) facts.push(["decision", point.reason === "NONE" ? "accept" : `${point.decision.toLowerCase()}: ${point.reason.toLowerCase().replace("_", " ")}`]);
   if (point.set_size) facts.push(["prediction set", setText(point, name)]);
-  for (const [key, title] of [["p_value", "p-value"], ["log_density", "log P(y; θ)"], ["log_kde", "log KDE"]]) {
-    if (Number.isFinite(point[key])) facts.push([title, point[key].toPrecision(4)]);
+  for (const [key, title] of Object.entries(map.labels)) {
+    if (point[key]) facts.push([title, Number.isInteger(point[key]) ? point[key] : point[key].toPrecision(4)]);
   }
   facts.push(["coordinates", `${Number(point.x).toFixed(2)}, ${Number(point.y).toFixed(2)}`]);
   if (point.received_ms) facts.push(["received", when(point.received_ms)]);

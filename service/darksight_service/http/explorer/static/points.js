@@ -18,6 +18,7 @@ let names = [];
 let span = spanOf(state);
 const asked = () => ({ model: page.model, version: page.version, ...span, decisions: state.decisions, reasons: state.reasons, classes: state.classes, tags: state.tags });
 const className = (number) => (number < 0 ? "–" : names[number] ?? String(number));
+const score = (point, name) => (Number.isInteger(point[name]) ? count(point[name]) : fixed(point[name], name === "p_value" ? 4 : 3));
 const badge = (point) => element("span", { class: `badge ${point.decision.toLowerCase()}` }, point.decision === "ACCEPT" ? "accept" : point.reason.toLowerCase().replace("_", " "));
 
 function link(point) {
@@ -49,13 +50,14 @@ function showTable(found) {
     showEmpty(at("table"), state.name ? "No point has this id" : "No points match",
       hasFilter ? "Clear the filters, or choose a longer time span." : "Send predictions with client.score(model, probs), or choose a longer time span. Points appear here within a second.");
   } else {
+    const scores = Object.keys(found.labels).filter((name) => found.points.some((point) => point[name]));
     const hasTags = found.points.some((point) => Object.keys(point.tags).length);
     const rows = found.points.map((point) => ({
-      cells: [when(point.received_ms), link(point), classCell(point.predicted), percent(point.top, 1), badge(point), fixed(point.p_value, 4), fixed(point.confidence, 2), fixed(point.log_density, 2), fixed(point.log_kde, 2), labelCell(point), ...(hasTags ? [tagCell(point)] : [])],
-      keys: [point.received_ms, point.prediction_id, className(point.predicted), point.top, point.decision === "ACCEPT" ? "" : point.reason, point.p_value, point.confidence, point.log_density, point.log_kde, point.label < 0 ? null : className(point.label), ...(hasTags ? [tagBadges(point.tags, (pair) => pair).join() || null] : [])],
+      cells: [when(point.received_ms), link(point), classCell(point.predicted), badge(point), ...scores.map((name) => score(point, name)), labelCell(point), ...(hasTags ? [tagCell(point)] : [])],
+      keys: [point.received_ms, point.prediction_id, className(point.predicted), point.decision === "ACCEPT" ? "" : point.reason, ...scores.map((name) => point[name]), point.label < 0 ? null : className(point.label), ...(hasTags ? [tagBadges(point.tags, (pair) => pair).join() || null] : [])],
     }));
-    at("table").replaceChildren(table(["received", "prediction id", "predicted", "p₁", "decision", "p-value", "reject score", "log P", "log KDE", "label", ...(hasTags ? ["tags"] : [])], rows, {
-      numbers: [3, 5, 6, 7, 8], sort: state.sort === "" ? null : Number(state.sort),
+    at("table").replaceChildren(table(["received", "prediction id", "predicted", "decision", ...scores.map((name) => found.labels[name]), "label", ...(hasTags ? ["tags"] : [])], rows, {
+      numbers: scores.map((_, number) => number + 4), sort: state.sort === "" ? null : Number(state.sort),
       onsort: (sort) => {
         state.sort = String(sort);
         writeState(state, DEFAULTS, { replace: true });
@@ -72,7 +74,7 @@ function showDetail(point) {
     element("span", { class: "swatch", style: `background:${classColour(number)}` }), element("span", {}, className(number)),
     element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
   ]);
-  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["outlier score", fixed(point.outlier_score, 3)], ["shadow", point.is_shadow ? "yes" : "no"]];
+  const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["shadow", point.is_shadow ? "yes" : "no"]];
   if (point.set_size) facts.push(["prediction set", setText(point, className)]);
   if (Object.keys(point.tags).length) facts.push(["tags", tagCell(point)]);
   if (point.trace_id) facts.push(["trace", point.trace_id]);
