@@ -5,7 +5,7 @@ position in the next one. The process may die between any two of these: rows tha
 position, at most one step of them, are inserted again, and the store ignores records that it has.
 
     store unavailable  the same rows are retried until it is available, at growing intervals
-    segment damaged    its intact records are stored, the loss is counted, the file is kept as `<name>.corrupt-<time>`
+    segment damaged    its intact records are stored, the loss is logged, the file is kept as `<name>.corrupt-<time>`
     record refused     found by bisection and moved to a file `<segment>.refused-<time>`, so that the rest is stored
     second drain       waits: the directory is leased by a file lock, which the kernel releases when a process dies
 
@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -80,14 +80,12 @@ class Progress(Enum):
     """Another drain holds the lease."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DrainStats:
     """Backlog, and counts since the drain started.
 
     Parameters
     ----------
-    is_leader
-        Whether this drain holds the lease.
     depth_bytes
         Bytes of segments that are not stored yet.
     lag_seconds
@@ -96,26 +94,22 @@ class DrainStats:
         New rows, and rows that were stored before.
     quarantined
         Records moved aside because they cannot be decoded or stored.
-    damaged
-        Stretches of segments without an intact record.
     lost_bytes
-        Their size, and that of refused records that could not be moved aside.
+        Size of damaged parts of segments, and of refused records that could not be moved aside.
     errors
         Steps that failed.
     last_error
         Error of the last step if it failed, else empty.
     """
 
-    is_leader: bool
-    depth_bytes: int
-    lag_seconds: float
-    inserted: int
-    duplicates: int
-    quarantined: int
-    damaged: int
-    lost_bytes: int
-    errors: int
-    last_error: str
+    depth_bytes: int = 0
+    lag_seconds: float = 0.0
+    inserted: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    lost_bytes: int = 0
+    errors: int = 0
+    last_error: str = ""
 
 
 @dataclass(slots=True)
@@ -169,13 +163,12 @@ class _Step:
     is_confirming: bool = False
     refused: list[tuple[_Item, Exception]] = field(default_factory=list)
     unreadable: list[tuple[_Item, Exception]] = field(default_factory=list)
-    damaged: int = 0
     lost: int = 0
     finished: list[tuple[SegmentFile, int]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.todo or self.unreadable or self.damaged or self.finished)
+        return not (self.todo or self.unreadable or self.lost or self.finished)
 
     @property
     def is_store_suspect(self) -> bool:
@@ -251,9 +244,7 @@ class Drain:
         self._data = _NO_DATA
         self._reach = 1
         self._is_behind = False
-        self._inserted = self._duplicates = self._quarantined = 0
-        self._damaged = self._lost_bytes = self._errors = 0
-        self._last_error = ""
+        self._stats = DrainStats()
 
     def step(self) -> Progress:
         """Move records once; failures outside of this process are a result, not an exception."""
@@ -282,7 +273,7 @@ class Drain:
             return Progress.FAILED
         self._pending = None
         self._reach = 1
-        self._last_error = ""
+        self._stats.last_error = ""
         return Progress.MOVED
 
     def run(self, stop: threading.Event, *, stop_seconds: float = 10.0) -> None:
@@ -305,18 +296,8 @@ class Drain:
         step = self._pending
         if step is not None and (ms := step.oldest_ms()) is not None:
             oldest = ms / 1e3
-        return DrainStats(
-            is_leader=self._lease_fd >= 0,
-            depth_bytes=depth,
-            lag_seconds=max(self._clock() - oldest, 0.0) if depth else 0.0,
-            inserted=self._inserted,
-            duplicates=self._duplicates,
-            quarantined=self._quarantined,
-            damaged=self._damaged,
-            lost_bytes=self._lost_bytes,
-            errors=self._errors,
-            last_error=self._last_error,
-        )
+        lag = max(self._clock() - oldest, 0.0) if depth else 0.0
+        return replace(self._stats, depth_bytes=depth, lag_seconds=lag)
 
     def close(self) -> None:
         """Release the lease."""
@@ -388,7 +369,6 @@ class Drain:
             end = base + finish
             step.bytes += finish - begin
             if payload is None:
-                step.damaged += 1
                 step.lost += finish - begin
                 lost += finish - begin
                 continue
@@ -467,8 +447,8 @@ class Drain:
         if part.batches:
             result = self._store.insert(part.batches)
             step.is_any_stored = True
-            self._inserted += result.inserted
-            self._duplicates += result.duplicates
+            self._stats.inserted += result.inserted
+            self._stats.duplicates += result.duplicates
             facts = {"inserted": result.inserted, "duplicates": result.duplicates}
             _log.debug("records_stored", extra={"folder": self._folder.name, **facts})
 
@@ -486,20 +466,19 @@ class Drain:
                     os.rename(segment.path, _aside(segment, "corrupt", self._clock()))
                 else:
                     os.unlink(segment.path)
-        self._damaged += step.damaged
-        self._lost_bytes += step.lost
+        self._stats.lost_bytes += step.lost
         with suppress(OSError):
             if step.position != self._position:
                 self._position = step.position
                 # In place, so that it needs no space on a full disk; after a failure rows are inserted twice.
                 os.pwrite(self._lease_fd, self._position.encode(), 0)
-            if aside or step.damaged:
+            if aside or step.lost:
                 self._trim_quarantine()
 
     def _set_aside(self, item: _Item, error: Exception) -> None:
         path, payload = _aside(item.segment, "refused", self._clock()), item.payload
         _log.error("record_refused", extra={"file": str(path), "bytes": len(payload), "error": str(error)})
-        self._quarantined += 1
+        self._stats.quarantined += 1
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:
@@ -509,7 +488,7 @@ class Drain:
         except OSError as failure:
             # On a full disk draining on is worth more than a record that cannot be stored.
             self._failed(failure)
-            self._lost_bytes += len(payload)
+            self._stats.lost_bytes += len(payload)
 
     def _trim_quarantine(self) -> None:
         aside = [entry for entry in os.scandir(self._folder) if ".corrupt-" in entry.name or ".refused-" in entry.name]
@@ -535,8 +514,8 @@ class Drain:
         return depth, oldest
 
     def _failed(self, error: Exception) -> None:
-        self._errors += 1
-        self._last_error = f"{type(error).__name__}: {error}"
+        self._stats.errors += 1
+        self._stats.last_error = f"{type(error).__name__}: {error}"
 
 
 def _aside(segment: SegmentFile, why: str, now: float) -> Path:

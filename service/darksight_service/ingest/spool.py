@@ -81,26 +81,22 @@ class SpoolStats:
 
     Parameters
     ----------
-    bytes, segments
-        Not drained yet.
+    bytes
+        Of segments that are not drained yet.
     oldest_seconds
         Age of the oldest segment; 0 if there is none.
     appended, dropped
         Records that are on disk, and those that are not: quota, full disk or broken directory.
     errors, last_error
         Number of failed system calls, and the last error.
-    quarantined
-        Files of damaged segments and of records that the store refused.
     """
 
     bytes: int
-    segments: int
     oldest_seconds: float
     appended: int
     dropped: int
     errors: int
     last_error: str
-    quarantined: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ class Spool:
     durability
         "process": a record survives the process. "fsync": it survives the machine.
     segment_bytes, segment_seconds
-        A segment is closed at this size or, by the next append or `tick`, at this age.
+        A segment is closed at this size or, by the next append or `stats`, at this age.
     retry_seconds
         After a failure records are dropped for this long before the disk is tried again.
     lock_seconds
@@ -212,30 +208,22 @@ class Spool:
                 self._dropped += 1
             return False
 
-    def tick(self) -> None:
-        """Close the segment if it is old enough, so that the drain can remove it; for times without traffic."""
+    def stats(self) -> SpoolStats:
+        """Backlog and counts; closes the segment if it is old enough, which in times without traffic no append does."""
         with self._lock:
             segment = self._segment
             if segment is not None and self._clock() - segment.born >= self._segment_seconds:
                 self._close_segment()
             self._forget_drained()
-
-    def stats(self) -> SpoolStats:
-        """Backlog and counts; also does what `tick` does."""
-        self.tick()
-        quarantined = _count_quarantined(self._folder)
-        with self._lock:
             born = [self._closed[0][2]] if self._closed else []
             born += [self._segment.born] if self._segment is not None else []
             return SpoolStats(
                 bytes=self._bytes,
-                segments=len(self._closed) + (self._segment is not None),
                 oldest_seconds=max(self._clock() - min(born), 0.0) if born else 0.0,
                 appended=self._appended,
                 dropped=self._dropped,
                 errors=self._errors,
                 last_error=self._last_error,
-                quarantined=quarantined,
             )
 
     def close(self) -> None:
@@ -483,10 +471,3 @@ def is_same(path: Path, fd: int) -> bool:
     except OSError:
         return False
     return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
-
-
-def _count_quarantined(folder: Path) -> int:
-    try:
-        return sum(".corrupt-" in name or ".refused-" in name for name in os.listdir(folder))
-    except OSError:
-        return 0
