@@ -497,7 +497,7 @@ def swaps(bench: Bench) -> results.Parts:
 
     count, size, classes = bench.either(1000, 100), 4, 10
     paths = [bench.bundle(classes, seed) for seed in (0, 1)]
-    versions = [Version.of(read_bundle(path)) for path in paths]
+    versions = [Version(read_bundle(path)) for path in paths]
     names = [version.version for version in versions]
     tensors = bench.tensors(size, classes, _DISTINCT)
     requests = bench.requests(size, classes)

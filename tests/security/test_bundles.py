@@ -175,7 +175,7 @@ def test_more_axes_than_the_compiled_code_has_are_refused() -> None:
     data = forged(gated(), change)
 
     with pytest.raises(BundleError):
-        Version.of(decode_bundle(data)).get_ready()
+        Version(decode_bundle(data)).get_ready()
 
 
 def test_anchors_of_one_class_do_not_fill_memory() -> None:

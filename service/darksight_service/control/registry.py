@@ -16,11 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from darksight_core.bundle import Bundle, Reference
+from darksight_core.bundle import Bundle
 from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
-from darksight_core.map.placement import Embedder
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.control.bundle_files import BundleLoader, bundle_path, read_signed, read_version
@@ -52,30 +51,25 @@ class Facts(NamedTuple):
     calibration_rows: int
 
 
-@dataclass(frozen=True, eq=False)
 class Version:
-    """A bundle in memory; many of them never score a row, so the scorer is made on first use."""
+    """A bundle in memory; many of them never score a row, so the scorer is made on first use.
 
-    content: Bundle
-    version: str
-    gate: Gate
-    certificate: Mapping[str, Any] | None
-    class_names: tuple[str, ...]
-    numbers: Mapping[str, int]
-    reference: Reference
+    Parameters
+    ----------
+    bundle
+        The bundle.
+    """
 
-    @classmethod
-    def of(cls, bundle: Bundle) -> Version:
-        """The version of a bundle."""
-        return cls(
-            content=bundle,
-            version=bundle.version,
-            gate=gate_of(bundle),
-            certificate=bundle.manifest.get("certificate"),
-            class_names=bundle.class_names,
-            numbers={name: number for number, name in enumerate(bundle.class_names)},
-            reference=bundle.reference,
-        )
+    def __init__(self, bundle: Bundle) -> None:
+        self.content = bundle
+        self.version = bundle.version
+        self.gate = gate_of(bundle)
+        self.certificate: Mapping[str, Any] | None = bundle.manifest.get("certificate")
+        self.class_names = bundle.class_names
+        self.numbers = {name: number for number, name in enumerate(bundle.class_names)}
+        self.reference = bundle.reference
+        self.embedder = bundle.embedder
+        self.calibration_rows = len(bundle.calibration)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -85,16 +79,6 @@ class Version:
     def get_ready(self) -> None:
         """Make the scorer, so that a bundle without a valid one is refused before it is active."""
         _ = self.scorer
-
-    @property
-    def embedder(self) -> Embedder:
-        """The map."""
-        return self.content.embedder
-
-    @property
-    def calibration_rows(self) -> int:
-        """Number of calibration rows."""
-        return len(self.content.calibration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +203,7 @@ class Registry:
 
     def load(self, path: str) -> Version:
         """Read and verify a file of the bundle directory."""
-        return Version.of(read_signed(bundle_path(self._bundles, path), path, self._key))
+        return Version(read_signed(bundle_path(self._bundles, path), path, self._key))
 
     def stamp(self, path: str) -> tuple[int, ...]:
         """A value that changes with a file of the bundle directory or its signature; 0 if there is none."""
@@ -299,7 +283,7 @@ class Registry:
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path
         copies = self._file.bundle_copies
-        return Version.of(read_version(self._bundles, copies, path, version, verify=True, key=self._key))
+        return Version(read_version(self._bundles, copies, path, version, verify=True, key=self._key))
 
     def _make(
         self, name: str, model: ModelState, failures: dict[tuple[str, str], str]

@@ -41,7 +41,7 @@ def sign_bundle(bundle: Path, key: Path, version: str) -> Path:
     version
         sha256 of the file.
     """
-    signature = _read_private(key).sign(_message(version))
+    signature = _read_private(key).sign(_signed_text(version))
     target = signature_path(bundle)
     try:
         target.write_bytes(base64.b64encode(signature) + b"\n")
@@ -82,7 +82,7 @@ class SignatureKey:
         try:
             with signature_path(bundle).open("rb") as file:
                 signature = base64.b64decode(file.read(_MAX_BYTES).strip(), validate=True)
-            self._key.verify(signature, _message(version))
+            self._key.verify(signature, _signed_text(version))
         except OSError:
             text = "the bundle is not signed; run darksight bundle sign"
             raise defect("bundle_signature", source, text) from None
@@ -96,7 +96,7 @@ def required_key(file: Path | None) -> SignatureKey | None:
     return None if file is None else SignatureKey(file)
 
 
-def _message(version: str) -> bytes:
+def _signed_text(version: str) -> bytes:
     return f"{_PURPOSE}{version}".encode()
 
 

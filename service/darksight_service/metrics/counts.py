@@ -148,10 +148,38 @@ class ModelCounts:
         A shadow version counts decisions only, so that it does not change the drift metrics of the active one. Returns
         whether one of the call's outliers should be passed to `remember_outlier`.
         """
-        if len(decision) != 1 or is_shadow:
-            return self._observe_many(decision, reason, p_value, predicted, log_density, seconds, is_shadow)
-        one = (p_value.item(), log_density.item(), predicted.item(), decision.item(), reason.item())
-        return self.observe_one(*one, seconds)
+        if len(decision) == 1 and not is_shadow:
+            one = (p_value.item(), log_density.item(), predicted.item(), decision.item(), reason.item())
+            return self.observe_one(*one, seconds)
+        # Count first, so that the lock is held for the additions only.
+        table = np.bincount(decision.astype(np.intp) * _REASONS + reason, minlength=_TABLE)
+        if is_shadow:
+            with self._lock:
+                self._parts["shadow"][:] += table
+            return False
+        p_value, log_density = p_value[p_value == p_value], log_density[log_density == log_density]
+        bins = np.bincount((p_value * P_VALUE_BINS - 1e-9).astype(np.intp), minlength=P_VALUE_BINS)
+        edges = np.searchsorted(_DENSITY_EDGES, log_density)
+        densities = np.bincount(edges, minlength=len(DENSITY_BUCKETS) + 1)
+        labels = np.minimum(predicted, self._classes)
+        is_outlier, is_known = reason == _OUTLIER, labels >= 0
+        classes = np.bincount(labels[is_known], minlength=self._classes + 1)
+        class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
+        cells = self._cells
+        with self._lock:
+            parts = self._parts
+            parts["p_values"] += bins
+            parts["decisions"] += table
+            parts["density"] += densities
+            parts["predicted"] += classes
+            parts["outliers"] += class_outliers
+            times, time_sum, sizes, size_sum = self._call
+            cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
+            cells[time_sum] += seconds
+            cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
+            cells[size_sum] += len(decision)
+        is_in_force = cells[self._rank_in_force] == self._rank
+        return bool(is_in_force and is_outlier.any() and time.monotonic() >= self._exemplar_due[0])
 
     def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> bool:
         """Count a call of one row; returns what `observe` returns.
@@ -189,46 +217,6 @@ class ModelCounts:
             cells[sizes] += 1.0
             cells[size_sum] += 1.0
         return why == _OUTLIER and cells[rank] == self._rank and time.monotonic() >= self._exemplar_due[0]
-
-    def _observe_many(
-        self,
-        decision: NDArray[np.integer[Any]],
-        reason: NDArray[np.integer[Any]],
-        p_value: NDArray[np.floating[Any]],
-        predicted: NDArray[np.integer[Any]],
-        log_density: NDArray[np.floating[Any]],
-        seconds: float,
-        is_shadow: bool,
-    ) -> bool:
-        # Count first, so that the lock is held for the additions only.
-        table = np.bincount(decision.astype(np.intp) * _REASONS + reason, minlength=_TABLE)
-        if is_shadow:
-            with self._lock:
-                self._parts["shadow"][:] += table
-            return False
-        p_value, log_density = p_value[p_value == p_value], log_density[log_density == log_density]
-        bins = np.bincount((p_value * P_VALUE_BINS - 1e-9).astype(np.intp), minlength=P_VALUE_BINS)
-        edges = np.searchsorted(_DENSITY_EDGES, log_density)
-        densities = np.bincount(edges, minlength=len(DENSITY_BUCKETS) + 1)
-        labels = np.minimum(predicted, self._classes)
-        is_outlier, is_known = reason == _OUTLIER, labels >= 0
-        classes = np.bincount(labels[is_known], minlength=self._classes + 1)
-        class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
-        cells = self._cells
-        with self._lock:
-            parts = self._parts
-            parts["p_values"] += bins
-            parts["decisions"] += table
-            parts["density"] += densities
-            parts["predicted"] += classes
-            parts["outliers"] += class_outliers
-            times, time_sum, sizes, size_sum = self._call
-            cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
-            cells[time_sum] += seconds
-            cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
-            cells[size_sum] += len(decision)
-        is_in_force = cells[self._rank_in_force] == self._rank
-        return bool(is_in_force and is_outlier.any() and time.monotonic() >= self._exemplar_due[0])
 
     def set_rule(self, alpha: float, rank: int) -> ModelCounts:
         """Set the outlier rule p-value <= rank / (n + 1), or 0 and 0 for none; returns the counters for calls under it.

@@ -34,8 +34,8 @@ __all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor", "is_batch_time"
 _MAX_ID = 200
 # Rows scored between two checks whether the caller still waits: a few milliseconds.
 _PIECE = 1024
-# A batch id of the caller's holds the time of its batch; outside of these bounds it is a mistake, or an attack on
-# retention. A retry may be days late, a clock may be ahead by an hour.
+# A batch id made by a caller contains the time of the batch. A time outside of these bounds is a mistake, or an attack
+# on retention. A retry may be days late, and a clock may be ahead by an hour.
 _PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
 # If they differ by less, the time of the id stands for the server's clock: a delay takes 8 bytes of a stored row.
 _SAME_TIME_MS = 1000
@@ -44,7 +44,7 @@ _log = logging.getLogger("darksight.scoring")
 
 
 def is_batch_time(ms: int, now_ms: int) -> bool:
-    """Whether a batch id of the caller's may have this time; with a minute to spare for the way to the check."""
+    """Whether a batch id made by a caller may have this time, with a minute of margin until the server checks it."""
     return now_ms - _PAST_MS + MINUTE_MS <= ms <= now_ms + _FUTURE_MS - MINUTE_MS
 
 
@@ -140,7 +140,7 @@ class ScoringService:
         partial_ok
             Whether a row that is not valid gets the reason INVALID; if not, it fails the call.
         batch_id
-            A UUIDv7 of the caller's with its last 20 bits zero; empty to make one.
+            A UUIDv7 made by the caller, whose last 20 bits are zero; empty to make one.
         tags
             Values by key: one mapping for all rows, one for each row, or none.
         trace
@@ -246,7 +246,7 @@ class ScoringService:
             )
 
     def _check_batch_id(self, batch_id: bytes) -> int:
-        """Check a batch id of the caller's; returns by how much it is older than the call, in milliseconds."""
+        """Check a batch id made by the caller; returns how much older than the call it is, in milliseconds."""
         if not is_batch_id(batch_id) or batch_id[6] >> 4 != 7 or batch_id[8] >> 6 != 2:
             raise RequestError("batch_id: must be a UUIDv7 of 16 bytes whose last 20 bits are zero", field="batch_id")
         age = self._clock() * 1000.0 - id_ms(batch_id)
@@ -289,7 +289,7 @@ class ScoringService:
             raise
         except Exception:
             # The caller gets the decision for unscored rows and not an error.
-            _log.exception("scoring_failed", extra=_facts(active, trace))
+            _log.exception("scoring_failed", extra=_log_fields(active, trace))
             return ResultBlock.of(policy.unscored(values.shape[0]))
 
     def _score_shadow(
@@ -310,7 +310,7 @@ class ScoringService:
             self._recorder.append(_record(shadow, call, values, block, is_shadow=True))
             _count(shadow, call, block, time.perf_counter() - started, is_shadow=True)
         except Exception:
-            _log.exception("shadow_failed", extra=_facts(shadow, call.trace))
+            _log.exception("shadow_failed", extra=_log_fields(shadow, call.trace))
 
 
 class _Call(NamedTuple):
@@ -347,10 +347,10 @@ def _record(
     )
 
 
-def _facts(active: ActiveModel, trace: bytes) -> dict[str, str]:
-    """What a line of the log says of a call."""
-    facts = {"model": active.model, "version": active.version}
-    return {**facts, "trace_id": trace.hex()} if trace else facts
+def _log_fields(active: ActiveModel, trace: bytes) -> dict[str, str]:
+    """Model, version and trace of a call, for the log."""
+    fields = {"model": active.model, "version": active.version}
+    return {**fields, "trace_id": trace.hex()} if trace else fields
 
 
 def _count(active: ActiveModel, call: _Call, block: ResultBlock, seconds: float, *, is_shadow: bool = False) -> None:

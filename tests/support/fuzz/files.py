@@ -76,7 +76,7 @@ def use_bundle(data: bytes) -> bool:
         return False
     describe(bundle)
     describe_raw(bundle)
-    Version.of(bundle).get_ready()
+    Version(bundle).get_ready()
     return True
 
 
