@@ -66,7 +66,7 @@ class OverloadedError(DarkSightError):
 
 
 class ProviderError(DarkSightError):
-    """The OpenID provider does not answer, or not as the protocol has it."""
+    """The OpenID provider does not answer, or its answer does not follow the protocol."""
 
 
 class RecordError(DarkSightError, ValueError):

@@ -74,8 +74,8 @@ def check(
     """Check the tables and the audit trail.
 
     The exit status is 0 if the tables are those of this version and the audit trail was not altered, 2 with the reason
-    if not. Prints the anchor of the trail: store it elsewhere. Whoever can write to the database can compute all hashes
-    anew; only a check with an earlier anchor shows that.
+    if not. Prints the anchor of the trail: store it elsewhere. Somebody who can write to the database can recompute all
+    hashes; only a check with an earlier anchor detects that.
 
     Parameters
     ----------

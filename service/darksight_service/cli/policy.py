@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
@@ -47,19 +47,14 @@ class Override:
 
     def policy(self, client: Client, model: str) -> Policy:
         """The policy of a model with these values."""
-        fail_open = None if self.fail_open is None else self.fail_open == "true"
-        given = Policy(self.alpha, self.threshold, fail_open, self.metric_tags)
-        if given == Policy() and not self.reset:
+        given = asdict(self)
+        del given["reset"]
+        if self.fail_open is not None:
+            given["fail_open"] = self.fail_open == "true"
+        given = {name: value for name, value in given.items() if value not in (None, ())}
+        if not (given or self.reset):
             raise ConfigError("give --alpha, --threshold, --fail-open, --metric-tags or --reset")
-        if self.reset:
-            return given
-        current = client.policy(model).policy
-        return Policy(
-            alpha=current.alpha if given.alpha is None else given.alpha,
-            threshold=current.threshold if given.threshold is None else given.threshold,
-            fail_open=current.fail_open if fail_open is None else fail_open,
-            metric_tags=self.metric_tags or current.metric_tags,
-        )
+        return replace(Policy() if self.reset else client.policy(model).policy, **given)
 
 
 _Override = Annotated[Override, Parameter(name="*", group=Group("Policy", sort_key=2))]

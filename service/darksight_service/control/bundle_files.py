@@ -171,7 +171,7 @@ def read_version(
     verify
         Whether to check that the bundle may be used to score.
     key
-        With which the bundle must be signed to be used; None for no signature.
+        Public key that must have signed the bundle; None if no signature is required.
     """
     problem: DarkSightError | None = None
     for file in (copy_path(copies, version), bundle_path(folder, path)):

@@ -87,7 +87,7 @@ class Control:
         self._file = state_file
         self._store = store
         self._caller = caller
-        self.regions = Regions(registry, store, self._record, self._sync, registry.clock)
+        self.regions = Regions(registry, store, self._record, self._sync)
 
     def on_behalf_of(self, caller: str) -> Control:
         """The same operations; the audit trail names this caller as the author, and the claimed author beside it."""
@@ -287,7 +287,7 @@ def restore_state(state_file: StateFile, store: Store) -> None:
     """Replace models of the state file that are not as the audit trail leaves them.
 
     Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert. Versions that are not in
-    the trail are removed, except those that `record_deployments` is yet to append.
+    the trail are removed, except those that `record_deployments` has still to append.
     """
     while True:
         before = state_file.read()
@@ -417,7 +417,7 @@ def deploy_at_start(
     models
         Names and bundles.
     key
-        With which bundles must be signed; None for no signature.
+        Public key that must have signed the bundles; None if no signature is required.
     """
     if store is not None:
         sync(state_file, store)

@@ -1,8 +1,9 @@
-"""A clock that does not believe a jump ahead until it is confirmed.
+"""A clock that ignores a jump ahead until it is confirmed.
 
-Regions end and points are deleted by the clock. A clock that is ahead by mistake would end and delete them too early,
-and a deleted point does not come back. So a jump ahead counts after it has lasted for an hour; until then time goes on
-from where it was, by a counter that nobody can set. A jump back counts at once: it only delays what time ends.
+Regions expire and points are deleted by the clock. If the system clock were ahead by mistake, they would expire and be
+deleted too early, and a deleted point cannot be restored. So a jump ahead takes effect after it has lasted for an hour;
+until then time is measured from before the jump by a monotonic counter. A jump back takes effect at once: it only
+delays an expiry or a deletion.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 __all__ = ["SteadyClock", "known_time"]
 
-# Smaller corrections count at once.
+# Smaller corrections take effect at once.
 _TOLERANCE = 60.0
 _CONFIRMED_SECONDS = 3600.0
 # Only Linux has the first one.
@@ -23,12 +24,12 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _boot_seconds() -> float:
-    """Seconds since the machine started, on Linux those in which it slept included."""
+    """Seconds since the machine started; on Linux, time in suspend is included."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
 def known_time(data_dir: Path) -> float | None:
-    """The time that the storage worker believed last; None if there was none, or the file is damaged."""
+    """The last time that the storage worker wrote; None if there is none, or the file is damaged."""
     try:
         found = float((data_dir / "time").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -42,9 +43,9 @@ class SteadyClock:
     Parameters
     ----------
     known
-        The time that an earlier process believed last; None if there was none.
+        Last time of an earlier process; None if there was none.
     clock, steady
-        The clock of the machine, and a counter of seconds that only goes forward.
+        The system clock, and a monotonic counter of seconds.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class SteadyClock:
         self._clock = clock
         self._steady = steady
         self._lock = threading.Lock()
-        # A time that is believed, and the counter then.
+        # A confirmed time, and the counter at that time.
         self._base = clock() if known is None else min(known, clock()), steady()
-        # By how much the clock is ahead, and the counter when that was first seen.
+        # Seconds by which the clock is ahead, and the counter when this was first seen.
         self._jump: tuple[float, float] | None = None
 
     def __call__(self) -> float:

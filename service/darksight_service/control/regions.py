@@ -39,7 +39,7 @@ __all__ = ["MAX_EXAMINED", "CarryOver", "ListedRegion", "Preview", "Regions"]
 MAX_EXAMINED = 50_000
 """Newest stored points that a preview examines."""
 
-# After this time a preview examines no further points. It says how many it has examined, and since when.
+# A preview stops after this time and reports how many points it has examined, and since when.
 _PREVIEW_SECONDS = 3.0
 _EXAMPLES = 100
 _CARRIED = 5_000
@@ -166,8 +166,6 @@ class Regions:
         Writes a change: kind, model, payload, author, comment.
     sync
         Applies changes of other processes.
-    clock
-        Unix time in seconds; regions expire by it. Stored points have the time of the machine.
     """
 
     def __init__(
@@ -176,13 +174,11 @@ class Regions:
         store: Callable[[], Store],
         record: Callable[[str, str, dict[str, Any], str, str], None],
         sync: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
         self._registry = registry
         self._store = store
         self._record = record
         self._sync = sync
-        self._clock = clock
 
     def listed(self, model: str, version: str = "") -> list[ListedRegion]:
         """Regions that have not expired, of one version or, if none is named, of all."""
@@ -458,7 +454,7 @@ class Regions:
         return find_version(model, state, version) if version else state.active
 
     def _now_ms(self) -> int:
-        return int(self._clock() * 1000.0)
+        return int(self._registry.clock() * 1000.0)
 
 
 def _has_same_map(old: Version, new: Version) -> bool:

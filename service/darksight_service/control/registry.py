@@ -111,9 +111,9 @@ class Registry:
     counts
         Counters of the process.
     clock
-        Unix time in seconds; regions expire by it. Default: a `SteadyClock` that goes on from the last run.
+        Unix time in seconds; regions expire by it. Default: a `SteadyClock` that continues from the last run.
     key
-        With which bundles must be signed; None for no signature.
+        Public key that must have signed the bundles; None if no signature is required.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Registry:
         if active is None:
             if model in self._state.models:
                 raise NotLoadedError(f"model {model!r} is not loaded; the log of the server has the reason")
-            # The names of others stay here: the caller may lack the scope, or the models, to list them.
+            # The message names no other model: the caller may not be permitted to list them.
             raise NotFoundError(f"model {model[:100]!r} does not exist", field="model")
         if not version or version == active.version:
             return active
@@ -278,7 +278,7 @@ class Registry:
             if self._failures.get((model, version)) != error:
                 _log.error("model_reload_failed", extra={"model": model, "version": version, "error": error})
         for model, version in self._failures.keys() - failures.keys():
-            _log.info("model_reload_ended", extra={"model": model, "version": version})
+            _log.info("model_reloaded", extra={"model": model, "version": version})
 
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path

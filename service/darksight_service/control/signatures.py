@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from darksight_core.bundle.defects import defect
 from darksight_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = ["SignatureKey", "required_key", "sign_bundle", "signature_path"]
 
@@ -41,7 +40,11 @@ def sign_bundle(bundle: Path, key: Path, version: str) -> Path:
     version
         sha256 of the file.
     """
-    signature = _read_private(key).sign(_signed_text(version))
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    private = _read_key(key, partial(load_pem_private_key, password=None), Ed25519PrivateKey, "private")
+    signature: bytes = private.sign(_signed_text(version))
     target = signature_path(bundle)
     try:
         target.write_bytes(base64.b64encode(signature) + b"\n")
@@ -63,7 +66,7 @@ class SignatureKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-        self._key = _loaded(file, load_pem_public_key, Ed25519PublicKey, "public")
+        self._key = _read_key(file, load_pem_public_key, Ed25519PublicKey, "public")
 
     def check(self, bundle: Path, version: str, source: str) -> None:
         """Refuse a bundle unless it has a valid signature beside it.
@@ -100,18 +103,7 @@ def _signed_text(version: str) -> bytes:
     return f"{_PURPOSE}{version}".encode()
 
 
-def _read_private(file: Path) -> Ed25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    def load(data: bytes) -> Any:
-        return load_pem_private_key(data, password=None)
-
-    found: Ed25519PrivateKey = _loaded(file, load, Ed25519PrivateKey, "private")
-    return found
-
-
-def _loaded(file: Path, load: Any, kind: type, name: str) -> Any:
+def _read_key(file: Path, load: Callable[[bytes], Any], kind: type, name: str) -> Any:
     """The key of a file, if it is of this kind."""
     try:
         found = load(file.read_bytes())

@@ -101,7 +101,7 @@ class Deployment:
     evidence_ms
         When its drift evidence was last reset, in Unix milliseconds; 0 for never.
     is_pending
-        Whether it is yet to be appended to the audit trail: deployed without the store, or lost by a restore.
+        Whether it has still to be appended to the audit trail: deployed without the store, or lost by a restore.
     gate_ms
         When an override of its thresholds or its enforced regions last changed, in Unix milliseconds; 0 for never.
     """

@@ -452,7 +452,7 @@ def try_lock(path: Path) -> int | None:
     fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A lock on a file that was deleted meanwhile is worth nothing.
+        # A lock on a file that was deleted meanwhile excludes nobody.
         if is_same(path, fd):
             return fd
     except BlockingIOError:

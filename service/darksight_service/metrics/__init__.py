@@ -2,8 +2,8 @@
 
     files        memory-mapped files of numbers that survive kill -9
     counts       what a worker counts per model, on the request path
-    processes    what worker and storage worker count regardless of the model
-    catalogue    every metric: name, labels, help text
+    processes    numbers of processes that do not depend on single rows: calls, spool, drain, drift
+    catalogue    every metric: name, labels, help text, and the metric files that have it
     exposition   merges the files of all processes for a scrape
 
 Only the supervisor, which answers `/metrics`, imports `exposition` and with it prometheus_client.

@@ -185,7 +185,7 @@ METRICS = (
     ),
     _drift(
         "darksight_drift_restarting_log_evidence",
-        "The same, of bets that are opened anew at every row: it forgets a drift that has ended.",
+        "The same, restarted at every row: it forgets a drift that has ended.",
         "Without drift it reaches ln c after at least c rows on average.",
         by=("kind",),
         values=DRIFT_KINDS,

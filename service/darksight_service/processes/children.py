@@ -37,11 +37,11 @@ _HEALTHY_SECONDS = 30.0
 _LATE_SECONDS = 4.0
 _HUNG_SECONDS = 10.0
 _START_SECONDS = 180.0
-# However long it waits for a CPU, it is killed after so many times that long.
-_LONGEST = 12.0
-# The longest silence that one look at a child adds: the supervisor itself may have been paused.
-_LOOK_SECONDS = 0.5
-# From this silence on it is examined what the child waits for, which takes some time.
+# A child that waits for a CPU is killed after this multiple of the limit.
+_MAX_WAIT_FACTOR = 12.0
+# The longest silence that one check adds: the supervisor itself may have been paused.
+_MAX_CHECK_SECONDS = 0.5
+# After this silence it is examined whether the child waits for a CPU, which takes some time.
 _QUIET_SECONDS = 1.5 * REPORT_SECONDS
 
 _log = logging.getLogger("darksight.supervisor")
@@ -81,9 +81,9 @@ class Child:
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._last_report = b""
-        # Without a report, and of that what is not the wait for a CPU.
+        # Seconds without a report, and those of them in which the child did not wait for a CPU.
         self._quiet_seconds = self._silent_seconds = 0.0
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._cpu_wait: CpuWait | None = None
 
     @property
@@ -108,14 +108,14 @@ class Child:
             self._start_at = now + self._backoff
             self._backoff = min(2.0 * self._backoff, _BACKOFF_SECONDS[1])
         if self._process is None and now >= self._start_at:
-            self._started_at = self._looked_at = now
-            self._hear()
+            self._started_at = self._checked_at = now
+            self._reset_silence()
             self._process = self._start()
             threading.Thread(target=self._read_reports, args=(self._process,), daemon=True).start()
 
     def _kill_if_hung(self, process: subprocess.Popen[bytes], now: float) -> None:
-        passed = min(now - self._looked_at, _LOOK_SECONDS)
-        self._looked_at = now
+        passed = min(now - self._checked_at, _MAX_CHECK_SECONDS)
+        self._checked_at = now
         self._quiet_seconds += passed
         if self._quiet_seconds > _QUIET_SECONDS:
             # Read once: a report may arrive meanwhile.
@@ -126,16 +126,16 @@ class Child:
                 passed -= wait.seconds(passed)
         self._silent_seconds += passed
         limit = _HUNG_SECONDS if self._last_report else _START_SECONDS
-        if self._silent_seconds > limit or self._quiet_seconds > _LONGEST * limit:
-            facts = {"seconds": round(self._quiet_seconds, 1), "waited": round(self._silent_seconds, 1)}
+        if self._silent_seconds > limit or self._quiet_seconds > _MAX_WAIT_FACTOR * limit:
+            facts = {"seconds": round(self._quiet_seconds, 1), "without_cpu_wait": round(self._silent_seconds, 1)}
             _log.error("child_hung", extra={"child": self.name, "pid": process.pid, **facts})
             self._last_report = b""
-            self._hear()
+            self._reset_silence()
             self.hangs += 1
             process.kill()
 
-    def _hear(self) -> None:
-        """The silence ends."""
+    def _reset_silence(self) -> None:
+        """The child has reported, or was started or killed."""
         self._quiet_seconds = self._silent_seconds = 0.0
         self._cpu_wait = None
 
@@ -152,7 +152,7 @@ class Child:
     @property
     def pid(self) -> int | None:
         """Id of the process; None while it does not run."""
-        # Read once: the thread that restarts it may be at work.
+        # Read once: another thread may be restarting it.
         process = self._process
         return None if process is None else process.pid
 
@@ -191,7 +191,7 @@ class Child:
             for line in lines:
                 if process is not self._process:
                     continue
-                self._hear()
+                self._reset_silence()
                 if line.strip() == _READY != self._last_report:
                     _log.info("child_ready", extra={"child": self.name, "pid": process.pid})
                 self._last_report = line.strip()

@@ -1,4 +1,4 @@
-"""How long a process waits for a CPU that others use, as far as Linux tells; elsewhere it never seems to wait.
+"""How long a process waits for a CPU that others use. Only Linux reports it; elsewhere the wait is 0.
 
 A process that hangs waits for a lock, a disk or a signal, or uses a CPU without end. One that is ready to run and does
 not get a CPU makes no progress either, but nothing is wrong with it.
@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CpuWait:
-    """The time that a process has waited for a CPU, measured from look to look.
+    """The time that a process has waited for a CPU since the last call of `seconds`.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class CpuWait:
         self._used = self._read()[1]
 
     def seconds(self, passed: float) -> float:
-        """How much of the time that passed since the last look it waited: all but what it used, if it is ready now."""
+        """Seconds of waiting, of those since the last call: all but its CPU time, if it is ready to run now."""
         is_ready, used = self._read()
         was_used, self._used = self._used, used
         return max(passed - (used - was_used), 0.0) if is_ready else 0.0
@@ -40,7 +40,7 @@ class CpuWait:
             states = {_fields(thread / "stat")[0] for thread in (self._folder / "task").iterdir()}
             return "R" in states, (int(fields[11]) + int(fields[12])) / _TICKS
         except (OSError, IndexError, ValueError):
-            # It has ended, or the system does not tell.
+            # The process has exited, or the system does not report it.
             return False, 0.0
 
 

@@ -1,7 +1,7 @@
 """Checks of a start, in the parent, before any child process exists.
 
-A child that finds a file invalid exits and is started again, for ever. So the parent reads every file that a child will
-read, and refuses to start with one sentence.
+A child that finds an invalid file exits and is restarted again and again. So the parent reads every file that a child
+will read, and refuses to start with one sentence.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.server import RpcServer
-from darksight_service.ingest.spool import Spool, SpoolStats
+from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
@@ -44,6 +44,7 @@ __all__ = ["main"]
 
 # A change of the state file reaches all workers within this time.
 _WATCH_SECONDS = 0.05
+# Dropped records are logged at once, and then at most once in this time.
 _DROP_LOG_SECONDS = 60.0
 # The interpreter's 5 ms is too long for a call of 0.2 ms that waits behind a large batch.
 _SWITCH_SECONDS = 0.0005
@@ -106,13 +107,16 @@ def main() -> int:
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
     watcher.start()
-    drops = _DropLog()
+    dropped, drops_due = 0, 0.0
     while not stop.wait(REPORT_SECONDS):
         try:
             # This waits for a call that writes to the spool. If the disk does not respond, the report stays away.
             stats = spool.stats()
             counts.process.set_spool(stats, limit_bytes=settings.spool_bytes)
-            drops.log(stats, time.monotonic())
+            if stats.dropped != dropped and time.monotonic() >= drops_due:
+                facts = {"records": stats.dropped - dropped, "spool_bytes": stats.bytes, "error": stats.last_error}
+                _log.error("records_dropped", extra=facts)
+                dropped, drops_due = stats.dropped, time.monotonic() + _DROP_LOG_SECONDS
             if tokens is not None:
                 tokens.reload()
                 counts.process.set("token_file_errors", len(tokens.errors))
@@ -148,22 +152,6 @@ def _make_api(
     return make_server(settings, server.methods, known, counts.process, bulk.queue.put)
 
 
-class _DropLog:
-    """Logs that the spool drops records: at once, and then at most every `_DROP_LOG_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._logged = 0
-        self._due = 0.0
-
-    def log(self, stats: SpoolStats, now: float) -> None:
-        """Log the records that were dropped since the last line, if it is time for another one."""
-        if stats.dropped == self._logged or now < self._due:
-            return
-        facts = {"records": stats.dropped - self._logged, "spool_bytes": stats.bytes, "error": stats.last_error}
-        _log.error("records_dropped", extra=facts)
-        self._logged, self._due = stats.dropped, now + _DROP_LOG_SECONDS
-
-
 def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: RpcServer) -> None:
     """Reload the state file when it changes, in a thread of its own: to load a bundle may take seconds."""
     state, served = registry.state, registry.models()
@@ -179,7 +167,7 @@ def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: Rp
                 _log.info("state_reloaded", extra={"change": state.last_change})
         except Exception:
             # It is tried again at the next tick, and calls are served meanwhile.
-            _log.exception("watch_failed")
+            _log.exception("state_watch_failed")
 
 
 def _publish_models(registry: Registry, counts: Counts, server: RpcServer) -> None:

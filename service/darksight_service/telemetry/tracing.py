@@ -61,7 +61,7 @@ def _is_configured(environment: Mapping[str, str]) -> bool:
 
 
 def set_up_tracing(process: str) -> None:
-    """Send the spans of this process to a collector, if the environment says so.
+    """Send the spans of this process to a collector, if the environment configures one.
 
     Parameters
     ----------

@@ -3,10 +3,10 @@
     /oidc/login       sends the browser to the provider
     /oidc/callback    the provider sends it back with a code, for which the explorer gets an ID token
 
-State, nonce and PKCE verifier of a login are sealed in a cookie of the browser, with a key of this process: what
-strangers start takes no memory here, and a code is worth nothing in another browser. A login ends after ten minutes and
-can be finished once. The signature of an ID token, its issuer, audience, times and nonce are checked; its groups are
-mapped to permissions by the setting `oidc_groups`.
+State, nonce and PKCE verifier of a login are sealed in a cookie of the browser, with a key of this process: a
+login that is only started takes no memory here, and a code cannot be used in another browser. A login ends after ten
+minutes and can be finished once. The signature of an ID token, its issuer, audience, times and nonce are checked; its
+groups are mapped to permissions by the setting `oidc_groups`.
 
 authlib and requests, the extra `oidc`, are imported when a provider is configured.
 """
@@ -254,7 +254,7 @@ class Provider:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Wait for the provider, if few others do: strangers can start logins, and each takes a thread."""
+        """Wait for the provider, if few others do: anybody can start a login, and each takes a thread."""
         if not self._free.acquire(blocking=False):
             raise ProviderError("too many logins wait for the OpenID provider; try again later")
         try:
