@@ -1,6 +1,7 @@
 """An extension of griffe: parameters that share a line of a docstring get their own types and defaults.
 
-For `embedder, kde` griffe takes those of the first name for both.
+For `embedder, kde` griffe takes those of the first name for both. And operations of the client return what their
+methods return, not the steps.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ class OwnAnnotations(Extension):
     def on_package(self, *, pkg: Any, **_: Any) -> None:
         """Mend the docstrings of a package."""
         _mend(pkg)
+        if pkg.name == "darksight_client":
+            for function in pkg["operations.Operations"].functions.values():
+                returned = str(function.returns)
+                if returned.startswith("Steps["):
+                    function.returns = function.returns.slice
+                elif returned.startswith("Pages["):
+                    function.returns.left = "Iterator"
+                elif returned == "Stream":
+                    function.returns = "Iterator[Scored]"
 
 
 def _mend(thing: Object) -> None:

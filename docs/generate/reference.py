@@ -240,7 +240,10 @@ def python() -> str:
             thing = getattr(package, name)
             if not name.startswith("__"):
                 place = f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else None
-                parts.append(f"::: {place or f'{package.__name__}.{name}'}\n    options:\n      heading_level: 3")
+                options = "heading_level: 3"
+                if thing is darksight_client.Client:
+                    options += "\n      inherited_members: true"
+                parts.append(f"::: {place or f'{package.__name__}.{name}'}\n    options:\n      {options}")
     parts += ["## darksight_client.adapters", "For [other frameworks](../how-to/frameworks.md)."]
     for place in ADAPTERS:
         parts.append(f"::: darksight_client.adapters.{place}\n    options:\n      heading_level: 3")

@@ -26,7 +26,6 @@ from darksight_client.errors import (
     UnknownModel,
     Unsupported,
 )
-from darksight_client.fallback import GateCounts
 from darksight_client.results.models import (
     DecisionCounts,
     DryRun,
@@ -40,6 +39,7 @@ from darksight_client.results.models import (
 from darksight_client.results.regions import Accuracy, CarriedRegion, Region, RegionChange, RegionExample, RegionPreview
 from darksight_client.results.reports import AccuracyRange, AccuracyReport, CertificateVerdict, Reported
 from darksight_client.results.rows import Batch, Decision, Gated, Point, Reason, Scored
+from darksight_client.transport.fallback import GateCounts
 
 __all__ = [
     "Accuracy",

@@ -155,7 +155,7 @@ class Batcher:
         try:
             rows = np.stack([waiting.row for waiting in group])
             tags = [waiting.tags for waiting in group]
-            gate = self._client._gate_steps(
+            gate = self._client._gate(
                 self._model,
                 rows,
                 logits=self._logits,

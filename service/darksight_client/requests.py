@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_client.errors import InvalidRequest
 from darksight_client.results.columns import COLUMNS
-from darksight_client.results.rows import Decision, Reason
+from darksight_client.results.models import policy_message
+from darksight_client.results.regions import as_corners
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_core.rows.frames import Frame, FrameError, read_frame
 
@@ -36,8 +37,8 @@ __all__ = [
     "as_table",
     "as_timestamp",
     "make_batch_id",
+    "make_request",
     "outcome_requests",
-    "points_request",
     "score_parts",
 ]
 
@@ -253,28 +254,26 @@ def _outcome(row: int, name: str, label: Any, stamp: Timestamp | None) -> Any:
         raise InvalidRequest(text, row=row, field=f"labels[{row}]") from None
 
 
-def points_request(
-    model: str,
-    version: str,
-    since: Time | None,
-    until: Time | None,
-    decisions: Sequence[Decision],
-    reasons: Sequence[Reason],
-    predicted: Sequence[int],
-    is_shadow: bool,
-    page_size: int,
-    tags: Mapping[str, str],
-) -> Any:
-    """The ListPointsRequest for the first page; see `Client.points`."""
-    return monitor_pb2.ListPointsRequest(
-        model=model,
-        version=version,
-        since=as_timestamp(since),
-        until=as_timestamp(until),
-        decisions=[monitor_pb2.Decision.Name(decision) for decision in decisions],
-        reasons=[monitor_pb2.Reason.Name(reason) for reason in reasons],
-        predicted=predicted,
-        is_shadow=is_shadow,
-        page_size=page_size,
-        tags=tags,
-    )
+def make_request(kind: Any, values: Mapping[str, Any]) -> Any:
+    """A request from the arguments of a method.
+
+    Parameters
+    ----------
+    kind
+        Class of the message.
+    values
+        Values of fields. Times, policies and corners are converted to their messages.
+    """
+    fields = {}
+    for name, value in values.items():
+        descriptor = kind.DESCRIPTOR.fields_by_name[name]
+        of_message = descriptor.message_type and _CONVERTERS.get(descriptor.message_type.full_name)
+        fields[name] = of_message(value) if of_message else value
+    return kind(**fields)
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "google.protobuf.Timestamp": as_timestamp,
+    "darksight.v1.Policy": policy_message,
+    "darksight.v1.Corner": as_corners,
+}

@@ -1,20 +1,23 @@
 """ScoreStream: many batches on one call, results in order, a bounded number of batches in flight.
 
-Batches are taken from the caller's iterable in a thread of their own, so that a result can be returned before the next
-batch exists. Batches without a response are kept. If the connection breaks, the call is reopened and they are sent
-again with the same batch ids, so that the server stores them once.
+Batches are taken from the caller's iterable in a thread or task of their own, so that a result can be returned before
+the next batch exists. Batches without a response are kept. If the connection breaks, the call is reopened and they are
+sent again with the same batch ids, so that the server stores them once.
 
-`StreamRequests` and `results` are for threads; `darksight_client.aio_streams` has their counterparts for asyncio.
+`StreamRequests` has the state and the rules; `ThreadRequests` and `TaskRequests` wait for it to change.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -25,9 +28,35 @@ from darksight_client.results.rows import Scored, read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_client.transport.retries import Replicas
 
-__all__ = ["SCORE_STREAM", "PendingRequests", "StreamRequests", "read_result", "results", "stream_part"]
+__all__ = ["SCORE_STREAM", "Stream", "StreamRequests", "TaskRequests", "ThreadRequests", "stream_part"]
 
 SCORE_STREAM = "/darksight.v1.MonitorService/ScoreStream"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream that was asked for.
+
+    Parameters
+    ----------
+    batches
+        An iterable or asynchronous iterable of probabilities, (n, K) each.
+    make_part
+        Makes the request for a batch.
+    max_in_flight
+        Maximum number of batches in flight.
+    deadline
+        Monotonic time when the stream ends; None for never.
+    """
+
+    batches: Any
+    make_part: Callable[[ArrayLike], Part]
+    max_in_flight: int
+    deadline: float | None
+
+    def rest(self) -> float | None:
+        """Seconds until the deadline."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
 
 
 def stream_part(
@@ -50,7 +79,7 @@ def stream_part(
     return Part(monitor_pb2.ScoreStreamRequest(request=part.request), part.start, part.rows, part.names)
 
 
-def read_result(response: bytes, part: Part) -> Scored:
+def _read_result(response: bytes, part: Part) -> Scored:
     """The result in a ScoreStreamResponse; raises its error."""
     try:
         message, columns = read_stream_response(response, part.rows)
@@ -62,86 +91,101 @@ def read_result(response: bytes, part: Part) -> Scored:
     raise error_of_status(message.code, message.message, row=row, field=message.field)
 
 
-class PendingRequests:
-    """Requests of a stream that have no response yet; the part that threads and asyncio share."""
-
-    def __init__(self) -> None:
-        self.pending: deque[Part] = deque()
-        self.completed = 0
-        self.calls = 0
-        self.is_exhausted = False
-        self.error: BaseException | None = None
-
-    def is_ready(self, call: int, number: int) -> bool:
-        """Whether a call can continue with a request or must end."""
-        return self.is_exhausted or call != self.calls or number < self.completed + len(self.pending)
-
-    def request(self, call: int, number: int) -> bytes | None:
-        """A serialized request by its number; None if there are no more or a newer call has begun."""
-        if call != self.calls or number >= self.completed + len(self.pending):
-            return None
-        data: bytes = self.pending[number - self.completed].request.SerializeToString()
-        return data
-
-    def oldest(self) -> Part:
-        """The request that the next response belongs to."""
-        if not self.pending:
-            raise ServerError("the server sent more responses than there were requests.")
-        return self.pending[0]
-
-    def pop(self) -> None:
-        """Remove the oldest request."""
-        self.pending.popleft()
-        self.completed += 1
-
-    def is_done(self) -> bool:
-        """Whether all requests have a response; raises the error of the source."""
-        # In this order: nothing is added once the source is exhausted.
-        if not self.is_exhausted or self.pending:
-            return False
-        if self.error is not None:
-            raise self.error
-        return True
-
-
-class StreamRequests(PendingRequests):
-    """Requests of a stream, for threads.
+class StreamRequests:
+    """Requests of a stream that have no response yet, and whether the stream is complete. No I/O, no waiting.
 
     Parameters
     ----------
-    parts
-        Source of the requests, consumed by a thread that is started here.
     limit
         Maximum number of requests in flight.
     """
 
-    def __init__(self, parts: Iterable[Part], limit: int) -> None:
-        super().__init__()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pending: deque[Part] = deque()
+        self._completed = 0
+        self._calls = 0
+        self._failures = 0  # since the last response
+        self._is_exhausted = False
+        self._error: BaseException | None = None  # of the source; raised by `end`, after the results before it
+
+    def has_space(self) -> bool:
+        """Whether another request may be added."""
+        return len(self._pending) < self._limit
+
+    def begin_call(self) -> tuple[int, int]:
+        """Begin a call, which ends older ones; returns its number and that of its first request."""
+        self._calls += 1
+        return self._calls, self._completed
+
+    def is_ready(self, call: int, number: int) -> bool:
+        """Whether a call can continue with a request or must end."""
+        return self._is_exhausted or call != self._calls or number < self._completed + len(self._pending)
+
+    def request(self, call: int, number: int) -> bytes | None:
+        """A serialized request by its number; None if there are no more or a newer call has begun."""
+        if call != self._calls or number >= self._completed + len(self._pending):
+            return None
+        data: bytes = self._pending[number - self._completed].request.SerializeToString()
+        return data
+
+    def complete(self, response: bytes) -> Scored:
+        """The result for the oldest request, which is removed."""
+        if not self._pending:
+            raise ServerError("the server sent more responses than there were requests.")
+        scored = _read_result(response, self._pending[0])
+        self._pop()
+        self._failures = 0
+        return scored
+
+    def _pop(self) -> None:
+        self._pending.popleft()
+        self._completed += 1
+
+    def end(self) -> None:
+        """End the stream after its last response; raises the error of the source, or `Unavailable` if it is early."""
+        # In this order: nothing is added once the source is exhausted.
+        if not self._is_exhausted or self._pending:
+            raise Unavailable("the server ended the stream early.")
+        if self._error is not None:
+            raise self._error
+
+    def delay(self, replicas: Replicas, replica: int, error: Unavailable) -> float:
+        """Seconds to wait before the call is reopened; raises `error` after too many failures."""
+        self._failures += 1
+        return replicas.after_stream_failure(replica, self._failures, error)
+
+
+class ThreadRequests(StreamRequests):
+    """Requests of a stream, for threads; a thread that is started here takes the batches."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.max_in_flight)
         self._is_stopped = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._fill, args=(parts, limit), name="darksight-stream", daemon=True).start()
+        threading.Thread(target=self._fill, args=(stream,), name="darksight-stream", daemon=True).start()
 
-    def _fill(self, parts: Iterable[Part], limit: int) -> None:
+    def _fill(self, stream: Stream) -> None:
         try:
-            for part in parts:
+            for batch in stream.batches:
+                part = stream.make_part(batch)
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self.pending) < limit or self._is_stopped)
+                    self._changed.wait_for(lambda: self.has_space() or self._is_stopped)
                     if self._is_stopped:
                         return
-                    self.pending.append(part)
+                    self._pending.append(part)
                     self._changed.notify_all()
         except BaseException as error:
-            self.error = error  # raised by is_done, after the results before it
+            self._error = error
         finally:
             with self._changed:
-                self.is_exhausted = True
+                self._is_exhausted = True
                 self._changed.notify_all()
 
     def serialized(self) -> Iterator[bytes]:
         """Requests of a new call: the pending ones, then new ones. Ends when a newer call begins."""
         with self._changed:
-            self.calls += 1
-            call, first = self.calls, self.completed
+            call, first = self.begin_call()
             self._changed.notify_all()
         for number in itertools.count(first):
             with self._changed:
@@ -151,55 +195,67 @@ class StreamRequests(PendingRequests):
                 return
             yield data
 
-    def complete(self) -> None:
-        """Remove the oldest request."""
+    def _pop(self) -> None:
         with self._changed:
-            self.pop()
+            super()._pop()
             self._changed.notify_all()
 
     def stop(self) -> None:
         """End the thread and all calls."""
         with self._changed:
             self._is_stopped = True
-            self.calls += 1
+            self.begin_call()
             self._changed.notify_all()
 
 
-def results(
-    requests: StreamRequests,
-    replicas: Replicas,
-    open_call: Callable[[int, Iterator[bytes]], AbstractContextManager[Iterable[bytes]]],
-    sleep: Callable[[float], None],
-) -> Iterator[Scored]:
-    """Results in order, reopening the call when the connection breaks.
+class TaskRequests(StreamRequests):
+    """Requests of a stream, for asyncio; a task that is started here takes the batches."""
 
-    Parameters
-    ----------
-    requests
-        The requests.
-    replicas
-        Which replica to use, and when to retry.
-    open_call
-        Opens a call at a replica; its responses are serialized.
-    sleep
-        Waits.
-    """
-    failures = 0
-    try:
-        while True:
-            replica = replicas.order()[0]
-            try:
-                with open_call(replica, requests.serialized()) as responses:
-                    for response in responses:
-                        scored = read_result(response, requests.oldest())
-                        requests.complete()
-                        failures = 0
-                        yield scored
-                if requests.is_done():
-                    return
-                raise Unavailable("the server ended the stream early.")
-            except Unavailable as error:
-                failures += 1
-                sleep(replicas.after_stream_failure(replica, failures, error))
-    finally:
-        requests.stop()
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.max_in_flight)
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._fill(stream))
+
+    async def _fill(self, stream: Stream) -> None:
+        try:
+            async for batch in _as_async(stream.batches):
+                part = stream.make_part(batch)
+                await self._wait_for(self.has_space)
+                self._pending.append(part)
+                self._changed.set()
+        except Exception as error:
+            self._error = error
+        self._is_exhausted = True
+        self._changed.set()
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def serialized(self) -> AsyncIterator[bytes]:
+        """Requests of a new call: the pending ones, then new ones. Ends when a newer call begins."""
+        call, first = self.begin_call()
+        for number in itertools.count(first):
+            await self._wait_for(functools.partial(self.is_ready, call, number))
+            data = self.request(call, number)
+            if data is None:
+                return
+            yield data
+
+    def _pop(self) -> None:
+        super()._pop()
+        self._changed.set()
+
+    def stop(self) -> None:
+        """End the task."""
+        self._task.cancel()
+
+
+async def _as_async(batches: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(batches, AsyncIterable):
+        async for batch in batches:
+            yield batch
+    else:
+        for batch in batches:
+            yield batch

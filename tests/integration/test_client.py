@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, get_overloads
+from typing import Any
 
 import grpc
 import numpy as np
@@ -866,9 +866,6 @@ def test_both_clients_have_the_same_methods_with_real_signatures() -> None:
         assert sync[name].parameters == aio[name].parameters, name
         results = str(sync[name].return_annotation), str(aio[name].return_annotation).removeprefix("Async")
         assert results[0] == results[1], name
-    # Tables are scored as tables.
-    scored = [inspect.signature(each) for each in get_overloads(Client.score)]
-    assert [each.return_annotation for each in scored] == ["Table", "Scored"]
-    typed = [*scored, *(each for name, each in sync.items() if name != "score")]
+    typed = [each for name, each in sync.items() if name != "score"]
     assert all("Steps" not in str(each) and each.return_annotation != "Any" for each in typed)
     assert "Whether `probs` are logits" in (Client.score.__doc__ or "")

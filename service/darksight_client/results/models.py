@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from darksight_client.results.rows import read_optional, read_time
+from darksight_client.results.messages import read
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [
@@ -19,10 +19,6 @@ __all__ = [
     "PolicyState",
     "Version",
     "policy_message",
-    "read_counts",
-    "read_model",
-    "read_policy",
-    "read_policy_state",
 ]
 
 
@@ -105,6 +101,11 @@ class EffectivePolicy:
     policy: Policy
     is_certified: bool
 
+    @staticmethod
+    def read_message(message: Any) -> dict[str, Any]:
+        """Fields that have other names in a SetPolicyResponse."""
+        return {"policy": read(Policy, message.effective)}
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
@@ -166,44 +167,8 @@ class DryRun:
     after: DecisionCounts
 
 
-def read_model(message: Any) -> Model:
-    """A Model from its message."""
-    versions = tuple(
-        Version(
-            version=version.version,
-            path=version.path,
-            class_names=tuple(version.class_names),
-            calibration_rows=version.calibration_rows,
-            deployed_at=read_time(version, "deployed_at"),
-        )
-        for version in message.versions
-    )
-    return Model(message.name, message.active_version, message.previous_version, message.shadow_version, versions)
-
-
-def read_policy(message: Any) -> Policy:
-    """A Policy from its message."""
-    values = {name: read_optional(message, name) for name in ("alpha", "threshold", "fail_open")}
-    return Policy(**values, metric_tags=tuple(message.metric_tags))
-
-
 def policy_message(policy: Policy) -> Any:
     """The message for a Policy."""
     return admin_pb2.Policy(
         alpha=policy.alpha, threshold=policy.threshold, fail_open=policy.fail_open, metric_tags=policy.metric_tags
     )
-
-
-def read_policy_state(message: Any) -> PolicyState:
-    """A PolicyState from a GetPolicyResponse."""
-    history = tuple(
-        PolicyChange(read_time(change, "changed_at"), change.author, read_policy(change.policy), change.comment)
-        for change in message.history
-    )
-    effective = read_policy(message.effective)
-    return PolicyState(read_policy(message.policy), effective, message.reject_score, message.is_certified, history)
-
-
-def read_counts(message: Any) -> DecisionCounts:
-    """DecisionCounts from their message."""
-    return DecisionCounts(*(getattr(message, name) for name in DecisionCounts.__slots__))

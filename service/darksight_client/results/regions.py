@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from darksight_client.errors import InvalidRequest
-from darksight_client.results.rows import read_optional, read_time
 from darksight_client.stubs.darksight.v1 import admin_pb2
 
 __all__ = [
@@ -19,10 +18,6 @@ __all__ = [
     "RegionExample",
     "RegionPreview",
     "as_corners",
-    "read_carried_region",
-    "read_region",
-    "read_region_change",
-    "read_region_preview",
 ]
 
 
@@ -59,6 +54,11 @@ class Region:
     saved_at: datetime | None
     expires_at: datetime | None
     is_from_bundle: bool
+
+    @staticmethod
+    def read_message(message: Any) -> dict[str, Any]:
+        """Fields that have other names in the message."""
+        return {"is_enforced": message.mode == admin_pb2.REGION_MODE_ENFORCE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,55 +182,3 @@ def as_corners(polygon: Sequence[Sequence[float]]) -> list[admin_pb2.Corner]:
         return [admin_pb2.Corner(x=float(x), y=float(y)) for x, y in polygon]
     except (TypeError, ValueError):
         raise InvalidRequest("a polygon is a list of corners (x, y).") from None
-
-
-def read_region(message: Any) -> Region:
-    """A Region from its message."""
-    return Region(
-        name=message.name,
-        version=message.version,
-        polygon=tuple((corner.x, corner.y) for corner in message.polygon),
-        is_enforced=message.mode == admin_pb2.REGION_MODE_ENFORCE,
-        author=message.author,
-        comment=message.comment,
-        saved_at=read_time(message, "saved_at"),
-        expires_at=read_time(message, "expires_at"),
-        is_from_bundle=message.is_from_bundle,
-    )
-
-
-def read_region_change(message: Any) -> RegionChange:
-    """A RegionChange from its message."""
-    changed_at = read_time(message, "changed_at")
-    return RegionChange(changed_at, message.version, message.name, message.action, message.author, message.comment)
-
-
-def read_region_preview(message: Any) -> RegionPreview:
-    """A RegionPreview from a PreviewRegionResponse."""
-    fields: dict[str, Any] = {name: getattr(message, name) for name in RegionPreview.__slots__}
-    fields |= {name: _accuracy(value) for name, value in fields.items() if name.endswith("accuracy")}
-    fields |= {"since": read_time(message, "since"), "examples": tuple(map(_example, message.examples))}
-    return RegionPreview(**fields)
-
-
-def read_carried_region(message: Any) -> CarriedRegion:
-    """A CarriedRegion from a CarryOverRegionResponse."""
-    fields = {name: getattr(message, name) for name in CarriedRegion.__slots__}
-    return CarriedRegion(**fields | {"region": read_region(message.region)})
-
-
-def _accuracy(message: Any) -> Accuracy:
-    return Accuracy(message.rows, message.correct, message.low, message.high)
-
-
-def _example(message: Any) -> RegionExample:
-    return RegionExample(
-        prediction_id=message.prediction_id,
-        x=message.x,
-        y=message.y,
-        predicted=read_optional(message, "predicted"),
-        label=read_optional(message, "label"),
-        is_accepted=message.is_accepted,
-        probabilities=tuple(message.probabilities),
-        received_at=read_time(message, "received_at"),
-    )

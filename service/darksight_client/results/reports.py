@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-from darksight_client.results.rows import read_optional
-
-__all__ = ["AccuracyRange", "AccuracyReport", "CertificateVerdict", "Reported", "joined_reports", "read_reported"]
+__all__ = ["AccuracyRange", "AccuracyReport", "CertificateVerdict", "Reported", "joined_reports"]
 
 
 class CertificateVerdict(IntEnum):
@@ -75,30 +72,7 @@ class Reported:
     accuracy: AccuracyReport | None
 
 
-def read_reported(message: Any) -> Reported:
-    """A Reported from a ReportOutcomesResponse."""
-    if not message.HasField("accuracy"):
-        return Reported(message.recorded, None)
-    found = message.accuracy
-    accuracy = AccuracyReport(
-        version=found.version,
-        estimate=_range(found, "estimate"),
-        withheld=found.withheld,
-        audited=_range(found, "audited"),
-        audit_labels=found.audit_labels,
-        audit_labels_needed=found.audit_labels_needed,
-        certificate=CertificateVerdict(found.certificate),
-        certificate_log_evidence=found.certificate_log_evidence,
-    )
-    return Reported(message.recorded, accuracy)
-
-
 def joined_reports(parts: Iterable[Reported]) -> Reported:
     """One Reported from those of the parts of a report."""
     found = list(parts)
     return Reported(sum(part.recorded for part in found), found[-1].accuracy if found else None)
-
-
-def _range(message: Any, field: str) -> AccuracyRange | None:
-    value = read_optional(message, field)
-    return None if value is None else AccuracyRange(value.value, value.low, value.high)

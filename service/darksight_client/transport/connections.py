@@ -15,11 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
-from darksight_client.errors import DarkSightClientError
+import grpc
 
-__all__ = ["WORKER_HEADER", "Connection", "Connections", "worker_header"]
+from darksight_client.errors import DarkSightClientError, Unavailable, error_of_rpc
+
+__all__ = ["WORKER_HEADER", "Connection", "Connections", "Lease", "worker_header"]
 
 WORKER_HEADER = "darksight-worker"
 """Response metadata: id of the server, number of the worker and number of workers, such as "1c2f/0/4"."""
@@ -184,3 +187,36 @@ class Connections:
         if excess <= 0 or now >= self._next_attempt:
             self._next_attempt = now + min(max(excess, 0), _MAX_INTERVAL_SECONDS)
             self._open.append(Connection(self._open_channel()))
+
+
+class Lease:
+    """A connection for the time of one call. On exit an error of gRPC becomes one of the client.
+
+    Parameters
+    ----------
+    connections
+        The connections to choose from.
+    metadata
+        Metadata of the call.
+    """
+
+    def __init__(self, connections: Connections, metadata: tuple[tuple[str, str], ...] | None) -> None:
+        self._connections = connections
+        self.connection = connections.acquire()
+        self.metadata = metadata
+        self.unused: Any = None  # a channel that the caller must close after the call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        found = error_of_rpc(error) if isinstance(error, grpc.RpcError) else None
+        self.unused = self._connections.release(self.connection, has_failed=isinstance(found, Unavailable))
+        if found is not None:
+            raise found from None
+
+    def learn(self, metadata: Iterable[tuple[str, Any]] | None) -> None:
+        """Read from response metadata which worker the connection leads to."""
+        self._connections.learn(self.connection, metadata)

@@ -15,8 +15,8 @@ from darksight_client.errors import (
     Unavailable,
     UnknownModel,
 )
-from darksight_client.fallback import Breaker, Fallback, OnFailure
 from darksight_client.results.rows import Decision, Gated, Reason
+from darksight_client.transport.fallback import Breaker, Fallback, OnFailure
 from darksight_client.transport.retries import Send
 
 
