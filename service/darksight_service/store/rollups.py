@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
 
 from darksight_core.drift.segments import Segment
 from darksight_core.rows.schema import Reason
+from darksight_service.store.database import Database
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.points import PointTable
@@ -33,7 +34,7 @@ from darksight_service.store.tables import (
     tag_bin,
 )
 
-__all__ = ["ClassRate", "Rates", "TagCounts", "add_counts", "class_rates", "rates", "tag_counts", "within"]
+__all__ = ["ClassRate", "Rates", "RollupQueries", "TagCounts", "add_counts", "within"]
 
 _KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
@@ -211,80 +212,91 @@ def within(table: Table, bundles: Iterable[int], is_shadow: bool, since_ms: int,
     )
 
 
-def rates(
-    engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, step_ms: int, is_shadow: bool
-) -> Rates:
-    """Decisions over time, in steps of whole minutes."""
-    minutes = max(1, step_ms // MINUTE_MS)
-    numbers = list(bundles)
-    step = (rollup.c.minute - rollup.c.minute % minutes).label("step")
-    query = (
-        select(
-            step, rollup.c.is_accepted, rollup.c.reason, func.sum(rollup.c.points), func.sum(rollup.c.scored),
-            func.sum(rollup.c.log_density_sum),
+class RollupQueries(Database):
+    """Counts per minute."""
+
+    def rates(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        since_ms: int,
+        until_ms: int,
+        step_ms: int = MINUTE_MS,
+        is_shadow: bool = False,
+    ) -> Rates:
+        """Decisions over time, in steps of whole minutes."""
+        bundles = self._names.known(model, version)
+        minutes = max(1, step_ms // MINUTE_MS)
+        numbers = list(bundles)
+        step = (rollup.c.minute - rollup.c.minute % minutes).label("step")
+        query = (
+            select(
+                step, rollup.c.is_accepted, rollup.c.reason, func.sum(rollup.c.points), func.sum(rollup.c.scored),
+                func.sum(rollup.c.log_density_sum),
+            )
+            .where(within(rollup, numbers, is_shadow, since_ms, until_ms))
+            .group_by(step, rollup.c.is_accepted, rollup.c.reason)
+        )  # fmt: skip
+        bin_step = (rollup_bin.c.minute - rollup_bin.c.minute % minutes).label("step")
+        bin_query = (
+            select(bin_step, rollup_bin.c.bin, func.sum(rollup_bin.c.points))
+            .where(within(rollup_bin, numbers, is_shadow, since_ms, until_ms))
+            .group_by(bin_step, rollup_bin.c.bin)
         )
-        .where(within(rollup, numbers, is_shadow, since_ms, until_ms))
-        .group_by(step, rollup.c.is_accepted, rollup.c.reason)
-    )  # fmt: skip
-    bin_step = (rollup_bin.c.minute - rollup_bin.c.minute % minutes).label("step")
-    bin_query = (
-        select(bin_step, rollup_bin.c.bin, func.sum(rollup_bin.c.points))
-        .where(within(rollup_bin, numbers, is_shadow, since_ms, until_ms))
-        .group_by(bin_step, rollup_bin.c.bin)
-    )
-    with reading(engine) as connection:
-        found = np.array([[float(cell) for cell in row] for row in connection.execute(query)]).reshape(-1, 6)
-        cells = [[int(cell) for cell in row] for row in connection.execute(bin_query)]
-    binned = np.array(cells, dtype=np.int64).reshape(-1, 3)
-    steps, inverse = np.unique(found[:, 0].astype(np.int64), return_inverse=True)
-    m = len(steps)
-    reasons = np.zeros((m, 7), dtype=np.int64)
-    np.add.at(reasons, (inverse, found[:, 2].astype(np.int64)), found[:, 3].astype(np.int64))
-    scored = np.bincount(inverse, weights=found[:, 4], minlength=m)
-    sums = np.bincount(inverse, weights=found[:, 5], minlength=m)
-    bins = np.zeros((m, BINS), dtype=np.int64)
-    np.add.at(bins, (np.searchsorted(steps, binned[:, 0]), binned[:, 1]), binned[:, 2])
-    return Rates(
-        start_ms=steps * MINUTE_MS,
-        points=reasons.sum(axis=1),
-        accepted=np.bincount(inverse, weights=found[:, 3] * found[:, 1], minlength=m).astype(np.int64),
-        reasons=reasons,
-        mean_log_density=np.divide(sums, scored, out=np.full(m, np.nan), where=scored > 0),
-        bins=bins,
-    )
-
-
-def tag_counts(engine: Engine, bundles: Iterable[int], *, until_ms: int, minutes: int) -> dict[Segment, TagCounts]:
-    """Counts of the tags whose drift is followed, by key and value, within some minutes."""
-    numbers, last = list(bundles), -(-until_ms // MINUTE_MS)
-    of = rollup_tag.c
-    followed = select(segment_state.c.tag_id).where(segment_state.c.bundle_id.in_(numbers))
-    query = (
-        select(tag.c.key, tag.c.value, func.sum(of.points), func.sum(of.accepted), func.sum(of.outliers))
-        .join(tag, tag.c.id == of.tag_id)
-        .where(of.bundle_id.in_(numbers), of.tag_id.in_(followed))
-        .where(of.minute >= last - minutes, of.minute < last, of.is_shadow.is_(False))
-        .group_by(tag.c.id, tag.c.key, tag.c.value)
-    )
-    with reading(engine) as connection:
-        return {(key, value): TagCounts(*map(int, counts)) for key, value, *counts in connection.execute(query)}
-
-
-def class_rates(
-    engine: Engine, bundles: Iterable[int], *, since_ms: int, until_ms: int, is_shadow: bool
-) -> list[ClassRate]:
-    """Decisions by predicted class."""
-    of = rollup.c
-    query = (
-        select(
-            of.predicted,
-            func.sum(of.points),
-            func.coalesce(func.sum(of.points).filter(of.is_accepted), 0),
-            func.coalesce(func.sum(of.points).filter(of.reason == int(Reason.OUTLIER)), 0),
+        with reading(self._engine) as connection:
+            found = np.array([[float(cell) for cell in row] for row in connection.execute(query)]).reshape(-1, 6)
+            cells = [[int(cell) for cell in row] for row in connection.execute(bin_query)]
+        binned = np.array(cells, dtype=np.int64).reshape(-1, 3)
+        steps, inverse = np.unique(found[:, 0].astype(np.int64), return_inverse=True)
+        m = len(steps)
+        reasons = np.zeros((m, 7), dtype=np.int64)
+        np.add.at(reasons, (inverse, found[:, 2].astype(np.int64)), found[:, 3].astype(np.int64))
+        scored = np.bincount(inverse, weights=found[:, 4], minlength=m)
+        sums = np.bincount(inverse, weights=found[:, 5], minlength=m)
+        bins = np.zeros((m, BINS), dtype=np.int64)
+        np.add.at(bins, (np.searchsorted(steps, binned[:, 0]), binned[:, 1]), binned[:, 2])
+        return Rates(
+            start_ms=steps * MINUTE_MS,
+            points=reasons.sum(axis=1),
+            accepted=np.bincount(inverse, weights=found[:, 3] * found[:, 1], minlength=m).astype(np.int64),
+            reasons=reasons,
+            mean_log_density=np.divide(sums, scored, out=np.full(m, np.nan), where=scored > 0),
+            bins=bins,
         )
-        .where(within(rollup, bundles, is_shadow, since_ms, until_ms))
-        .group_by(of.predicted)
-        .order_by(of.predicted)
-    )
-    with reading(engine) as connection:
-        return [ClassRate(*(int(cell) for cell in row)) for row in connection.execute(query)]
+
+    def class_rates(
+        self, model: str, version: str | None = None, *, since_ms: int, until_ms: int, is_shadow: bool = False
+    ) -> list[ClassRate]:
+        """Decisions by predicted class."""
+        bundles = self._names.known(model, version)
+        of = rollup.c
+        query = (
+            select(
+                of.predicted,
+                func.sum(of.points),
+                func.coalesce(func.sum(of.points).filter(of.is_accepted), 0),
+                func.coalesce(func.sum(of.points).filter(of.reason == int(Reason.OUTLIER)), 0),
+            )
+            .where(within(rollup, bundles, is_shadow, since_ms, until_ms))
+            .group_by(of.predicted)
+            .order_by(of.predicted)
+        )
+        with reading(self._engine) as connection:
+            return [ClassRate(*(int(cell) for cell in row)) for row in connection.execute(query)]
+
+    def tag_counts(self, model: str, version: str, *, until_ms: int, minutes: int) -> dict[Segment, TagCounts]:
+        """Counts of the tags whose drift is followed, by key and value, within some minutes."""
+        bundles = self._names.known(model, version)
+        numbers, last = list(bundles), -(-until_ms // MINUTE_MS)
+        of = rollup_tag.c
+        followed = select(segment_state.c.tag_id).where(segment_state.c.bundle_id.in_(numbers))
+        query = (
+            select(tag.c.key, tag.c.value, func.sum(of.points), func.sum(of.accepted), func.sum(of.outliers))
+            .join(tag, tag.c.id == of.tag_id)
+            .where(of.bundle_id.in_(numbers), of.tag_id.in_(followed))
+            .where(of.minute >= last - minutes, of.minute < last, of.is_shadow.is_(False))
+            .group_by(tag.c.id, tag.c.key, tag.c.value)
+        )
+        with reading(self._engine) as connection:
+            return {(key, value): TagCounts(*map(int, counts)) for key, value, *counts in connection.execute(query)}

@@ -1,4 +1,4 @@
-"""The store: one object for everything that is kept in SQL.
+"""The store: one object for everything that is kept in SQL. What it reads is in classes by topic, which it inherits.
 
 It hides the two databases, fast inserts that store each row once, partitions, migrations, and failures of connections.
 Every call completes or raises: StoreUnavailableError if the same call may succeed later, StoreError if not. Threads and
@@ -8,41 +8,38 @@ processes may share a database.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
-from darksight_core.drift.audit import AuditedRows
-from darksight_core.drift.segments import Segment, SegmentTest
+from darksight_core.drift.segments import SegmentTest
 from darksight_core.drift.stream import DriftState, DriftTest
-from darksight_core.gate.gate import Gate
-from darksight_core.map.regions import Region
-from darksight_service.store import revisions, rollups
-from darksight_service.store.audit import Change
+from darksight_service.store import revisions
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
 from darksight_service.store.ids import MINUTE_MS
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
-from darksight_service.store.points import OutcomeBatch, PointFilter, PointTable
+from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
-from darksight_service.store.read import audited_rows, hours, map_points, point_table, policy_evaluation, region_points
-from darksight_service.store.read.map_points import MAX_MAP_POINTS
+from darksight_service.store.read.audited_rows import AuditQueries
+from darksight_service.store.read.hours import HourQueries
+from darksight_service.store.read.map_points import MapQueries
+from darksight_service.store.read.policy_evaluation import PolicyQueries
+from darksight_service.store.read.region_points import RegionQueries
+from darksight_service.store.rollups import RollupQueries
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
+from darksight_service.store.write.audit_trail import TrailQueries
 from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
-from darksight_service.store.write.names import Names
 from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
 from darksight_service.store.write.segment_state import SegmentEvidence, read_segments
 from darksight_service.store.write.tags import TagNumbers
 
 __all__ = ["Inserted", "Store", "StoreStats"]
-
-_FOREVER = (1 << 48) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +92,8 @@ class StoreStats:
     days: list[str] = field(default_factory=list)
 
 
-class Store:
-    """See the module; made by `Store.open`.
-
-    Parameters
-    ----------
-    engine
-        Of the database.
-    keep_probs
-        `float16`, `topK:<k>` or `none`.
-    max_tag_values
-        Values of a key of tags; further ones are stored as `_other`.
-    clock
-        Unix milliseconds.
-    """
+class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries, AuditQueries, TrailQueries):
+    """See the module; made by `Store.open`."""
 
     def __init__(
         self,
@@ -118,9 +103,7 @@ class Store:
         max_tag_values: int = 200,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self._engine = engine
-        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._names = Names(engine, self._clock)
+        super().__init__(engine, clock=clock)
         self._tags = TagNumbers(engine, max_tag_values)
         self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs))
         self._matcher = OutcomeMatcher(engine)
@@ -205,10 +188,6 @@ class Store:
         migrate.forbid_differences(self._engine)
         return self.verify_trail(anchors)
 
-    def verify_trail(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
-        """Number of entries of the audit trail and its last hash; AuditError if the trail was altered."""
-        return audit_trail.verify_chain(self._engine, anchors)
-
     def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
         """Store points and outcomes; rows that were stored before are left as they are."""
         yield_to_operators(self._engine)
@@ -252,20 +231,6 @@ class Store:
         """Drift evidence of the segments of a bundle, of all replicas."""
         return read_segments(self._engine, model, version, test)
 
-    def tag_counts(self, model: str, version: str, *, until_ms: int, minutes: int) -> dict[Segment, rollups.TagCounts]:
-        """Points, accepted points and outliers of each tag within some minutes."""
-        bundles = self._names.known(model, version)
-        return rollups.tag_counts(self._engine, bundles, until_ms=until_ms, minutes=minutes)
-
-    def audited_rows(
-        self, model: str, version: str, *, start_ms: int, max_labels: int = audited_rows.MAX_LABELS
-    ) -> tuple[AuditedRows, AuditedRows]:
-        """Labelled rows of a bundle of the last 30 days since a time, and the wrong ones; see `audited_rows`."""
-        bundles = self._names.known(model, version)
-        return audited_rows.audited_rows(
-            self._engine, bundles, start_ms=start_ms, now_ms=self._clock(), max_labels=max_labels
-        )
-
     def forget_drift(self, model: str, version: str) -> None:
         """Read the drift evidence of a bundle from the database again."""
         if self._inserter.follower is not None:
@@ -293,165 +258,6 @@ class Store:
         """Store the classes and calibration rows of a bundle; its points may be stored before."""
         self._names.register(model, version, class_names=class_names, calibration_rows=calibration_rows)
 
-    def list_points(self, wanted: PointFilter, *, page_size: int = 0, page_token: str = "") -> point_table.Page:
-        """A page of points, newest first; RequestError for a page token of another request."""
-        bundles = self._names.known(wanted.model, wanted.version)
-        return point_table.list_points(self._engine, bundles, wanted, page_size=page_size, page_token=page_token)
-
-    def points_by_id(self, model: str, version: str | None, ids: Sequence[bytes]) -> PointTable:
-        """The stored points among these ids, in their order, of a version or of all."""
-        return point_table.points_by_id(self._engine, self._names.known(model, version), model, ids)
-
-    def points_by_name(self, model: str, name: str) -> PointTable:
-        """The points with this prediction id, newest first, those of shadow versions included."""
-        return point_table.points_by_name(self._engine, self._names.known(model, None), model, name)
-
-    def newest_points(self, wanted: PointFilter, *, limit: int, with_tags: bool = False) -> PointTable:
-        """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
-        bundles = self._names.known(wanted.model, wanted.version)
-        return point_table.newest_points(self._engine, bundles, wanted, limit=limit, with_tags=with_tags)
-
-    def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
-        """Points of a span of time that are drawn for an audit, and their rate; see `point_table.drawn_points`."""
-        bundles = self._names.known(wanted.model, wanted.version)
-        return point_table.drawn_points(self._engine, bundles, wanted, rate=rate, limit=limit)
-
-    def labelled_points(
-        self,
-        model: str,
-        version: str | None = None,
-        *,
-        since_ms: int = 0,
-        until_ms: int = _FOREVER,
-        limit: int = 100_000,
-        with_probs: bool = True,
-        with_tags: bool = False,
-    ) -> PointTable:
-        """The newest points that have a label: for accuracy, risk-coverage and learning."""
-        bundles = self._names.known(model, version)
-        return point_table.labelled_points(
-            self._engine,
-            bundles,
-            model,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            limit=limit,
-            with_probs=with_probs,
-            with_tags=with_tags,
-        )
-
-    def filled_since(
-        self, model: str, version: str | None, *, since_ms: int = 0, until_ms: int, points: int
-    ) -> tuple[int, int]:
-        """When the newest `points` points of a span of time begin, and how many there are since."""
-        bundles = self._names.known(model, version)
-        return point_table.filled_since(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, points=points)
-
-    def map_points(
-        self,
-        wanted: PointFilter,
-        *,
-        limit: int = MAX_MAP_POINTS,
-        before: bytes = b"",
-        after: bytes = b"",
-        with_probs: bool = False,
-        with_tags: bool = False,
-    ) -> PointTable:
-        """The newest points on the map, with the columns that the explorer draws; `before` and `after` are ids."""
-        bundles = self._names.known(wanted.model, wanted.version)
-        return map_points.newest_map_points(
-            self._engine,
-            bundles,
-            wanted,
-            limit=limit,
-            before=before,
-            after=after,
-            with_probs=with_probs,
-            with_tags=with_tags,
-        )
-
-    def sample_map_points(self, wanted: PointFilter, *, limit: int = MAX_MAP_POINTS) -> PointTable:
-        """The same for points spread over a whole window."""
-        bundles = self._names.known(wanted.model, wanted.version)
-        return map_points.sample_points(self._engine, bundles, wanted, limit=limit)
-
-    def count_points(self, wanted: PointFilter) -> int:
-        """Number of points in the minutes of a window."""
-        return map_points.count_points(self._engine, self._names.known(wanted.model, wanted.version), wanted)
-
-    def newest_inside(
-        self,
-        model: str,
-        version: str,
-        region: Region,
-        *,
-        since_ms: int,
-        until_ms: int,
-        limit: int,
-        seconds: float = math.inf,
-    ) -> region_points.RegionPoints:
-        """The points inside a region among the newest points of a version: `limit`, or as many as the time allows."""
-        bundles = self._names.known(model, version)
-        wanted = PointFilter(model, version, since_ms, until_ms)
-        return region_points.newest_inside(self._engine, bundles, wanted, region, limit=limit, seconds=seconds)
-
-    def evaluate_policy(
-        self, model: str, version: str | None, gate: Gate, *, since_ms: int, until_ms: int
-    ) -> tuple[policy_evaluation.DecisionCounts, policy_evaluation.DecisionCounts]:
-        """Decisions on stored points as they were, and as a gate would have made them."""
-        bundles = self._names.known(model, version)
-        return policy_evaluation.evaluate_policy(self._engine, bundles, gate, since_ms=since_ms, until_ms=until_ms)
-
-    def label_counts(
-        self, model: str, version: str | None = None, *, since_ms: int = 0, until_ms: int = _FOREVER
-    ) -> policy_evaluation.LabelCounts:
-        """How often accepted and rejected predictions were correct, among points that have a label."""
-        bundles = self._names.known(model, version)
-        return policy_evaluation.label_counts(self._engine, bundles, since_ms=since_ms, until_ms=until_ms)
-
-    def rates(
-        self,
-        model: str,
-        version: str | None = None,
-        *,
-        since_ms: int,
-        until_ms: int,
-        step_ms: int = 60_000,
-        is_shadow: bool = False,
-    ) -> rollups.Rates:
-        """Decisions, densities and p-values over time, from the counts per minute."""
-        bundles = self._names.known(model, version)
-        return rollups.rates(
-            self._engine, bundles, since_ms=since_ms, until_ms=until_ms, step_ms=step_ms, is_shadow=is_shadow
-        )
-
-    def class_rates(
-        self, model: str, version: str | None = None, *, since_ms: int, until_ms: int, is_shadow: bool = False
-    ) -> list[rollups.ClassRate]:
-        """Decisions by predicted class, from the counts per minute."""
-        bundles = self._names.known(model, version)
-        return rollups.class_rates(self._engine, bundles, since_ms=since_ms, until_ms=until_ms, is_shadow=is_shadow)
-
-    def model_names(self) -> list[str]:
-        """All models that have points or outcomes."""
-        return hours.model_names(self._engine)
-
-    def bundle_classes(self, model: str) -> dict[str, list[str]]:
-        """Class names by version of a model; of none if they are not known."""
-        return hours.bundle_classes(self._engine, model)
-
-    def tag_keys(self, model: str) -> list[str]:
-        """The keys of a model's tags, sorted."""
-        return hours.tag_keys(self._engine, model)
-
-    def stored_hours(self, model: str, *, since_ms: int = 0) -> list[hours.Hour]:
-        """The hours since a time from which points are stored, with the numbers of points and labels, oldest first."""
-        return hours.stored_hours(self._engine, self._names.known(model, None), model, since_ms=since_ms)
-
-    def points_of_hour(self, model: str, hour: int) -> Iterator[PointTable]:
-        """All points of an hour in parts, those of shadow versions included."""
-        return hours.points_of_hour(self._engine, self._names.known(model, None), model, hour)
-
     def append_change(self, kind: str, model: str, payload: dict[str, Any], author: str = "", comment: str = "") -> int:
         """Add an entry to the audit trail and return its number: 1, 2, 3, ...
 
@@ -461,14 +267,6 @@ class Store:
             if kind == "evidence":
                 reset_evidence(connection, model, payload["version"])
             return audit_trail.append_change(connection, kind, model, payload, author, comment, now_ms=self._clock())
-
-    def changes_since(self, number: int) -> list[Change]:
-        """Up to a thousand entries of the audit trail after a number, oldest first."""
-        return audit_trail.changes_since(self._engine, number)
-
-    def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
-        """The latest entries about a model, newest first."""
-        return audit_trail.history(self._engine, model, kinds=kinds, limit=limit)
 
     def prune(self, limits: Limits, *, now_ms: int | None = None, dry_run: bool = False) -> Pruned:
         """Delete what exceeds the limits at a time, by default now; with `dry_run` only count it."""

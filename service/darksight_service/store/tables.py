@@ -137,6 +137,12 @@ metadata = MetaData(
 _Serial = Integer().with_variant(sqlite.INTEGER(), "sqlite")
 _BigSerial = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
 
+
+def _key(**types: Any) -> list[Column[Any]]:
+    """Columns of a primary key whose values come from elsewhere."""
+    return [Column(name, kind, primary_key=True, autoincrement=False) for name, kind in types.items()]
+
+
 model = Table(
     "model",
     metadata,
@@ -209,12 +215,8 @@ audit_point = Table(
 rollup = Table(
     "rollup",
     metadata,
-    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
-    Column("minute", Integer, primary_key=True, autoincrement=False),
-    Column("is_shadow", Boolean, primary_key=True),
-    Column("is_accepted", Boolean, primary_key=True),
-    Column("reason", SmallInteger, primary_key=True, autoincrement=False),
-    Column("predicted", SmallInteger, primary_key=True, autoincrement=False),
+    *_key(bundle_id=Integer, minute=Integer, is_shadow=Boolean, is_accepted=Boolean),
+    *_key(reason=SmallInteger, predicted=SmallInteger),
     Column("points", BigInteger, nullable=False),
     Column("scored", BigInteger, nullable=False),
     Column("log_density_sum", Float(53), nullable=False),
@@ -225,10 +227,7 @@ rollup = Table(
 rollup_bin = Table(
     "rollup_bin",
     metadata,
-    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
-    Column("minute", Integer, primary_key=True, autoincrement=False),
-    Column("is_shadow", Boolean, primary_key=True),
-    Column("bin", SmallInteger, primary_key=True, autoincrement=False),
+    *_key(bundle_id=Integer, minute=Integer, is_shadow=Boolean, bin=SmallInteger),
     Column("points", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -253,10 +252,7 @@ rollup_tag = Table(
     "rollup_tag",
     metadata,
     # The minute is not second: a search, and a page about the values of a key, read a few tags over a long time.
-    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
-    Column("tag_id", Integer, primary_key=True, autoincrement=False),
-    Column("minute", Integer, primary_key=True, autoincrement=False),
-    Column("is_shadow", Boolean, primary_key=True),
+    *_key(bundle_id=Integer, tag_id=Integer, minute=Integer, is_shadow=Boolean),
     *(Column(name, BigInteger, nullable=False) for name in ("points", "accepted", "outliers", "scored")),
     *(Column(tag_bin(number), Integer, nullable=False) for number in range(BINS)),
     sqlite_with_rowid=False,

@@ -89,7 +89,7 @@ def export_points(
                 continue
             with folder.replacing(path) as replace:
                 parts = (_columns(part, classes, keys, with_probs) for part in store.points_of_hour(name, hour.number))
-                rows = _write(parts, replace.path)
+                rows = _write(parts, replace.file)
                 points = max(hour.points, rows)
                 # Counts outlive points. If more of them are gone than at the last export, the file has what the store
                 # has not. A file of no rows is not a parquet file.
@@ -121,7 +121,7 @@ def _path(model: str, hour: int) -> str:
 class _Replacement:
     """A file that is written beside the one that it replaces; `is_kept` if the old one stays."""
 
-    path: Any
+    file: Any
     is_kept: bool = False
 
 
@@ -155,8 +155,8 @@ class _Folder:
 
     def write_state(self, files: Mapping[str, Mapping[str, int]]) -> None:
         """Replace the state."""
-        with self.replacing(_STATE) as replace, self._files.open(replace.path, "wb") as file:
-            file.write(json.dumps({"version": _STATE_VERSION, "files": files}, indent=1).encode())
+        with self.replacing(_STATE) as replace:
+            replace.file.write(json.dumps({"version": _STATE_VERSION, "files": files}, indent=1).encode())
 
     @contextmanager
     def replacing(self, path: str) -> Iterator[_Replacement]:
@@ -165,9 +165,10 @@ class _Folder:
         parent, name = posixpath.split(whole)
         self._files.makedirs(parent, exist_ok=True)
         partial = posixpath.join(parent, f"_{name.lstrip('_')}.partial")
-        replace = _Replacement(_File(self._files, partial) if name != _STATE else partial)
         try:
-            yield replace
+            with self._files.open(partial, "wb") as file:
+                replace = _Replacement(file)
+                yield replace
             if not replace.is_kept:
                 self._files.mv(partial, whole)
         finally:
@@ -175,24 +176,13 @@ class _Folder:
                 self._files.rm_file(partial)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file of a file system."""
-
-    files: Any
-    path: str
-
-    def open(self) -> Any:
-        return self.files.open(self.path, "wb")
-
-
-def _write(parts: Iterable[dict[str, Any]], target: _File) -> int:
+def _write(parts: Iterable[dict[str, Any]], file: Any) -> int:
     """Write the points of an hour, a row group for each part; returns their number."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     points, writer = 0, None
-    with target.open() as file, ExitStack() as stack:
+    with ExitStack() as stack:
         for columns in parts:
             table = pa.table(columns)
             if writer is None:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Engine, func, select
 from darksight_core.drift.audit import AuditedRows, audit_gains
 from darksight_core.drift.urn import audit_numbers
 from darksight_core.rows.schema import Reason
+from darksight_service.store.database import Database
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import DAY_MS, MINUTE_MS
 from darksight_service.store.points import PointTable
@@ -16,7 +17,7 @@ from darksight_service.store.read.search import labelled_points, labelled_within
 from darksight_service.store.rollups import within
 from darksight_service.store.tables import bundle, outcome, outcome_point, rollup
 
-__all__ = ["MAX_LABELS", "audited_rows"]
+__all__ = ["MAX_LABELS", "AuditQueries"]
 
 MAX_LABELS = 100_000
 """Newest right labels, and newest wrong ones, that are read."""
@@ -25,44 +26,46 @@ _DAYS = 30
 _COLUMNS = ("id", "bundle_id", "predicted", "p_value", "label")
 
 
-def audited_rows(
-    engine: Engine, bundles: dict[int, str], *, start_ms: int, now_ms: int, max_labels: int = MAX_LABELS
-) -> tuple[AuditedRows, AuditedRows]:
-    """The rows of the last 30 days that have a label, and the wrong ones alone.
+class AuditQueries(Database):
+    """Rows that audit a certificate."""
 
-    Where there are more labels than are read, the first begin at the minute from which all labels were read, and the
-    second on the day of the oldest wrong label that was read: a wrong row that is not read counts as right.
+    def audited_rows(
+        self, model: str, version: str, *, start_ms: int, max_labels: int = MAX_LABELS
+    ) -> tuple[AuditedRows, AuditedRows]:
+        """The rows of the last 30 days that have a label, and the wrong ones alone.
 
-    Parameters
-    ----------
-    engine
-        Of the database.
-    bundles
-        Versions by their numbers in the database.
-    start_ms, now_ms
-        When the evidence started, and the present time, in Unix milliseconds.
-    max_labels
-        Right labels and wrong ones that are read.
-    """
-    first = max(start_ms // DAY_MS, now_ms // DAY_MS - _DAYS + 1)
-    since_ms, until_ms = max(start_ms, first * DAY_MS), now_ms + 1
-    with reading(engine) as connection:
-        right, wrong = (
-            _labelled(connection, engine, bundles, since_ms, until_ms, is_wrong, max_labels)
-            for is_wrong in (False, True)
-        )
-        # The minute of the oldest label may have more of them.
-        read_ms = [
-            -(-int(table.received_ms.min() + 1) // MINUTE_MS) * MINUTE_MS if len(table) >= max_labels else since_ms
-            for table in (right, wrong)
-        ]
-        measured = _accepted(connection, bundles, max(read_ms), until_ms)
-        accepted = _accepted(connection, bundles, since_ms, until_ms)
-    table = PointTable.join([right, wrong])
-    table = table.take(table.received_ms >= max(read_ms))
-    oldest = int(wrong.received_ms.min()) // DAY_MS if len(wrong) >= max_labels else first
-    last, start = max(now_ms // DAY_MS, first), start_ms // DAY_MS
-    return _rows(table, measured, first, last, start), _rows(wrong, accepted, oldest, last, start)
+        Where there are more labels than are read, the first begin at the minute from which all labels were read, and
+        the second on the day of the oldest wrong label that was read: a wrong row that is not read counts as right.
+
+        Parameters
+        ----------
+        model, version
+            The bundle.
+        start_ms
+            When the evidence started, in Unix milliseconds.
+        max_labels
+            Right labels and wrong ones that are read.
+        """
+        bundles, now_ms = self._names.known(model, version), self._clock()
+        first = max(start_ms // DAY_MS, now_ms // DAY_MS - _DAYS + 1)
+        since_ms, until_ms = max(start_ms, first * DAY_MS), now_ms + 1
+        with reading(self._engine) as connection:
+            right, wrong = (
+                _labelled(connection, self._engine, bundles, since_ms, until_ms, is_wrong, max_labels)
+                for is_wrong in (False, True)
+            )
+            # The minute of the oldest label may have more of them.
+            read_ms = [
+                -(-int(table.received_ms.min() + 1) // MINUTE_MS) * MINUTE_MS if len(table) >= max_labels else since_ms
+                for table in (right, wrong)
+            ]
+            measured = _accepted(connection, bundles, max(read_ms), until_ms)
+            accepted = _accepted(connection, bundles, since_ms, until_ms)
+        table = PointTable.join([right, wrong])
+        table = table.take(table.received_ms >= max(read_ms))
+        oldest = int(wrong.received_ms.min()) // DAY_MS if len(wrong) >= max_labels else first
+        last, start = max(now_ms // DAY_MS, first), start_ms // DAY_MS
+        return _rows(table, measured, first, last, start), _rows(wrong, accepted, oldest, last, start)
 
 
 def _labelled(

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, FromClause, LargeBinary, and_, func, select, text, type_coerce
 
 from darksight_service.errors import RequestError
+from darksight_service.store.database import FOREVER_MS, Database
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, point_id
 from darksight_service.store.points import SCORE_COLUMNS, PointFilter, PointTable, TagColumn, score_columns
@@ -31,13 +32,7 @@ from darksight_service.store.texts import Texts
 
 __all__ = [
     "Page",
-    "drawn_points",
-    "filled_since",
-    "labelled_points",
-    "list_points",
-    "newest_points",
-    "points_by_id",
-    "points_by_name",
+    "PointQueries",
     "read_table",
     "sql_columns",
 ]
@@ -82,31 +77,33 @@ def read_table(
     columns: dict[str, Any] = {
         "bundle": np.array([numbers[each] for each in found["bundle_id"]], dtype=np.intp),
         **score_columns(found),
+        **{column: read(found[name]) for name, (column, read) in _READERS.items() if name in found},
     }
-    if "label" in found:
-        columns["label"] = np.array(found["label"], dtype=np.int64)
-    if "probs" in found:
-        columns["probs"] = decode_probs(found["probs"])
-    if "event_at" in found:
-        columns["event_ms"] = np.array([each or 0 for each in found["event_at"]], dtype=np.int64)
-    if "delay_ms" in found:
-        columns["delay_ms"] = np.array([each or 0 for each in found["delay_ms"]], dtype=np.int64)
-    if "is_shadow" in found:
-        columns["is_shadow"] = np.array(found["is_shadow"], dtype=np.bool_)
-    if "prediction_id" in found:
-        columns["names"] = Texts.of(found["prediction_id"])
     if "tags" in found:
         columns["tag_sets"], columns["tags"] = _read_tags(engine, found["tags"])
-    if "reference" in found:
-        columns["references"] = Texts.of(found["reference"])
-    if "trace_id" in found:
-        columns["traces"] = _pairs_of_uint64(each or bytes(16) for each in found["trace_id"])
     ids = _pairs_of_uint64(found["id"])
     return PointTable.of(ids, model, tuple(bundles.values()), **columns)
 
 
 def _pairs_of_uint64(values: Iterable[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(values), dtype=">u8").reshape(-1, 2)
+
+
+def _numbers(values: Iterable[int | None]) -> NDArray[np.int64]:
+    return np.array([each or 0 for each in values], dtype=np.int64)
+
+
+# The field of `PointTable` that each SQL column becomes, and how; scores and tags aside.
+_READERS: Mapping[str, tuple[str, Callable[[Sequence[Any]], Any]]] = {
+    "label": ("label", _numbers),
+    "probs": ("probs", decode_probs),
+    "event_at": ("event_ms", _numbers),
+    "delay_ms": ("delay_ms", _numbers),
+    "is_shadow": ("is_shadow", lambda values: np.array(values, dtype=np.bool_)),
+    "prediction_id": ("names", Texts.of),
+    "reference": ("references", Texts.of),
+    "trace_id": ("traces", lambda values: _pairs_of_uint64(each or bytes(16) for each in values)),
+}
 
 
 def _read_tags(engine: Engine, blobs: Sequence[bytes | None]) -> TagColumn:
@@ -123,130 +120,132 @@ def _read_tags(engine: Engine, blobs: Sequence[bytes | None]) -> TagColumn:
     return sets or ((),), np.array([different[blob] for blob in blobs], dtype=np.intp)
 
 
-def list_points(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, page_size: int = 0, page_token: str = ""
-) -> Page:
-    """One page; RequestError for a page token of another request."""
-    if not 0 <= page_size <= MAX_PAGE:
-        raise RequestError(f"page_size: must be from 1 to {MAX_PAGE:,}, not {page_size}", field="page_size")
-    size = page_size or DEFAULT_PAGE
-    before = _read_token(page_token, wanted) if page_token else b""
-    found = newest_rows(engine, bundles, wanted, sql_columns(engine, _ALL), limit=size + 1, before=before)
-    points = read_table(engine, found[:size], _ALL, wanted.model, bundles)
-    return Page(points, _token(found[size - 1][0], wanted) if len(found) > size else "")
+class PointQueries(Database):
+    """Points as tables: pages, by id or name, the newest, labelled or drawn ones."""
 
-
-def newest_points(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, limit: int, with_tags: bool = False
-) -> PointTable:
-    """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
-    names = (*_SCORES, "tags") if with_tags else _SCORES
-    found = newest_rows(engine, bundles, wanted, sql_columns(engine, names), limit=limit)
-    return read_table(engine, found, names, wanted.model, bundles)
-
-
-def labelled_points(
-    engine: Engine,
-    bundles: dict[int, str],
-    model: str,
-    *,
-    since_ms: int,
-    until_ms: int,
-    limit: int,
-    with_probs: bool = True,
-    with_tags: bool = False,
-) -> PointTable:
-    """The newest points that have a label, without those of shadow versions."""
-    names = _SCORES if with_probs else tuple(name for name in _SCORES if name != "probs")
-    names = (*names, "tags") if with_tags else names
-    source, points = search.labelled_points(engine)
-    query = select(*sql_columns(engine, names, points)).select_from(source)
-    query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))
-    query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
-    with reading(engine) as connection:
-        return read_table(engine, connection.execute(query).all(), names, model, bundles)
-
-
-def drawn_points(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, *, rate: float, limit: int
-) -> tuple[PointTable, float]:
-    """Points that are drawn for an audit at a rate, and the rate: a lower one if they are more than `limit`.
-
-    Of the filter, the span of time alone is used.
-    """
-    drawn = (
-        select(audit_point.c.point_id, audit_point.c.key)
-        .where(
-            audit_point.c.bundle_id.in_(list(bundles)),
-            audit_point.c.key < rate,
-            audit_point.c.point_id >= first_id(wanted.since_ms),
-            audit_point.c.point_id < first_id(wanted.until_ms),
+    def list_points(self, wanted: PointFilter, *, page_size: int = 0, page_token: str = "") -> Page:
+        """A page of points, newest first; RequestError for a page token of another request."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        if not 0 <= page_size <= MAX_PAGE:
+            raise RequestError(f"page_size: must be from 1 to {MAX_PAGE:,}, not {page_size}", field="page_size")
+        size = page_size or DEFAULT_PAGE
+        before = _read_token(page_token, wanted) if page_token else b""
+        found = newest_rows(
+            self._engine, bundles, wanted, sql_columns(self._engine, _ALL), limit=size + 1, before=before
         )
-        .order_by(audit_point.c.key)
-        .limit(limit)
-    )
-    chosen = drawn.subquery("drawn")
-    source, points = search.points_with_ids(engine, chosen, chosen.c.point_id)
-    query = select(*sql_columns(engine, _SCORES, points)).select_from(with_outcomes(source, points))
-    with reading(engine) as connection:
-        # Of all that are listed: retention may have deleted points of some already.
-        next_key = connection.scalar(drawn.with_only_columns(audit_point.c.key).limit(1).offset(limit))
-        found = connection.execute(query.order_by(chosen.c.key)).all()
-    rate = rate if next_key is None else float(next_key)
-    return read_table(engine, found, _SCORES, wanted.model, bundles), rate
+        points = read_table(self._engine, found[:size], _ALL, wanted.model, bundles)
+        return Page(points, _token(found[size - 1][0], wanted) if len(found) > size else "")
 
+    def points_by_id(self, model: str, version: str | None, ids: Sequence[bytes]) -> PointTable:
+        """The stored points among these ids, in their order, of a version or of all."""
+        bundles = self._names.known(model, version)
+        query = select(*sql_columns(self._engine, _ALL)).select_from(with_outcomes(point))
+        query = query.where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
+        with reading(self._engine) as connection:
+            found = {bytes(row[0]): row for row in connection.execute(query)} if ids else {}
+        return read_table(self._engine, [found[each] for each in ids if each in found], _ALL, model, bundles)
 
-def points_by_id(engine: Engine, bundles: dict[int, str], model: str, ids: Sequence[bytes]) -> PointTable:
-    """The stored points among these ids, in their order."""
-    query = select(*sql_columns(engine, _ALL)).select_from(with_outcomes(point))
-    query = query.where(point.c.id.in_(ids), point.c.bundle_id.in_(list(bundles)))
-    with reading(engine) as connection:
-        found = {bytes(row[0]): row for row in connection.execute(query)} if ids else {}
-    return read_table(engine, [found[each] for each in ids if each in found], _ALL, model, bundles)
+    def points_by_name(self, model: str, name: str) -> PointTable:
+        """The points with this prediction id, newest first, those of shadow versions included."""
+        bundles = self._names.known(model, None)
+        named = point.c.prediction_id == name
+        if self._engine.dialect.name == "postgresql":
+            # The index holds a part of the hash.
+            hashed = text(f"{NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format(':wanted_name')}")
+            named = and_(named, hashed.bindparams(wanted_name=name))
+        query = select(*sql_columns(self._engine, _ALL)).select_from(with_outcomes(point))
+        query = (
+            query.where(named, point.c.bundle_id.in_(list(bundles))).order_by(point.c.id.desc()).limit(_MAX_SAME_NAME)
+        )
+        with reading(self._engine) as connection:
+            found = connection.execute(query).all()
+        default = point_id(name)
+        if not found and default is not None:
+            return self.points_by_id(model, None, [default])
+        return read_table(self._engine, found, _ALL, model, bundles)
 
+    def newest_points(self, wanted: PointFilter, *, limit: int, with_tags: bool = False) -> PointTable:
+        """The newest points that pass a filter, without names and event times, and without tags unless asked for."""
+        bundles = self._names.known(wanted.model, wanted.version)
+        names = (*_SCORES, "tags") if with_tags else _SCORES
+        found = newest_rows(self._engine, bundles, wanted, sql_columns(self._engine, names), limit=limit)
+        return read_table(self._engine, found, names, wanted.model, bundles)
 
-def points_by_name(engine: Engine, bundles: dict[int, str], model: str, name: str) -> PointTable:
-    """The points with this prediction id, newest first, those of shadow versions included."""
-    named = point.c.prediction_id == name
-    if engine.dialect.name == "postgresql":
-        # The index holds a part of the hash.
-        hashed = text(f"{NAME_HASH.format('point.prediction_id')} = {NAME_HASH.format(':wanted_name')}")
-        named = and_(named, hashed.bindparams(wanted_name=name))
-    query = select(*sql_columns(engine, _ALL)).select_from(with_outcomes(point))
-    query = query.where(named, point.c.bundle_id.in_(list(bundles))).order_by(point.c.id.desc()).limit(_MAX_SAME_NAME)
-    with reading(engine) as connection:
-        found = connection.execute(query).all()
-    default = point_id(name)
-    if not found and default is not None:
-        return points_by_id(engine, bundles, model, [default])
-    return read_table(engine, found, _ALL, model, bundles)
+    def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
+        """Points that are drawn for an audit at a rate, and the rate: a lower one if they are more than `limit`.
 
-
-def filled_since(
-    engine: Engine, bundles: dict[int, str], *, since_ms: int, until_ms: int, points: int
-) -> tuple[int, int]:
-    """When the newest `points` points before `until_ms` begin, in whole minutes, and how many there are since then.
-
-    Never before `since_ms`, and never less than the last minute that has any.
-    """
-    bottom, top = since_ms // MINUTE_MS, (until_ms - 1) // MINUTE_MS
-    first, total, look = until_ms, 0, _HOUR_MINUTES
-    with reading(engine) as connection:
-        bottom = max(bottom, _oldest_minute(connection, bundles))
-        while top >= bottom:
-            start = max(bottom, top - look + 1)
-            query = (
-                select(rollup.c.minute, func.sum(rollup.c.points))
-                .where(within(rollup, bundles, False, start * MINUTE_MS, (top + 1) * MINUTE_MS))
-                .group_by(rollup.c.minute)
-                .order_by(rollup.c.minute.desc())
+        Of the filter, the span of time alone is used.
+        """
+        bundles = self._names.known(wanted.model, wanted.version)
+        drawn = (
+            select(audit_point.c.point_id, audit_point.c.key)
+            .where(
+                audit_point.c.bundle_id.in_(list(bundles)),
+                audit_point.c.key < rate,
+                audit_point.c.point_id >= first_id(wanted.since_ms),
+                audit_point.c.point_id < first_id(wanted.until_ms),
             )
-            for minute, count in connection.execute(query):
-                if total and total + int(count) > points:
-                    return first, total
-                first, total = max(since_ms, int(minute) * MINUTE_MS), total + int(count)
-            top, look = start - 1, 4 * look
-    return first, total
+            .order_by(audit_point.c.key)
+            .limit(limit)
+        )
+        chosen = drawn.subquery("drawn")
+        source, points = search.points_with_ids(self._engine, chosen, chosen.c.point_id)
+        query = select(*sql_columns(self._engine, _SCORES, points)).select_from(with_outcomes(source, points))
+        with reading(self._engine) as connection:
+            # Of all that are listed: retention may have deleted points of some already.
+            next_key = connection.scalar(drawn.with_only_columns(audit_point.c.key).limit(1).offset(limit))
+            found = connection.execute(query.order_by(chosen.c.key)).all()
+        rate = rate if next_key is None else float(next_key)
+        return read_table(self._engine, found, _SCORES, wanted.model, bundles), rate
+
+    def labelled_points(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        since_ms: int = 0,
+        until_ms: int = FOREVER_MS,
+        limit: int = 100_000,
+        with_probs: bool = True,
+        with_tags: bool = False,
+    ) -> PointTable:
+        """The newest points that have a label, without those of shadow versions."""
+        bundles = self._names.known(model, version)
+        names = _SCORES if with_probs else tuple(name for name in _SCORES if name != "probs")
+        names = (*names, "tags") if with_tags else names
+        source, points = search.labelled_points(self._engine)
+        query = select(*sql_columns(self._engine, names, points)).select_from(source)
+        query = query.where(search.labelled_within(points, bundles, since_ms, until_ms))
+        query = query.order_by(outcome_point.c.point_id.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            return read_table(self._engine, connection.execute(query).all(), names, model, bundles)
+
+    def filled_since(
+        self, model: str, version: str | None, *, since_ms: int = 0, until_ms: int, points: int
+    ) -> tuple[int, int]:
+        """When the newest `points` points before `until_ms` begin, in whole minutes, and how many there are since then.
+
+        Never before `since_ms`, and never less than the last minute that has any.
+        """
+        bundles = self._names.known(model, version)
+        bottom, top = since_ms // MINUTE_MS, (until_ms - 1) // MINUTE_MS
+        first, total, look = until_ms, 0, _HOUR_MINUTES
+        with reading(self._engine) as connection:
+            bottom = max(bottom, _oldest_minute(connection, bundles))
+            while top >= bottom:
+                start = max(bottom, top - look + 1)
+                query = (
+                    select(rollup.c.minute, func.sum(rollup.c.points))
+                    .where(within(rollup, bundles, False, start * MINUTE_MS, (top + 1) * MINUTE_MS))
+                    .group_by(rollup.c.minute)
+                    .order_by(rollup.c.minute.desc())
+                )
+                for minute, count in connection.execute(query):
+                    if total and total + int(count) > points:
+                        return first, total
+                    first, total = max(since_ms, int(minute) * MINUTE_MS), total + int(count)
+                top, look = start - 1, 4 * look
+        return first, total
 
 
 def _oldest_minute(connection: Connection, bundles: Iterable[int]) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, case, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, case, false, func, or_, select, true
 
 from darksight_core.gate.gate import RULES, Gate, accepted_reasons
 from darksight_core.map.regions import Region, inside_any
 from darksight_core.rows.schema import Reason
+from darksight_service.store.database import FOREVER_MS, Database
 from darksight_service.store.engine import reading
 from darksight_service.store.read.search import (
     labelled_points,
@@ -22,7 +22,7 @@ from darksight_service.store.read.search import (
 )
 from darksight_service.store.tables import outcome, point
 
-__all__ = ["DecisionCounts", "LabelCounts", "evaluate_policy", "label_counts"]
+__all__ = ["DecisionCounts", "LabelCounts", "PolicyQueries"]
 
 _AT_ONCE = 50_000
 
@@ -75,47 +75,53 @@ class DecisionCounts(LabelCounts):
             setattr(self, field, getattr(self, field) + points)
 
 
-def label_counts(engine: Engine, bundles: Collection[int], *, since_ms: int, until_ms: int) -> LabelCounts:
-    """How often accepted and rejected predictions were correct, of points received in a span of time."""
-    source, points = labelled_points(engine)
-    query = (
-        select(points.c.is_accepted, func.count(), _correct(points))
-        .select_from(source)
-        .where(labelled_within(points, bundles, since_ms, until_ms))
-        .group_by(points.c.is_accepted)
-    )
-    counts = LabelCounts()
-    with reading(engine) as connection:
-        for is_accepted, labelled, correct in connection.execute(query):
-            counts.add_labelled(is_accepted, labelled, correct)
-    return counts
+class PolicyQueries(Database):
+    """Decisions on stored points, and their labels."""
 
+    def evaluate_policy(
+        self, model: str, version: str | None, gate: Gate, *, since_ms: int, until_ms: int
+    ) -> tuple[DecisionCounts, DecisionCounts]:
+        """Decisions on stored points as they were, and as a gate with the same reject score would have made them."""
+        bundles = self._names.known(model, version)
+        after = _reason(gate, point)
+        key = (point.c.is_accepted, point.c.reason, after.label("after"))
+        where = received_within(bundles, since_ms, until_ms)
+        counted = select(*key, func.count()).where(where).group_by(*key)
+        source, labelled = labelled_points(self._engine)
+        labelled_key = (labelled.c.is_accepted, _reason(gate, labelled).label("after"))
+        known = select(*labelled_key, func.count(), _correct(labelled)).select_from(source).group_by(*labelled_key)
+        known = known.where(labelled_within(labelled, bundles, since_ms, until_ms))
+        before_counts, after_counts = DecisionCounts(), DecisionCounts()
+        accepting = accepted_reasons(gate.fail_open)
+        with reading(self._engine) as connection:
+            for is_accepted, reason, new_reason, points in connection.execute(counted):
+                before_counts.add(is_accepted, reason, points)
+                after_counts.add(new_reason in accepting, new_reason, points)
+            for is_accepted, new_reason, points, correct in connection.execute(known):
+                before_counts.add_labelled(is_accepted, points, correct)
+                after_counts.add_labelled(new_reason in accepting, points, correct)
+            if gate.regions:
+                accepted = and_(where, after.in_([int(reason) for reason in accepting]))
+                _reject_inside(connection, after_counts, gate.regions, accepted, after)
+        return before_counts, after_counts
 
-def evaluate_policy(
-    engine: Engine, bundles: Collection[int], gate: Gate, *, since_ms: int, until_ms: int
-) -> tuple[DecisionCounts, DecisionCounts]:
-    """The decisions on stored points as they were, and as a gate with the same reject score would have made them."""
-    after = _reason(gate, point)
-    key = (point.c.is_accepted, point.c.reason, after.label("after"))
-    where = received_within(bundles, since_ms, until_ms)
-    counted = select(*key, func.count()).where(where).group_by(*key)
-    source, labelled = labelled_points(engine)
-    labelled_key = (labelled.c.is_accepted, _reason(gate, labelled).label("after"))
-    known = select(*labelled_key, func.count(), _correct(labelled)).select_from(source).group_by(*labelled_key)
-    known = known.where(labelled_within(labelled, bundles, since_ms, until_ms))
-    before_counts, after_counts = DecisionCounts(), DecisionCounts()
-    accepting = accepted_reasons(gate.fail_open)
-    with reading(engine) as connection:
-        for is_accepted, reason, new_reason, points in connection.execute(counted):
-            before_counts.add(is_accepted, reason, points)
-            after_counts.add(new_reason in accepting, new_reason, points)
-        for is_accepted, new_reason, points, correct in connection.execute(known):
-            before_counts.add_labelled(is_accepted, points, correct)
-            after_counts.add_labelled(new_reason in accepting, points, correct)
-        if gate.regions:
-            accepted = and_(where, after.in_([int(reason) for reason in accepting]))
-            _reject_inside(connection, after_counts, gate.regions, accepted, after)
-    return before_counts, after_counts
+    def label_counts(
+        self, model: str, version: str | None = None, *, since_ms: int = 0, until_ms: int = FOREVER_MS
+    ) -> LabelCounts:
+        """How often accepted and rejected predictions were correct, of points received in a span of time."""
+        bundles = self._names.known(model, version)
+        source, points = labelled_points(self._engine)
+        query = (
+            select(points.c.is_accepted, func.count(), _correct(points))
+            .select_from(source)
+            .where(labelled_within(points, bundles, since_ms, until_ms))
+            .group_by(points.c.is_accepted)
+        )
+        counts = LabelCounts()
+        with reading(self._engine) as connection:
+            for is_accepted, labelled, correct in connection.execute(query):
+                counts.add_labelled(is_accepted, labelled, correct)
+        return counts
 
 
 def _reject_inside(

@@ -6,6 +6,7 @@ points, which are one range of ids. The database compares them with the bounding
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, select
 
 from darksight_core.map.regions import Region
+from darksight_service.store.database import Database
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import PointFilter, PointTable
@@ -22,7 +24,7 @@ from darksight_service.store.read.point_table import read_table, sql_columns
 from darksight_service.store.read.search import ranges_of, span, with_outcomes, within_box
 from darksight_service.store.tables import point
 
-__all__ = ["RegionPoints", "newest_inside"]
+__all__ = ["RegionPoints", "RegionQueries"]
 
 _NAMES = ("id", "bundle_id", "x", "y", "is_accepted", "reason", "predicted", "label")
 _SHORT_MS = 30 * MINUTE_MS
@@ -41,35 +43,47 @@ class RegionPoints(NamedTuple):
     inside: PointTable
 
 
-def newest_inside(
-    engine: Engine, bundles: dict[int, str], wanted: PointFilter, region: Region, *, limit: int, seconds: float
-) -> RegionPoints:
-    """The points inside a region among the newest `limit` points that pass a filter, or fewer when time is over."""
-    end_at = time.monotonic() + seconds
-    examined = accepted = oldest_ms = 0
-    rows: list[Any] = []
-    low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
-    if bundles and low < high:
-        mine = and_(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
-        with reading(engine) as connection:
-            # One after the other: a join with all ranges compares every point with every range.
-            ranges = map(_merged, ranges_of(connection, bundles, wanted, low, high, limit))
-            for start, end in chain.from_iterable(ranges):
-                within = and_(span(start, end), mine)
-                found, found_accepted = _count(connection, within)
-                excess = examined + found - limit
-                if excess > 0:
-                    within = and_(span(connection.scalar(_oldest(within, excess)), end), mine)
+class RegionQueries(Database):
+    """Points inside regions of the map."""
+
+    def newest_inside(
+        self,
+        model: str,
+        version: str,
+        region: Region,
+        *,
+        since_ms: int,
+        until_ms: int,
+        limit: int,
+        seconds: float = math.inf,
+    ) -> RegionPoints:
+        """The points inside a region among the newest `limit` points of a version, or fewer when time is over."""
+        wanted, bundles = PointFilter(model, version, since_ms, until_ms), self._names.known(model, version)
+        end_at = time.monotonic() + seconds
+        examined = accepted = oldest_ms = 0
+        rows: list[Any] = []
+        low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
+        if bundles and low < high:
+            mine = and_(point.c.bundle_id.in_(list(bundles)), point.c.is_shadow == wanted.is_shadow)
+            with reading(self._engine) as connection:
+                # One after the other: a join with all ranges compares every point with every range.
+                ranges = map(_merged, ranges_of(connection, bundles, wanted, low, high, limit))
+                for start, end in chain.from_iterable(ranges):
+                    within = and_(span(start, end), mine)
                     found, found_accepted = _count(connection, within)
-                if found:
-                    examined, accepted = examined + found, accepted + found_accepted
-                    oldest_ms = id_ms(connection.scalar(_oldest(within)) or start)
-                    rows += connection.execute(_inside_box(engine, within, region)).all()
-                if examined >= limit or time.monotonic() >= end_at:
-                    break
-    rows.sort(key=itemgetter(0), reverse=True)
-    found_points = read_table(engine, rows, _NAMES, wanted.model, bundles)
-    return RegionPoints(examined, accepted, oldest_ms, found_points.take(region.inside(found_points.points)))
+                    excess = examined + found - limit
+                    if excess > 0:
+                        within = and_(span(connection.scalar(_oldest(within, excess)), end), mine)
+                        found, found_accepted = _count(connection, within)
+                    if found:
+                        examined, accepted = examined + found, accepted + found_accepted
+                        oldest_ms = id_ms(connection.scalar(_oldest(within)) or start)
+                        rows += connection.execute(_inside_box(self._engine, within, region)).all()
+                    if examined >= limit or time.monotonic() >= end_at:
+                        break
+        rows.sort(key=itemgetter(0), reverse=True)
+        found_points = read_table(self._engine, rows, _NAMES, wanted.model, bundles)
+        return RegionPoints(examined, accepted, oldest_ms, found_points.take(region.inside(found_points.points)))
 
 
 def _merged(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -19,10 +19,11 @@ from sqlalchemy import Connection, Engine, func, select, text
 from darksight_core.errors import ConfigError
 from darksight_service.errors import AuditError
 from darksight_service.store.audit import Change
+from darksight_service.store.database import Database
 from darksight_service.store.engine import reading
 from darksight_service.store.tables import policy_change
 
-__all__ = ["KINDS", "append_change", "changes_since", "count", "history", "verify_chain"]
+__all__ = ["KINDS", "TrailQueries", "append_change", "count"]
 
 KINDS = ("deploy", "activate", "rollback", "shadow", "policy", "region", "evidence")
 
@@ -53,48 +54,51 @@ def append_change(
     return int(number) + 1
 
 
-def changes_since(engine: Engine, number: int, *, limit: int = 1000) -> list[Change]:
-    """Entries after that number, oldest first."""
-    query = select(policy_change).where(policy_change.c.id > number).order_by(policy_change.c.id).limit(limit)
-    with reading(engine) as connection:
-        return _changes(connection, connection.execute(query).all())
+class TrailQueries(Database):
+    """The audit trail; see the module."""
 
+    def changes_since(self, number: int, *, limit: int = 1000) -> list[Change]:
+        """Up to `limit` entries of the audit trail after a number, oldest first."""
+        query = select(policy_change).where(policy_change.c.id > number).order_by(policy_change.c.id).limit(limit)
+        with reading(self._engine) as connection:
+            return _changes(connection, connection.execute(query).all())
 
-def history(engine: Engine, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
-    """The latest entries about a model, newest first."""
-    query = select(policy_change).where(policy_change.c.model == model)
-    if kinds:
-        query = query.where(policy_change.c.kind.in_(kinds))
-    with reading(engine) as connection:
-        return _changes(connection, connection.execute(query.order_by(policy_change.c.id.desc()).limit(limit)).all())
+    def history(self, model: str, *, kinds: tuple[str, ...] = (), limit: int = 100) -> list[Change]:
+        """The latest entries about a model, newest first."""
+        query = select(policy_change).where(policy_change.c.model == model)
+        if kinds:
+            query = query.where(policy_change.c.kind.in_(kinds))
+        with reading(self._engine) as connection:
+            return _changes(
+                connection, connection.execute(query.order_by(policy_change.c.id.desc()).limit(limit)).all()
+            )
 
+    def verify_trail(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
+        """Number of entries of the audit trail and its last hash.
 
-def verify_chain(engine: Engine, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
-    """Number of entries and the last hash.
+        Parameters
+        ----------
+        anchors
+            Hashes, in hex, that entries had earlier, by number.
 
-    Parameters
-    ----------
-    engine
-        Of the database.
-    anchors
-        Hashes, in hex, that entries had earlier, by number.
-
-    Raises
-    ------
-    AuditError
-        At the first entry that does not match its predecessor or its anchor, and if an anchored entry is missing.
-    """
-    before, number, expected = b"", 0, {each: digest for each, digest in (anchors or {}).items() if each}
-    with reading(engine) as connection:
-        for row in connection.execute(select(policy_change).order_by(policy_change.c.id)):
-            if row.id != number + 1 or not _follows(row, before):
-                raise _altered(row.id)
-            before, number = bytes(row.hash), row.id
-            if expected.pop(number, before.hex()) != before.hex():
-                raise AuditError(f"entry {number} of the audit trail is not the one of the anchor", id=number)
-    if expected:
-        raise AuditError(f"the audit trail ends at entry {number}, before the anchor {max(expected)}", id=max(expected))
-    return number, before.hex()
+        Raises
+        ------
+        AuditError
+            At the first entry that does not match its predecessor or its anchor, and if an anchored entry is missing.
+        """
+        before, number, expected = b"", 0, {each: digest for each, digest in (anchors or {}).items() if each}
+        with reading(self._engine) as connection:
+            for row in connection.execute(select(policy_change).order_by(policy_change.c.id)):
+                if row.id != number + 1 or not _follows(row, before):
+                    raise _altered(row.id)
+                before, number = bytes(row.hash), row.id
+                if expected.pop(number, before.hex()) != before.hex():
+                    raise AuditError(f"entry {number} of the audit trail is not the one of the anchor", id=number)
+        if expected:
+            raise AuditError(
+                f"the audit trail ends at entry {number}, before the anchor {max(expected)}", id=max(expected)
+            )
+        return number, before.hex()
 
 
 def count(engine: Engine) -> int:

@@ -18,6 +18,7 @@ from darksight_core.drift.stream import DriftTest
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, LATEST_MS
+from darksight_service.store.names import Names, bundle_numbers
 from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
 from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
 from darksight_service.store.probabilities import ProbabilityCodec
@@ -27,7 +28,6 @@ from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.drift_state import DriftFollower, version_of
-from darksight_service.store.write.names import Names, bundle_numbers
 from darksight_service.store.write.outcomes import match_points
 from darksight_service.store.write.tags import SetNumbers, TagNumbers, are_current
 

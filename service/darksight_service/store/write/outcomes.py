@@ -24,9 +24,9 @@ from sqlalchemy import Connection, Engine, bindparam, case, exists, func, select
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import reading, writing
 from darksight_service.store.ids import point_id
+from darksight_service.store.names import Names, check_model
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.tables import NAME_HASH, PointId, insert_into, outcome, outcome_point
-from darksight_service.store.write.names import Names, check_model
 
 __all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points"]
 
@@ -129,11 +129,11 @@ def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch
 
 
 def _store(connection: Connection, model_id: int, reports: dict[str, _Report], counted: OutcomeCounts) -> None:
-    known = _known(connection, model_id, reports)
+    known = _stored(connection, model_id, list(reports))
     for name, report in reports.items():
         if name not in known:
             counted.recorded += 1
-        elif known[name] == report.label and not report.is_disputed:
+        elif known[name].label == report.label and not report.is_disputed:
             counted.duplicate += 1
         else:
             counted.conflicting += 1
@@ -163,24 +163,17 @@ def _store(connection: Connection, model_id: int, reports: dict[str, _Report], c
         ],
     )
     fresh = [name for name in reports if name not in known]
-    counted.matched += _match_outcomes(connection, _numbers(connection, model_id, fresh))
+    stored = _stored(connection, model_id, fresh)
+    counted.matched += _match_outcomes(connection, {row.id: name for name, row in stored.items()})
 
 
-def _known(connection: Connection, model_id: int, names: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for chunk in _chunks(list(names), _CHUNK):
-        query = select(outcome.c.prediction_id, outcome.c.label)
-        query = query.where(outcome.c.model_id == model_id, outcome.c.prediction_id.in_(chunk))
-        found |= {row.prediction_id: row.label for row in connection.execute(query)}
-    return found
-
-
-def _numbers(connection: Connection, model_id: int, names: Sequence[str]) -> dict[int, str]:
-    found: dict[int, str] = {}
+def _stored(connection: Connection, model_id: int, names: Sequence[str]) -> dict[str, Any]:
+    """Number and label of the stored outcomes among these prediction ids."""
+    found: dict[str, Any] = {}
     for chunk in _chunks(names, _CHUNK):
-        query = select(outcome.c.id, outcome.c.prediction_id)
+        query = select(outcome.c.prediction_id, outcome.c.id, outcome.c.label)
         query = query.where(outcome.c.model_id == model_id, outcome.c.prediction_id.in_(chunk))
-        found |= {row.id: row.prediction_id for row in connection.execute(query)}
+        found |= {row.prediction_id: row for row in connection.execute(query)}
     return found
 
 
