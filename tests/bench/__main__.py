@@ -1,4 +1,4 @@
-"""Runs one benchmark of this folder: python -m tests.bench NAME [--quick] [ARGUMENTS].
+"""Runs one benchmark of this folder, or all: python -m tests.bench NAME|all [--quick] [ARGUMENTS].
 
 A benchmark is a module here with a function `main(argv)`; the first line of its docstring is its entry in the list. It
 gives its tables to `results.save`. A quick run is a short one whose tables are printed and not saved.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,17 +22,16 @@ QUICK = {
     "explorer": ["--rows", "200000", "--turns", "5"],
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
-    "fuzz": ["--share", "0.02"],
-    "metrics": ["--rounds", "3"],
-    "report": ["--sets", "cifar100_resnet56"],
-    "score": ["--rounds", "3", "--altered", "500"],
+    "score": ["--rounds", "3"],
     "serve": ["--quick"],
     "sets": ["--seeds", "5"],
     "soak": ["--minutes", "0.5"],
-    "spool": ["--rounds", "2"],
     "store": ["--rows", "100000", "--pace-rows", "60000"],
 }
-"""Arguments of a short look, where a benchmark is not short anyway."""
+"""Arguments of a short run, where a benchmark is not short anyway."""
+
+FULL = {"store": ["--rows", "10000000"]}
+"""Arguments in a run of all, where they differ from the defaults."""
 
 
 def benches() -> dict[str, str]:
@@ -44,12 +44,26 @@ def benches() -> dict[str, str]:
     return found
 
 
+def run_all(names: list[str], arguments: list[str]) -> int:
+    """Run all benchmarks, each in a process of its own: one that fails does not end the others; 1 if one failed."""
+    failed = []
+    for name in names:
+        more = arguments or FULL.get(name, [])
+        if subprocess.run([sys.executable, "-m", "tests.bench", name, *more]).returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
 def main(argv: list[str]) -> int:
     """Run the benchmark named first, or list all of them."""
     found = benches()
+    if argv and argv[0] == "all":
+        return run_all([*found], argv[1:])
     if argv and argv[0] in found:
         name, arguments = argv[0], argv[1:]
-        if "--quick" in arguments and name != "all":
+        if "--quick" in arguments:
             results.is_quick = True
             arguments.remove("--quick")
             arguments = [*QUICK.get(name, []), *arguments]
@@ -58,7 +72,7 @@ def main(argv: list[str]) -> int:
     out = sys.stdout if asks_help else sys.stderr
     if not asks_help:
         print(f"no benchmark {argv[0]!r}", file=out)
-    print("usage: ./dev bench NAME [--quick] [ARGUMENTS]", file=out)
+    print("usage: ./dev bench NAME|all [--quick] [ARGUMENTS]", file=out)
     for name, summary in found.items():
         print(f"  {name:<10}{summary}", file=out)
     return 0 if asks_help else 2

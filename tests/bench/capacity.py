@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from tests.bench import results
 from tests.bench.load import cpu_seconds, resident_bytes
 from tests.bench.serve import Bench, Served, connect, generators, tell, verdict
-from tests.bench.spool import encode, make_points
 from tests.support.faults.nemesis import children
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import wait_until, waiting
@@ -280,9 +279,22 @@ def check_table(costs: Costs, found: Mapping[Load, Mapping[str, float]]) -> resu
     return results.Table(("load", "figure", "predicted", "measured", "off by", "target", ""), rows)
 
 
+def record_bytes(rows: int) -> int:
+    """Size of the record of a call in the spool."""
+    from darksight_service.ingest.records import encode_points
+    from darksight_service.store.ids import make_batch_id
+
+    from darksight_core.rows.schema import ScoredBatch
+    from darksight_core.runtime.result_block import ResultBlock
+
+    block, probs = ResultBlock.of(ScoredBatch.unscored(rows)), bytes(4 * rows * _CLASSES)
+    batch_id = make_batch_id(time.time_ns() // 1_000_000)
+    return len(encode_points(batch_id, "digits", "ab" * 32, False, 0, (), block, probs))
+
+
 def spool_bytes() -> str:
     """What an hour without the database takes on disk."""
-    small, large = (len(encode(make_points(rows, _CLASSES))) for rows in (1, 257))
+    small, large = record_bytes(1), record_bytes(257)
     row = (large - small) / 256
     return f"{small - row:.0f} bytes for a call and {row:.0f} for a row wait in the spool while the database is away."
 

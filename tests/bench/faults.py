@@ -11,7 +11,6 @@ import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,17 +21,15 @@ import numpy as np
 
 from darksight_core.bundle import read_bundle
 from tests.bench import results
-from tests.bench.spool import encode, in_turns, make_points
-from tests.support.events.sender import Logger, count_stored
 from tests.support.faults.checker import NO_FAULTS, Call, Report, check, read_logs
-from tests.support.faults.clients import CLASSES, MODEL, pool, running_clients
-from tests.support.faults.nemesis import Nemesis, Service, free_port, small_disk
+from tests.support.faults.clients import CLASSES, MODEL, running_clients
+from tests.support.faults.nemesis import Nemesis, Service, small_disk
 from tests.support.faults.readiness import ReadinessProbe
 from tests.support.postgres import running_postgres
 from tests.support.replicas import service_links
 from tests.support.servers import wait_until
 
-_PARTS = ("nemesis", "outage", "sqlite", "events")
+_PARTS = ("nemesis", "outage", "sqlite")
 _PRODUCTION = {"fsync": "on", "full_page_writes": "on"}
 _DISK_BYTES = 64 << 20
 _READY_SECONDS = 10.0
@@ -204,63 +201,9 @@ def outage(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[result
         results.Table(("figure", "found"), [("time to catch up / time away", f"{share:.2f}")]),
         results.Table(header, rows),
         *counts(report, len(service.set_aside())),
-        spool_cost(folder),
     ]
     is_good = report.faults() == NO_FAULTS and status == 0 and not report.unrecorded and not found["database away"][1]
     return parts, is_good
-
-
-def events(folder: Path, args: argparse.Namespace, bundle: Path) -> tuple[results.Parts, bool]:
-    """Events of an inference logger, a fifth of them delivered twice, while processes and the server are killed."""
-    data_dir, port = folder / "data", free_port()
-    rows = pool()
-    rows = rows[~np.isnan(rows).any(axis=1)]
-    (folder / "logs").mkdir()
-    service = Service(data_dir, bundle, "", {"DARKSIGHT_API_PORT": str(port)})
-    logger = Logger(f"http://127.0.0.1:{port}/v1/events", rows, MODEL)
-    with started(service):
-        broken, done = Nemesis(service, seed=args.seed), Counter[str]()
-        sending = threading.Thread(target=logger.send, args=(range(args.events),))
-        sending.start()
-        faults = (broken.kill_worker, broken.kill_storage, broken.kill_server)
-        for number in range(_KILLS):
-            due = args.events * (number + 1) // (_KILLS + 1)
-            wait_until(lambda due=due: logger.delivered.statuses[202] > due or not sending.is_alive(), 600.0, "events")
-            fault = faults[number % len(faults)]
-            fault()
-            done[fault.__name__.removeprefix("kill_")] += 1
-        sending.join()
-        service.settle()
-        delays = [_until_stored(logger, data_dir, args.events + number) for number in range(5)]
-        status = service.stop()
-    stored, expected = count_stored(data_dir / "darksight.db"), args.events + len(delays)
-    lost = sum(f"event-{number}-0" not in stored for number in range(expected))
-    doubled = sum(count > 1 for count in stored.values())
-    statuses, seconds = logger.delivered.statuses, logger.delivered.seconds
-    header = ("events", "deliveries", "acknowledged", "rows in SQL", "lost", "doubled")
-    counted = (expected, statuses.total(), statuses[202], stored.total(), lost, doubled)
-    parts: list[str | results.Table] = [
-        f"{sum(done.values())} times kill -9: "
-        + ", ".join(f"{count} {name}" for name, count in sorted(done.items()))
-        + ".",
-        results.Table(header, [tuple(f"{each:,}" for each in counted)]),
-        results.Table(
-            ("figure", "found"),
-            [
-                ("median time of a 202, ms, with a connection for each", f"{1e3 * float(np.median(seconds)):.1f}"),
-                ("longest time from 202 to SQL, s", f"{max(delays):.2f}"),
-            ],
-        ),
-    ]
-    return parts, not lost and not doubled and stored.total() == expected and max(delays) < _SQL_SECONDS and not status
-
-
-def _until_stored(logger: Logger, data_dir: Path, number: int) -> float:
-    """Seconds from the acknowledgement of one more event until it is in SQL."""
-    logger.send(range(number, number + 1))
-    acknowledged = time.monotonic()
-    wait_until(lambda: f"event-{number}-0" in count_stored(data_dir / "darksight.db"), what="the event in SQL")
-    return time.monotonic() - acknowledged
 
 
 def waiting_bytes(service: Service) -> int:
@@ -297,16 +240,6 @@ def typical_p99(answers: list[tuple[float, float]]) -> float:
     return float(np.median([percentile(part, 99) for part in by_second.values()])) if by_second else float("nan")
 
 
-def spool_cost(folder: Path) -> str:
-    """CPU that writing down adds to a call of one row."""
-    from darksight_service.ingest.spool import Spool
-
-    batch = make_points(1, 10)
-    with Spool(folder / "cost") as spool:
-        found = in_turns({"append": lambda: spool.append(encode(batch))}, repeat=2000, rounds=7)
-    return f"To encode and append a record of one row (K = 10) takes {1e6 * found['append'][0]:.1f} us CPU (goal 30)."
-
-
 def main(argv: list[str]) -> int:
     """Run all parts, or the ones named; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="./dev bench faults", description=__doc__)
@@ -314,7 +247,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=3.0, help="of faults on PostgreSQL (default 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="that the database is away (default 60)")
     parser.add_argument("--rate", type=float, default=250.0, help="calls per second in the outage (default 250)")
-    parser.add_argument("--events", type=int, default=10_000, help="of an inference logger (default 10,000)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of faults")
     parser.add_argument("--keep", type=Path, help="copy logs of clients and of the service to this folder")
     args = parser.parse_args(argv)
@@ -322,7 +254,6 @@ def main(argv: list[str]) -> int:
         "nemesis": "all of them, on PostgreSQL",
         "outage": f"database away for {args.seconds:.0f} s",
         "sqlite": "on the embedded SQLite",
-        "events": f"{args.events:,} events of an inference logger",
     }
     is_good = True
     for part in args.parts or _PARTS:

@@ -13,8 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import random
-import socket
 import threading
 import time
 from collections import Counter, deque
@@ -27,9 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.bench.http_load import closed_http, connect_http
-
-__all__ = ["Generator", "Mutations", "Taken", "cpu_seconds", "merged", "resident_bytes"]
+__all__ = ["Generator", "Taken", "cpu_seconds", "merged", "resident_bytes"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -72,8 +68,6 @@ class Taken:
         Seconds of all good answers.
     kept
         Number of the request and answer, of some good calls.
-    notes
-        Whatever else was counted.
     cpu
         CPU seconds of the generators.
     texts
@@ -84,7 +78,6 @@ class Taken:
     ok_per_second: float = 0.0
     latencies: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     kept: list[tuple[int, bytes]] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)
     cpu: float = 0.0
     texts: Counter[str] = field(default_factory=Counter)
 
@@ -115,7 +108,6 @@ def merged(parts: Sequence[Taken]) -> Taken:
         sum(part.ok_per_second for part in parts),
         np.concatenate([part.latencies for part in parts]),
         [each for part in parts for each in part.kept],
-        sum((part.notes for part in parts), Counter()),
         sum(part.cpu for part in parts),
         sum((part.texts for part in parts), Counter()),
     )
@@ -189,7 +181,6 @@ class _Load:
     def __init__(self, number: int) -> None:
         self._number = number
         self._channels: dict[str, list[Any]] = {}
-        self._sockets: dict[str, list[socket.socket]] = {}
         self._metadata: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def connect(
@@ -232,7 +223,6 @@ class _Load:
         seconds: float,
         obey_hints: bool = False,
         keep_every: int = 0,
-        marks: Sequence[bytes] = (),
     ) -> Taken:
         """Callers that send the next request when they have the answer to the last.
 
@@ -248,34 +238,19 @@ class _Load:
             Whether who is refused waits as long as the server says.
         keep_every
             Keep one of so many answers; 0 for none.
-        marks
-            One of these bytes must be in every answer; others are counted as `unmarked`.
         """
-        notes: Counter[str] = Counter()
         kept: list[tuple[int, bytes]] = []
         turn = itertools.count(1)
 
         def see(number: int, answer: bytes) -> None:
-            if marks and not any(mark in answer for mark in marks):
-                notes["unmarked"] += 1
             if keep_every and next(turn) % keep_every == 0:
                 kept.append((number, answer))
 
         numbered = itertools.cycle(list(enumerate(requests)))
         loop = _Loop(self._methods(name, method), self._metadata[name], numbered, see, obey_hints)
         taken = loop.run(in_flight, seconds)
-        taken.kept, taken.notes = kept, notes
+        taken.kept = kept
         return taken
-
-    def connect_http(self, name: str, address: tuple[str, int], pids: Sequence[int], each: int) -> None:
-        """Open `each` HTTP connections to every process of a server."""
-        self._sockets[name] = connect_http(address, pids, each, _count_sockets)
-
-    def closed_http(self, name: str, requests: Sequence[bytes], *, seconds: float) -> Taken:
-        """As `closed`, with one caller on each HTTP connection."""
-        cpu = time.process_time()
-        statuses, ok_per_second, latencies = closed_http(self._sockets[name], requests, seconds)
-        return Taken(statuses, ok_per_second, latencies, cpu=time.process_time() - cpu)
 
     def open(
         self, name: str, method: str, requests: Sequence[bytes], *, rate: float, seconds: float, offset: float = 0.0
@@ -311,20 +286,6 @@ class _Load:
         return Taken(
             Counter(OK=len(latencies)), len(latencies) / elapsed, np.array(latencies), cpu=time.process_time() - cpu
         )
-
-    def fuzz(self, name: str, method: str, seeds: Sequence[bytes], *, count: int, in_flight: int) -> Taken:
-        """Random and altered messages; notes tell of answers with NaN where none may be."""
-        notes: Counter[str] = Counter()
-        check = _check_answer if method.endswith("/Score") else lambda answer, notes: None
-
-        def see(_: int, answer: bytes) -> None:
-            check(answer, notes)
-
-        source = Mutations(seeds, count, self._number)
-        loop = _Loop(self._methods(name, method), self._metadata[name], source, see)
-        taken = loop.run(in_flight, math.inf)
-        taken.notes = notes
-        return taken
 
     def _methods(self, name: str, method: str) -> list[Any]:
         return [channel.unary_unary(method, None, None) for channel in self._channels[name]]
@@ -439,82 +400,6 @@ class _Loop:
         statuses = Counter(code.name for code, _, _ in self._done)
         latencies = np.array([now - sent for sent, now in good])
         return Taken(statuses, inside / (end - begin), latencies, cpu=cpu, texts=self._texts)
-
-
-class Mutations:
-    """Messages that are good, nearly good, or noise."""
-
-    def __init__(self, seeds: Sequence[bytes], count: int, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._seeds = seeds
-        self._left = count
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Mutations:
-        return self
-
-    def __next__(self) -> tuple[int, bytes]:
-        with self._lock:
-            if self._left <= 0:
-                raise StopIteration
-            self._left -= 1
-            return self._left, self._make()
-
-    def _make(self) -> bytes:
-        rng = self._random
-        data = bytearray(rng.choice(self._seeds))
-        kind = rng.randrange(8)
-        if kind == 0:
-            return rng.randbytes(rng.randrange(200))
-        if kind == 1:
-            return bytes(data[: rng.randrange(len(data))])
-        if kind == 2:
-            data[rng.randrange(len(data)) :] = rng.randbytes(rng.randrange(64))
-        if kind == 3:
-            return bytes(data)
-        for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
-            place = rng.randrange(len(data)) if data else 0
-            match rng.randrange(6):
-                case 0 | 1 if data:
-                    data[place] ^= 1 << rng.randrange(8)
-                case 2:
-                    data[place : place + 1] = rng.choice([b"\x00", b"\xff", b"\x7f", b"\x80", b"\x01"])
-                case 3:
-                    # Not a number, infinities, the largest and the least float32, minus one.
-                    data[place : place + 4] = rng.choice(
-                        [
-                            b"\0\0\xc0\x7f",
-                            b"\0\0\x80\x7f",
-                            b"\0\0\x80\xff",
-                            b"\xff\xff\x7f\x7f",
-                            b"\1\0\0\0",
-                            b"\0\0\x80\xbf",
-                        ]
-                    )
-                case 4:
-                    data[place:place] = rng.randbytes(rng.randrange(1, 9))
-                case _:
-                    # A field number and type, with a length or a large number behind it.
-                    data[place:place] = bytes([rng.randrange(128)]) + rng.choice(
-                        [bytes([rng.randrange(256)]), b"\xff" * 9 + b"\x01", rng.randbytes(8)]
-                    )
-        return bytes(data)
-
-
-def _check_answer(answer: bytes, notes: Counter[str]) -> None:
-    """Count rows of a ScoreResponse, and those with NaN that were not called invalid."""
-    from darksight_client.results.columns import ScoreColumns
-
-    message = ScoreColumns.FromString(answer)
-    reason = np.frombuffer(message.reason, np.int8)
-    notes["rows"] += len(reason)
-    notes["invalid rows"] += int((reason == 5).sum())
-    notes["unscored rows"] += int((reason == 6).sum())
-    is_nan = np.zeros(len(reason), dtype=bool)
-    for name, width in (("p_value", 1), ("log_density", 1), ("log_kde", 1), ("points", 2)):
-        column = np.frombuffer(getattr(message, name), "<f8").reshape(len(reason), width)
-        is_nan |= np.isnan(column).any(axis=1)
-    notes["rows with NaN"] += int((is_nan & (reason != 5)).sum())
 
 
 def _count_sockets(pid: int) -> int:

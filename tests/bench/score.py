@@ -1,4 +1,4 @@
-"""Scoring: fidelity of held-out rows, pace beside the bare network, density, bundle files, start-up and memory.
+"""Scoring: fidelity of held-out rows, pace beside the bare network, and density of the map.
 
 CPU seconds are of one process with BLAS at one thread; what counts are the ratios, of calls that take turns.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,35 +26,10 @@ _FILES = (
     "mnist_paper", "mnist_lenet", "cifar10_resnet20", "cifar10_resnet56", "cifar10_vgg16", "cifar100_resnet56",
     "news20", "imdb",
 )  # fmt: skip
-_PARTS = ("fidelity", "sweep", "pace", "density", "bundle", "process", "cold")
+_PARTS = ("fidelity", "pace", "density")
 _ROWS = 4_096
-# Segments between rows, and steps on each.
-_SEGMENTS, _STEPS = 300, 400
 # KL_sym below which there is nothing to compare: two classes are reproduced exactly.
 _NOTHING = 1e-9
-
-PROBE = """
-import resource, sys, time
-started = time.perf_counter()
-if sys.argv[1] == "numpy":
-    sys.modules["numba"] = None
-from darksight_core.runtime.scorer import Scorer
-imported = time.perf_counter() - started
-import numpy as np
-started = time.perf_counter()
-scorer = Scorer.load(sys.argv[2])
-if sys.argv[1] == "compiled":
-    scorer.wait_until_compiled()
-ready = time.perf_counter() - started
-assert scorer.is_compiled == (sys.argv[1] == "compiled")
-rows = np.random.default_rng(0).dirichlet(np.full(scorer.n_inputs, 0.3), 4096)
-for _ in range(3):
-    scorer.score(rows)
-    scorer.score(rows[:1])
-_, resident, shared, *_ = map(int, open("/proc/self/statm").read().split())
-megabytes = resource.getpagesize() / 1e6
-print(imported, ready, resident * megabytes, (resident - shared) * megabytes, "torch" in sys.modules)
-"""
 
 
 def data_sets() -> dict[str, Predictions]:
@@ -126,41 +99,6 @@ def fidelity(bundles: Bundles) -> results.Table:
     header = (
         "rows", "K", "each row solved", "served", "f_p alone", "served, after 0 to 5 steps", "served / solved",
         "served / fitted rows", "agree",
-    )  # fmt: skip
-    return results.Table(header, rows)
-
-
-def sweep(bundles: Bundles) -> results.Table:
-    """How far a point moves while a row moves along a segment between two rows of different classes."""
-    rows = []
-    name = bundles.typical()[0]
-    for columns in ((3, 5), (0, 3, 5), tuple(range(bundles.sets[name].n_classes))):
-        scorer, probs = bundles.part(name, columns)
-        low, high = np.quantile(scorer.score(probs).points, [0.005, 0.995], axis=0)
-        width, rng = float((high - low).max()), np.random.default_rng(0)
-        first, last = rng.permutation(probs)[:_SEGMENTS], rng.permutation(probs)[:_SEGMENTS]
-        apart = first.argmax(axis=1) != last.argmax(axis=1)
-        share = np.linspace(0.0, 1.0, _STEPS + 1)[:, None]
-        moves, falls = [], 0
-        for start, end in zip(first[apart].astype(np.float64), last[apart].astype(np.float64), strict=True):
-            points = scorer.score((1.0 - share) * start + share * end).points
-            step = 0.5 * np.abs(end - start).sum() / _STEPS
-            moves.append(np.hypot(*np.diff(points, axis=0).T) / width / step)
-            falls += int((np.diff(points[:, 0]) * np.sign(end[-1] - start[-1]) < -1e-6).sum())
-        each = np.array(moves)
-        inner = each[:, _STEPS // 20 : -_STEPS // 20]
-        rows.append(
-            (
-                name, len(columns), len(each), *(f"{np.quantile(each, q):.1f}" for q in (0.5, 0.99)),
-                f"{each.max():.1f}", f"{inner.max():.1f}", f"{100 * (inner > 0.1 * _STEPS).any(axis=1).mean():.1f}%",
-                falls if len(columns) == 2 else None,
-            )
-        )  # fmt: skip
-        print(rows[-1], file=sys.stderr)
-    header = (
-        "rows", "K", "segments", "widths of the map per unit of total variation, median", "p99", "largest",
-        "largest, from 5% to 95% of a segment", "segments with a step above 10% of the width there",
-        "steps against the log-odds",
     )  # fmt: skip
     return results.Table(header, rows)
 
@@ -277,125 +215,11 @@ def density(rounds: int) -> results.Table:
     return results.Table(header, rows)
 
 
-def mutations(data: bytes, count: int) -> Counter[str]:
-    """What becomes of altered copies of a file: refused, loaded, or an error of another kind."""
-    from darksight_core.bundle import decode_bundle
-    from darksight_core.errors import BundleError
-
-    rng = random.Random(2018)
-    found: Counter[str] = Counter()
-    while found.total() < count:
-        changed = bytearray(data)
-        start, size = rng.randrange(len(data)), rng.choice([1, 8, 64, 512, 4096])
-        match rng.randrange(5):
-            case 0 | 1:
-                changed[start] ^= 1 << rng.randrange(8)
-            case 2:
-                del changed[start : start + size]
-            case 3:
-                changed[start : start + size] = rng.randbytes(len(changed[start : start + size]))
-            case _:
-                changed[start:start] = changed[start : start + size]
-        if changed == data:
-            continue
-        try:
-            decode_bundle(bytes(changed))
-            found["loaded"] += 1
-        except BundleError:
-            found["refused"] += 1
-        except Exception as error:
-            found["crashed"] += 1
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return found
-
-
-def files(bundles: Bundles, count: int) -> results.Table:
-    """Size of bundles, time to load and to verify them, and what becomes of altered ones."""
-    from darksight_core.bundle import read_bundle
-
-    rows = []
-    for number, name in enumerate(bundles.typical()):
-        path = bundles.report(name).bundle
-        calls = {
-            "verify": lambda path=path: read_bundle(path),
-            "read": lambda path=path: read_bundle(path, verify=False),
-        }
-        seconds = best_of(calls, 20)
-        found = mutations(path.read_bytes(), count if number == 0 else count // 10)
-        rows.append(
-            (
-                name, bundles.sets[name].n_classes, f"{path.stat().st_size / 1e6:.2f}",
-                f"{1e3 * seconds['read']:.1f}", f"{1e3 * seconds['verify']:.1f}", f"{found.total():,}",
-                found["loaded"], found["crashed"],
-            )
-        )  # fmt: skip
-        print(rows[-1], file=sys.stderr)
-    header = ("bundle", "K", "MB", "read, ms", "read and verify, ms", "altered files", "loaded", "crashed")
-    return results.Table(header, rows)
-
-
-def process(bundles: Bundles) -> results.Table:
-    """Start-up and memory of a process that scores, with numba and without."""
-    rows = []
-    for name in bundles.typical():
-        path = str(bundles.report(name).bundle)
-        for engine in ("compiled", "numpy"):
-            command = [sys.executable, "-c", PROBE, engine, path]
-            runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)]
-            *numbers, torch = np.median([[float(word == "True") if word in ("True", "False") else float(word)
-                                          for word in run.split()] for run in runs], axis=0).tolist()  # fmt: skip
-            imported, ready, resident, private = numbers
-            rows.append(
-                (
-                    name, bundles.sets[name].n_classes, engine, f"{imported:.2f}", f"{ready:.2f}", f"{resident:.0f}",
-                    f"{private:.0f}", "yes" if torch else "no",
-                )
-            )  # fmt: skip
-            print(rows[-1], file=sys.stderr)
-    header = (
-        "bundle", "K", "engine", "import, s", "load, verify and warm up, s", "resident MB", "of it not file-backed",
-        "torch loaded",
-    )  # fmt: skip
-    return results.Table(header, rows)
-
-
-COLD = """
-import resource, sys, time
-started = time.perf_counter()
-import numpy as np
-from darksight_core.runtime.scorer import Scorer
-scorer = Scorer.load(sys.argv[1])
-scorer.start_compiling()
-scorer.score(np.full((1, scorer.n_inputs), 1.0 / scorer.n_inputs))
-first = time.perf_counter() - started
-scorer.wait_until_compiled()
-child = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(first, time.perf_counter() - started, child.ru_utime + child.ru_stime, child.ru_maxrss / 1e3)
-"""
-
-
-def cold(bundles: Bundles) -> results.Table:
-    """The first row after a start with an empty cache, and what compiling takes beside it."""
-    path = str(bundles.report(bundles.typical()[0]).bundle)
-    rows = []
-    for cache in ("empty", "filled"):
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-            command = [sys.executable, "-c", COLD, path]
-            for _ in range(1 if cache == "empty" else 2):
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        first, ready, cpu, peak = map(float, done.stdout.split())
-        rows.append((cache, f"{first:.2f}", f"{ready:.2f}", f"{cpu:.1f}", f"{peak:.0f}"))
-    header = ("cache", "first score, s", "compiled code in use, s", "compiling, CPU s", "compiling, peak MB")
-    return results.Table(header, rows)
-
-
 def main(argv: list[str]) -> int:
     """Run all parts, or the ones named."""
     parser = argparse.ArgumentParser(prog="./dev bench score", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []], default=[])
     parser.add_argument("--rounds", type=int, default=15, help="turns of which the fastest counts (default 15)")
-    parser.add_argument("--altered", type=int, default=10_000, help="altered bundles to load (default 10000)")
     args = parser.parse_args(argv)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     if any(os.environ.get(name) != value for name, value in threads.items()):
@@ -406,12 +230,8 @@ def main(argv: list[str]) -> int:
         bundles = Bundles(Path(folder))
         runs: dict[str, tuple[str, Callable[[], results.Table]]] = {
             "fidelity": ("held-out KL_sym, half of the rows fitted", lambda: fidelity(bundles)),
-            "sweep": ("moves of a point along segments", lambda: sweep(bundles)),
             "pace": ("pace on one core", lambda: pace(bundles, args.rounds)),
             "density": ("density of the map", lambda: density(args.rounds)),
-            "bundle": ("bundle files", lambda: files(bundles, args.altered)),
-            "cold": ("start with an empty cache", lambda: cold(bundles)),
-            "process": ("a process that scores", lambda: process(bundles)),
         }
         for part in args.parts or _PARTS:
             title, run = runs[part]

@@ -1,4 +1,4 @@
-"""Service: pace beside a no-op echo, latency, overload, hot swaps, restarts, fuzz, and MLServer as a peer.
+"""Service: pace beside a no-op echo, latency, overload and tags.
 
 Two workers with everything on (validation, metrics, spool drained to SQLite, tokens) against two echo processes of the
 same kind that answer with as many bytes, in turns, with the same generators on the same cores. While the echo has its
@@ -8,15 +8,12 @@ turn the storage worker is stopped, so that nothing of ours runs beside it. What
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import timeit
 from collections import Counter
@@ -32,20 +29,15 @@ import numpy as np
 from tests.bench import results
 from tests.bench.echo import METHOD as ECHO
 from tests.bench.echo import running_echo
-from tests.bench.http_load import request_bytes
 from tests.bench.load import Generator, Taken, cpu_seconds, merged, resident_bytes
 
 _ROOT = Path(__file__).parents[2]
-_SCORE, _INFER = "/darksight.v1.MonitorService/Score", "/inference.GRPCInferenceService/ModelInfer"
+_SCORE = "/darksight.v1.MonitorService/Score"
 _WORKERS = 2
 _GENERATORS = 2
 _DISTINCT = 64
 # Long, because after a change to the compiled loops the first start compiles them.
 _START_SECONDS = 400.0
-# With a later uvloop its parallel workers end at once: "There is no current event loop".
-_MLSERVER = ("mlserver==1.7.1", "uvloop<0.22", "numba", "safetensors")
-_ATHERIS = ("atheris==3.0.0", "numba", "prometheus-client")
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 Row = tuple[object, ...]
 
@@ -170,6 +162,8 @@ class Bench:
         )
         try:
             wait_until(lambda: len(server.children()) == workers + 1, what="all children")
+            # Until then numpy scores, with CPU of its own.
+            wait_until(lambda: len(server.events("kernel_loaded")) >= workers, _START_SECONDS, "compiled code")
             children = server.children()
             pids = [children[f"worker-{number}"] for number in range(workers)]
             yield Served(server, server.grpc_target, pids, children["storage"], token)
@@ -477,350 +471,14 @@ def overload(bench: Bench) -> results.Parts:
     return results.Table(header, rows), notes
 
 
-# -- swaps -------------------------------------------------------------------------------------------------------------
-
-
-def patient(ours: Served) -> Any:
-    """A client for an operator's calls, which wait for SQLite while the storage worker writes."""
-    from darksight_client import Client
-
-    return Client(ours.address, token=ours.token, timeout_seconds=30.0)
-
-
-def swaps(bench: Bench) -> results.Parts:
-    """Activations of two versions in turn, under load."""
-    from darksight_client.results.columns import read_response
-    from darksight_service.control.registry import Version
-
-    from darksight_core.bundle import read_bundle
-    from darksight_core.runtime.policy import ScoringPolicy
-
-    count, size, classes = bench.either(1000, 100), 4, 10
-    paths = [bench.bundle(classes, seed) for seed in (0, 1)]
-    versions = [Version(read_bundle(path)) for path in paths]
-    names = [version.version for version in versions]
-    tensors = bench.tensors(size, classes, _DISTINCT)
-    requests = bench.requests(size, classes)
-    policies = {version.version: ScoringPolicy(version.scorer, version.gate) for version in versions}
-    expected = {name: [policy.score(tensor) for tensor in tensors] for name, policy in policies.items()}
-    differing = sum(not np.array_equal(one.decision, two.decision) for one, two in zip(*expected.values(), strict=True))
-    with bench.serving([classes]) as ours, generators() as some, patient(ours) as client:
-        connect(some, "ours", ours.address, ours.workers, ours.metadata)
-        bundles = ours.server.data_dir / "bundles"
-        (bundles / "second.safetensors").write_bytes(paths[1].read_bytes())
-        client.deploy(f"k{classes}", "second.safetensors", activate=False)
-        run = {"in_flight": 1, "keep_every": 10, "marks": [name.encode() for name in names]}
-        before = demand_ok(
-            together(some, "closed", "ours", _SCORE, requests, seconds=bench.either(5.0, 2.0), **run), "k"
-        )
-        parts, failed_swaps, done, times = [], 0, 0, []
-        started = time.perf_counter()
-        while done < count:
-            # In pieces, whose length is not known beforehand: a swap takes as long as it takes.
-            for generator in some:
-                generator.start("closed", "ours", _SCORE, requests, seconds=5.0, **run)
-            end = time.perf_counter() + 4.8
-            while done < count and time.perf_counter() < end:
-                begun = time.perf_counter()
-                try:
-                    client.activate(f"k{classes}", names[(done + 1) % 2], author="bench")
-                except Exception as error:
-                    failed_swaps += 1
-                    tell(f"swap {done}: {error}")
-                done += 1
-                times.append(time.perf_counter() - begun)
-            # The rest of the piece is not under swaps, and at most a piece long.
-            parts.append(merged([generator.result() for generator in some]))
-            tell(f"swaps: {done} of {count}, {dict(parts[-1].statuses)}")
-            if time.perf_counter() - started > 240:
-                break
-        elapsed = time.perf_counter() - started
-        during = merged(parts)
-        taken_over = len(ours.server.events("state_reloaded"))
-    disagree, used = 0, Counter()
-    for number, answer in during.kept:
-        message, columns = read_response(answer, size)
-        judged = expected.get(message.version)
-        used[message.version] += 1
-        disagree += judged is None or not (
-            np.array_equal(columns["decision"], judged[number].decision)
-            and np.array_equal(columns["p_value"], judged[number].p_value)
-        )
-    bad = during.statuses - Counter(OK=during.ok)
-    strange = during.notes["unmarked"]
-    early, late = before.quantile(0.99), during.quantile(0.99)
-    rows: list[Row] = [
-        ("swaps made", f"{done - failed_swaps:,}", f"{count:,}", verdict(done - failed_swaps, count, most=False)),
-        (f"failed calls of {during.calls:,}", dict(bad) or 0, 0, verdict(bad.total(), 0, most=True)),
-        (f"answers of another version, of {during.ok:,}", strange, 0, verdict(strange, 0, most=True)),
-        (
-            f"answers that disagree with the version they name, of {len(during.kept):,} checked", disagree, 0,
-            verdict(disagree, 0, most=True),
-        ),
-        ("p99 under swaps / before", f"{1e3 * late:.1f} / {1e3 * early:.1f} ms = {late / early:.2f}", "", ""),
-    ]  # fmt: skip
-    notes = (
-        f"B = {size}, K = {classes}, 2 calls in flight, {before.ok_per_second:,.0f} calls/s before and "
-        f"{during.ok / elapsed:,.0f} during; a swap takes {1e3 * median(times):.0f} ms, the slowest "
-        f"{1e3 * max(times):,.0f} ms, and {taken_over:,} were taken over by the other worker's watch. The versions "
-        f"decide differently on {differing} of {len(tensors)} "
-        f"requests; both answered ({', '.join(f'{each:,}' for each in used.values())} of the checked)."
-    )
-    return results.Table(("figure", "found", "target", ""), rows), notes
-
-
-# -- restarts ----------------------------------------------------------------------------------------------------------
-
-
-def restarts(bench: Bench) -> results.Parts:
-    """SIGTERM to one of two replicas again and again, behind one client."""
-    from darksight_client import Client
-
-    from tests.support.servers import start_server
-
-    count, callers, classes = bench.either(50, 4), 4, 10
-    budget = bench.either(270.0, 60.0)
-    tokens, token = bench.token_file
-    tensors = bench.tensors(1, classes, _DISTINCT)
-    failures: Counter[str] = Counter()
-    latencies: list[float] = []
-    stop = threading.Event()
-    environment = {"DARKSIGHT_TOKENS_FILE": str(tokens)}
-    model = {f"k{classes}": bench.bundle(classes)}
-    ports = [_free_port() for _ in range(2)]
-
-    def start(number: int) -> Any:
-        options = ("--workers", "1", "--grpc-port", str(ports[number]))
-        return start_server(
-            bench.folder / f"replica-{number}", model, *options, environment=environment, seconds=_START_SECONDS
-        )
-
-    servers = [start(number) for number in range(2)]
-    done, statuses = 0, Counter()
-    try:
-        with Client([server.grpc_target for server in servers], token=token) as client:
-
-            def call() -> None:
-                turn = 0
-                while not stop.is_set():
-                    turn += 1
-                    sent = time.perf_counter()
-                    try:
-                        client.score(f"k{classes}", tensors[turn % _DISTINCT])
-                        latencies.append(time.perf_counter() - sent)
-                    except Exception as error:
-                        failures[f"{type(error).__name__}: {error}"[:150]] += 1
-                    # A replica that starts needs the processor too.
-                    time.sleep(0.004)
-
-            threads = [threading.Thread(target=call) for _ in range(callers)]
-            for thread in threads:
-                thread.start()
-            started = time.perf_counter()
-            while done < count and time.perf_counter() - started < budget:
-                statuses[servers[0].stop()] += 1
-                servers[0] = start(0)
-                done += 1
-                if done % 5 == 0:
-                    tell(f"restarts: {done} of {count}, {len(latencies):,} calls, {failures.total()} failed")
-            # And some time with both.
-            time.sleep(1.0)
-            elapsed = time.perf_counter() - started
-            stop.set()
-            for thread in threads:
-                thread.join()
-    finally:
-        stop.set()
-        for server in servers:
-            if server.process.poll() is None:
-                server.stop()
-    calls = len(latencies) + failures.total()
-    rows: list[Row] = [
-        ("restarts", done, count, verdict(done, count, most=False)),
-        ("exit statuses other than 0", done - statuses[0], 0, verdict(done - statuses[0], 0, most=True)),
-        (f"failed calls of {calls:,}", dict(failures) or 0, 0, verdict(failures.total(), 0, most=True)),
-        ("slowest call, ms", f"{1e3 * max(latencies):.0f}", "", ""),
-    ]  # fmt: skip
-    notes = f"{callers} callers share one Client of two addresses; {elapsed / max(done, 1):.1f} s per restart."
-    return results.Table(("figure", "found", "target", ""), rows), notes
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-# -- fuzz --------------------------------------------------------------------------------------------------------------
-
-
-def score_seeds(bench: Bench) -> list[bytes]:
-    """Good ScoreRequests of every form."""
-    from darksight_client.stubs.darksight.v1 import monitor_pb2
-    from darksight_service.store.ids import make_batch_id
-
-    found = []
-    for rows in (1, 3):
-        probs = bench.tensors(rows, 10, 1)[0]
-        tensor = monitor_pb2.Tensor(shape=probs.shape, data=probs.tobytes())
-        lists = monitor_pb2.Rows(rows=[monitor_pb2.Row(values=row) for row in probs.tolist()])
-        logits = monitor_pb2.Tensor(shape=probs.shape, data=np.log(probs).tobytes())
-        found += [
-            monitor_pb2.ScoreRequest(model="k10", tensor=tensor),
-            monitor_pb2.ScoreRequest(model="k10", tensor=tensor, partial_ok=True),
-            monitor_pb2.ScoreRequest(model="k10", rows=lists),
-            monitor_pb2.ScoreRequest(model="k10", rows=lists, partial_ok=True),
-            monitor_pb2.ScoreRequest(model="k10", tensor=logits, is_logits=True, partial_ok=True),
-            monitor_pb2.ScoreRequest(
-                model="k10",
-                tensor=tensor,
-                prediction_ids=[f"row {row}" for row in range(rows)],
-                batch_id=make_batch_id(int(time.time() * 1000)),
-                event_time={"seconds": int(time.time())},
-                partial_ok=True,
-            ),
-        ]
-    return [message.SerializeToString() for message in found]
-
-
-def fuzz(bench: Bench) -> results.Parts:
-    """Random and altered requests against the real server, and atheris on the decoder."""
-    count = bench.either(100_000, 10_000)
-    rows: list[Row] = []
-    notes = []
-    with bench.serving([10]) as ours, generators() as some:
-        connect(some, "ours", ours.address, ours.workers, ours.metadata)
-        seeds = {_SCORE: score_seeds(bench), _INFER: infer_requests(bench, 4) + infer_requests(bench, 4, is_raw=False)}
-        for method, share in ((_SCORE, count), (_INFER, count // 5)):
-            taken = together(some, "fuzz", "ours", method, seeds[method], count=share // len(some), in_flight=8)
-            tell(f"fuzz {method}: {dict(taken.statuses)}, {dict(taken.notes)}")
-            bad = taken.statuses["INTERNAL"] + taken.statuses["UNKNOWN"]
-            statuses = ", ".join(f"{name} {n:,}" for name, n in taken.statuses.most_common())
-            name = method.rpartition("/")[2]
-            rows.append(
-                (f"INTERNAL or UNKNOWN of {taken.calls:,} {name} calls", bad, 0, verdict(bad, 0, most=True), statuses)
-            )
-            if method == _SCORE:
-                nan, seen = taken.notes["rows with NaN"], taken.notes["rows"] - taken.notes["invalid rows"]
-                invalid, unscored = taken.notes["invalid rows"], taken.notes["unscored rows"]
-                about = f"{invalid:,} rows were called invalid, {unscored:,} not scored"
-                rows.append(
-                    (f"rows with NaN of {seen:,} valid ones answered", nan, 0, verdict(nan, 0, most=True), about)
-                )
-        healthy = together(some, "closed", "ours", _SCORE, bench.requests(1, 10), in_flight=4, seconds=1.0)
-        rows.append(
-            (
-                "failed calls afterwards",
-                healthy.calls - healthy.ok,
-                0,
-                verdict(healthy.calls - healthy.ok, 0, most=True),
-                "",
-            )
-        )
-        restarted = len(ours.server.events("child_died"))
-        rows.append(("processes that died", restarted, 0, verdict(restarted, 0, most=True), ""))
-    runs = bench.either(200_000, 20_000)
-    outcome, about = _atheris(runs)
-    rows.append(
-        (
-            f"crashes in {runs:,} runs of atheris on the decoder",
-            outcome,
-            0,
-            "met" if outcome == 0 else "**missed**",
-            about,
-        )
-    )
-    return results.Table(("figure", "found", "target", "", "note"), rows), *notes
-
-
-def _atheris(runs: int) -> tuple[object, str]:
-    """Crashes of the fuzz target, and what it said."""
-    python, problem = ensure_venv("fuzz", _ATHERIS, base=True)
-    if python is None:
-        return "not run", problem
-    target = _ROOT / "tests" / "support" / "fuzz" / "score_request.py"
-    path = os.pathsep.join([str(_ROOT), str(_ROOT / "service")])
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [python, str(target), f"-atheris_runs={runs}", "-max_len=512", "-seed=2018"],
-            cwd=folder, env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path, "TMPDIR": folder},
-            capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-    said = [line for line in done.stderr.splitlines() if " DONE " in line or "Error" in line or "Done" in line]
-    tell(f"atheris: status {done.returncode}, {said[-2:]}")
-    return int(done.returncode != 0), " ".join(said[-1:])[:200]
-
-
-# -- HTTP --------------------------------------------------------------------------------------------------------------
-
-
-def http(bench: Bench) -> results.Parts:
-    """Calls per second over HTTP beside Score over gRPC on the same workers."""
-    seconds, turns, each = bench.either(4.0, 1.5), bench.either(4, 3), 8
-    rows: list[Row] = []
-    with bench.serving([10], "--api-port", "0") as ours, generators() as some:
-        host, _, port = ours.server.api_url.partition("://")[2].partition(":")
-        connect(some, "ours", ours.address, ours.workers, ours.metadata)
-        for generator in some:
-            generator.ask("connect_http", "ours", (host, int(port)), ours.workers, each)
-        kinds = {
-            "infer, JSON": http_requests(bench, ours.token),
-            "infer, binary": http_requests(bench, ours.token, is_binary=True),
-        }
-        found: dict[str, list[float]] = {"gRPC": [], **{kind: [] for kind in kinds}}
-        for turn in range(turns):
-            length = seconds if turn else 0.5
-            score = bench.requests(1, 10)
-            taken = together(some, "closed", "ours", _SCORE, score, in_flight=each * _WORKERS, seconds=length)
-            speeds = {"gRPC": demand_ok(taken, "Score").ok_per_second}
-            for kind, requests in kinds.items():
-                taken = together(some, "closed_http", "ours", requests, seconds=length)
-                speeds[kind] = demand_ok(taken, kind).ok_per_second
-            if turn:
-                for kind, speed in speeds.items():
-                    found[kind].append(speed)
-        tell(f"http: {found}")
-        for kind in kinds:
-            ratios = [one / two for one, two in zip(found[kind], found["gRPC"], strict=True)]
-            rows.append(
-                (
-                    f"calls/s, {kind}, B = 1, K = 10", f"{median(found[kind]):,.0f}", f"{median(found['gRPC']):,.0f}",
-                    spread(ratios), "at least 0.5", verdict(median(ratios), 0.5, most=False),
-                )
-            )  # fmt: skip
-    header = ("figure", "HTTP", "Score over gRPC", "ratio, median (range)", "target", "")
-    return results.Table(header, rows), f"{each * _WORKERS * _GENERATORS} calls in flight, one per HTTP connection."
-
-
-def http_requests(bench: Bench, token: str, *, is_binary: bool = False) -> list[bytes]:
-    """HTTP requests of one row."""
-    found = []
-    for probs in bench.tensors(1, 10, _DISTINCT):
-        tensor: dict[str, Any] = {"name": "probs", "datatype": "FP32", "shape": list(probs.shape)}
-        if not is_binary:
-            body = json.dumps({"inputs": [{**tensor, "data": probs.tolist()}]}).encode()
-            found.append(request_bytes("/v2/models/k10/infer", body, token))
-            continue
-        tensor["parameters"] = {"binary_data_size": probs.nbytes}
-        text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-        header = f"Inference-Header-Content-Length: {len(text)}\r\n"
-        found.append(request_bytes("/v2/models/k10/infer", text + probs.tobytes(), token, header))
-    return found
-
-
 # -- tags --------------------------------------------------------------------------------------------------------------
 
 
 def tags(bench: Bench) -> results.Parts:
     """CPU of a call of one row with four tags beside one without, what a call without pays, and bytes of a row."""
-    from tests.support.servers import wait_until
-
     seconds, turns = bench.either(4.0, 1.0), bench.either(6, 3)
     found: dict[str, list[float]] = {"none": [], "four": []}
     with bench.serving([10]) as ours, generators() as some:
-        # numpy scores before, with CPU of its own.
-        wait_until(lambda: len(ours.server.events("kernel_loaded")) >= _WORKERS, _START_SECONDS, "compiled code")
         connect(some, "ours", ours.address, ours.workers, ours.metadata)
         kinds = {"none": bench.requests(1, 10), "four": tagged_requests(bench)}
         for turn in range(turns):
@@ -897,145 +555,11 @@ def _row_bytes(rows: int) -> tuple[float, float]:
     return float(with_tags), float(without)
 
 
-# -- peers -------------------------------------------------------------------------------------------------------------
-
-
-def infer_requests(bench: Bench, count: int = _DISTINCT, *, is_raw: bool = True) -> list[bytes]:
-    """Serialised ModelInferRequests, B = 1, K = 10."""
-    from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
-
-    found = []
-    for probs in bench.tensors(1, 10, count):
-        tensor = pb2.ModelInferRequest.InferInputTensor(name="probs", datatype="FP32", shape=probs.shape)
-        if not is_raw:
-            tensor.contents.fp32_contents.extend(probs.ravel().tolist())
-        message = pb2.ModelInferRequest(model_name="k10", inputs=[tensor])
-        if is_raw:
-            message.raw_input_contents.append(probs.tobytes())
-        found.append(message.SerializeToString())
-    return found
-
-
-def ensure_venv(name: str, packages: Sequence[str], *, base: bool = False) -> tuple[Path | None, str]:
-    """Python of a venv in .venv, made once, or why there is none; `base` adds what darksight itself needs."""
-    import tomllib
-
-    if base:
-        project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        packages = (*packages, *project["dependencies"])
-    folder = _ROOT / ".venv" / name
-    python, stamp = folder / "bin" / "python", folder / "ready"
-    wanted = " ".join(packages)
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        tell(f"making .venv/{name}: {wanted}")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        made = subprocess.run([*install, *packages], capture_output=True, text=True)
-        if made.returncode:
-            return None, f"{wanted} cannot be installed: " + " ".join(made.stderr.strip().splitlines()[-1:])[:300]
-        stamp.write_text(wanted, encoding="utf-8")
-    return python, ""
-
-
-@contextmanager
-def running_mlserver(python: Path, bundle: Path, folder: Path, workers: int) -> Iterator[tuple[str, int]]:
-    """MLServer with the scorer as a model k10, for the time of a block: its address and process id."""
-    import grpc
-    from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
-
-    folder.mkdir()
-    ports = {name: _free_port() for name in ("http_port", "grpc_port", "metrics_port")}
-    settings = {"host": "127.0.0.1", "parallel_workers": workers, "debug": False, **ports}
-    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    model = {"name": "k10", "implementation": "tests.bench.peer.DarkSightModel", "parameters": {"uri": str(bundle)}}
-    (folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
-    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(_ROOT)}
-    command = [str(python.with_name("mlserver")), "start", str(folder)]
-    with open(folder / "log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    address = f"127.0.0.1:{ports['grpc_port']}"
-    try:
-        with grpc.insecure_channel(address) as channel:
-            ready = channel.unary_unary(
-                "/inference.GRPCInferenceService/ModelReady", None, pb2.ModelReadyResponse.FromString
-            )
-            end = time.monotonic() + 90
-            while True:
-                try:
-                    if ready(pb2.ModelReadyRequest(name="k10").SerializeToString(), timeout=5).ready:
-                        break
-                except grpc.RpcError:
-                    pass
-                if time.monotonic() > end or process.poll() is not None:
-                    raise RuntimeError("MLServer did not start: " + (folder / "log").read_text()[-2000:])
-                time.sleep(0.3)
-        yield address, process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def peers(bench: Bench) -> results.Parts:
-    """Calls per second of the same scorer in MLServer."""
-    python, problem = ensure_venv("peers", _MLSERVER)
-    if python is None:
-        return problem
-    seconds = bench.either(4.0, 1.5)
-    score, infer = bench.requests(1, 10), infer_requests(bench)
-    rows: list[Row] = []
-    with bench.serving([10]) as ours, generators() as some:
-        connect(some, "ours", ours.address, ours.workers, ours.metadata)
-        for workers in (0, 1, 2):
-            folder = bench.folder / f"mlserver-{workers}"
-            with running_mlserver(python, bench.bundle(10), folder, workers) as (address, pid):
-                connect(some, f"theirs {workers}", address, [pid], ())
-                found: dict[str, list[float]] = {"score": [], "infer": [], "theirs": []}
-                for turn in range(4):
-                    length = seconds if turn else 0.5
-                    for key, name, method, requests in (
-                        ("score", "ours", _SCORE, score),
-                        ("infer", "ours", _INFER, infer),
-                        ("theirs", f"theirs {workers}", _INFER, infer),
-                    ):
-                        with ExitStack() as stack:
-                            if key == "theirs":
-                                stack.enter_context(ours.storage_stopped())
-                            taken = together(some, "closed", name, method, requests, in_flight=16, seconds=length)
-                        demand_ok(taken, f"{key}, {workers} parallel workers")
-                        if turn:
-                            found[key].append(taken.ok_per_second)
-            tell(f"peers, MLServer with {workers} parallel workers: {found}")
-            for key, what in (("score", "Score"), ("infer", "ModelInfer")):
-                ratios = [one / two for one, two in zip(found[key], found["theirs"], strict=True)]
-                rows.append(
-                    (
-                        what, f"{median(found[key]):,.0f}", f"ModelInfer, parallel_workers {workers}",
-                        f"{median(found['theirs']):,.0f}", spread(ratios), "at least 2",
-                        verdict(median(ratios), 2.0, most=False),
-                    )
-                )  # fmt: skip
-    header = ("ours", "our calls/s", f"{_MLSERVER[0]}", "its calls/s", "ratio, median of 3 (range)", "target", "")
-    notes = (
-        "B = 1, K = 10, 32 calls in flight, raw contents. Ours validates, counts, stores and checks tokens; the model "
-        "on MLServer only judges."
-    )
-    return results.Table(header, rows), notes
-
-
 _PARTS: dict[str, tuple[str, Callable[[Bench], results.Parts]]] = {
     "pace": ("pace beside a no-op echo", pace),
     "latency": ("latency", latency),
     "overload": ("five-fold overload", overload),
-    "swaps": ("hot swaps under load", swaps),
-    "restarts": ("restarts of one of two replicas", restarts),
-    "fuzz": ("random and altered requests", fuzz),
-    "http": ("HTTP beside gRPC", http),
     "tags": ("calls with tags", tags),
-    "peers": ("beside MLServer", peers),
 }
 
 

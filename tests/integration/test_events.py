@@ -180,7 +180,7 @@ def test_a_logger_without_headers_has_its_token_in_the_url(server: Server, secre
 
 
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(bundle: Path, tmp_path: Path) -> None:
-    """A small version of `./dev bench faults events`: kill -9 of worker and storage worker while events arrive."""
+    """kill -9 of worker and storage worker while events arrive."""
     rows = make_probs(64, CLASSES, seed=4)
     with running_server({"iris": bundle}, tmp_path, "--workers", "2", "--api-port", "0") as server:
         logger = Logger(f"{server.api_url}/v1/events", rows, "iris")

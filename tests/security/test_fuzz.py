@@ -1,4 +1,4 @@
-"""A small version of `./dev bench fuzz`: hostile calls, manifests and files get an answer or a refusal."""
+"""Hostile calls, manifests and files get an answer or a refusal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from darksight_client import Client
 from darksight_core.bundle import write_bundle
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
-from tests.bench.load import Mutations, resident_bytes
+from tests.bench.load import resident_bytes
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.fuzz.bodies import Bodies, send_noise
 from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, infer_seeds, score_seeds
 from tests.support.fuzz.files import hostile_bundles, hostile_predictions, use_bundle, use_predictions
+from tests.support.fuzz.mutations import Mutations
 from tests.support.servers import Server, running_server, wait_until
 
 CLASSES = 4
