@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc_tools
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
-from grpc_tools import protoc
 
 from docs.generate.markdown import join, table
 
@@ -36,9 +36,8 @@ def page() -> str:
 def _descriptors() -> Iterator[FileDescriptorProto]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "descriptors")
-        folders = (f"-I{_PROTOS}", f"-I{Path(grpc_tools.__file__).parent / '_proto'}")
-        if protoc.main(["protoc", *folders, "--include_source_info", f"--descriptor_set_out={out}", *_FILES]):
-            raise RuntimeError("protoc failed")
+        options = (f"-I{_PROTOS}", "--include_source_info", f"--descriptor_set_out={out}")
+        subprocess.run([Path(sys.executable).with_name("protoc"), *options, *_FILES], check=True)
         yield from FileDescriptorSet.FromString(out.read_bytes()).file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -169,6 +170,4 @@ class DryRun:
 
 def policy_message(policy: Policy) -> Any:
     """The message for a Policy."""
-    return admin_pb2.Policy(
-        alpha=policy.alpha, threshold=policy.threshold, fail_open=policy.fail_open, metric_tags=policy.metric_tags
-    )
+    return admin_pb2.Policy(**dataclasses.asdict(policy))

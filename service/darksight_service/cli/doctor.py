@@ -59,7 +59,7 @@ def doctor(
     Checks versions of packages, compiled code, settings, models, disk, database, ports and clock, changes nothing, and
     says how to mend what is wrong. The exit status is 1 if there is an error; warnings do not count.
     """
-    findings = [*_check_packages(), _check_compiled_code()]
+    findings = [*_check_packages(), _check_call_pool(), _check_compiled_code()]
     try:
         settings = load_settings(store)
     except DarkSightError as error:
@@ -97,10 +97,22 @@ def _check_packages() -> Iterator[Finding]:
                 yield Finding("torch", "ok", "is not installed; only fit and explain need it")
             continue
         if needed.specifier.contains(installed, prereleases=True):
+            if needed.name == "grpcio" and not extra:
+                continue  # the service needs a newer one
             if needed.name in ("grpcio", "numba", "numpy", "sqlalchemy", "torch"):
                 yield Finding(needed.name, "ok", installed)
         else:
             yield Finding(needed.name, "error", f"{installed}, but {needed.specifier} is needed", f"run: {command}")
+
+
+def _check_call_pool() -> Finding:
+    """Whether the worker takes calls from gRPC in the cheaper way."""
+    from darksight_service.grpc_api.pools import supports_early_read
+
+    if supports_early_read():
+        return Finding("call pool", "ok", "reads messages before it occupies a thread")
+    remedy = "upgrade darksight, or install the grpcio of its constraints.txt"
+    return Finding("call pool", "warning", "unknown grpcio: calls take its ordinary way, at more CPU each", remedy)
 
 
 def _check_compiled_code() -> Finding:

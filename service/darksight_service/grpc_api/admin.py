@@ -193,7 +193,7 @@ def _policy(override: PolicyOverride) -> admin_pb2.Policy:
     return admin_pb2.Policy(
         alpha=override.alpha,
         threshold=override.threshold,
-        fail_open=override.fail_open,
+        fail_open=override.fail_open,  # type: ignore[arg-type]  # None is "not set", which the types of protoc 25 omit
         metric_tags=override.metric_tags,
     )
 

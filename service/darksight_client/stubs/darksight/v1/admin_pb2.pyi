@@ -1,12 +1,9 @@
-import datetime
-
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -31,7 +28,7 @@ class Version(_message.Message):
     class_names: _containers.RepeatedScalarFieldContainer[str]
     calibration_rows: int
     deployed_at: _timestamp_pb2.Timestamp
-    def __init__(self, version: _Optional[str] = ..., path: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., calibration_rows: _Optional[int] = ..., deployed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., path: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., calibration_rows: _Optional[int] = ..., deployed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "active_version", "previous_version", "shadow_version", "versions")
@@ -79,7 +76,7 @@ class DeployBundleRequest(_message.Message):
     path: str
     activate: bool
     author: str
-    def __init__(self, model: _Optional[str] = ..., path: _Optional[str] = ..., activate: _Optional[bool] = ..., author: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., path: _Optional[str] = ..., activate: bool = ..., author: _Optional[str] = ...) -> None: ...
 
 class DeployBundleResponse(_message.Message):
     __slots__ = ("model", "version")
@@ -145,7 +142,7 @@ class Policy(_message.Message):
     threshold: float
     fail_open: bool
     metric_tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: _Optional[bool] = ..., metric_tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: bool = ..., metric_tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -165,7 +162,7 @@ class GetPolicyResponse(_message.Message):
     reject_score: str
     is_certified: bool
     history: _containers.RepeatedCompositeFieldContainer[PolicyChange]
-    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: _Optional[bool] = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: bool = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
     __slots__ = ("changed_at", "author", "policy", "comment")
@@ -177,7 +174,7 @@ class PolicyChange(_message.Message):
     author: str
     policy: Policy
     comment: str
-    def __init__(self, changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., comment: _Optional[str] = ...) -> None: ...
+    def __init__(self, changed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
     __slots__ = ("model", "policy", "author", "comment")
@@ -197,7 +194,7 @@ class SetPolicyResponse(_message.Message):
     IS_CERTIFIED_FIELD_NUMBER: _ClassVar[int]
     effective: Policy
     is_certified: bool
-    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: _Optional[bool] = ...) -> None: ...
+    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: bool = ...) -> None: ...
 
 class DryRunPolicyRequest(_message.Message):
     __slots__ = ("model", "policy", "since", "until")
@@ -209,7 +206,7 @@ class DryRunPolicyRequest(_message.Message):
     policy: Policy
     since: _timestamp_pb2.Timestamp
     until: _timestamp_pb2.Timestamp
-    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DryRunPolicyResponse(_message.Message):
     __slots__ = ("before", "after")
@@ -289,7 +286,7 @@ class Region(_message.Message):
     saved_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
     is_from_bundle: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., is_from_bundle: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., mode: _Optional[_Union[RegionMode, str]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ..., saved_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., is_from_bundle: bool = ...) -> None: ...
 
 class RegionChange(_message.Message):
     __slots__ = ("changed_at", "version", "name", "action", "author", "comment")
@@ -305,7 +302,7 @@ class RegionChange(_message.Message):
     action: str
     author: str
     comment: str
-    def __init__(self, changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+    def __init__(self, changed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class Accuracy(_message.Message):
     __slots__ = ("rows", "correct", "low", "high")
@@ -327,7 +324,7 @@ class ListRegionsRequest(_message.Message):
     model: str
     version: str
     include_history: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., include_history: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., include_history: bool = ...) -> None: ...
 
 class ListRegionsResponse(_message.Message):
     __slots__ = ("regions", "history")
@@ -353,7 +350,7 @@ class PreviewRegionRequest(_message.Message):
     since: _timestamp_pb2.Timestamp
     until: _timestamp_pb2.Timestamp
     examples: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., examples: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class PreviewRegionResponse(_message.Message):
     __slots__ = ("reference_points", "reference_inside", "reference_accuracy", "examined", "since", "accepted", "inside", "inside_accepted", "inside_rejected", "accuracy", "accepted_accuracy", "new_accuracy", "examples")
@@ -383,7 +380,7 @@ class PreviewRegionResponse(_message.Message):
     accepted_accuracy: Accuracy
     new_accuracy: Accuracy
     examples: _containers.RepeatedCompositeFieldContainer[RegionExample]
-    def __init__(self, reference_points: _Optional[int] = ..., reference_inside: _Optional[int] = ..., reference_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examined: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[int] = ..., inside: _Optional[int] = ..., inside_accepted: _Optional[int] = ..., inside_rejected: _Optional[int] = ..., accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., accepted_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., new_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examples: _Optional[_Iterable[_Union[RegionExample, _Mapping]]] = ...) -> None: ...
+    def __init__(self, reference_points: _Optional[int] = ..., reference_inside: _Optional[int] = ..., reference_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examined: _Optional[int] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[int] = ..., inside: _Optional[int] = ..., inside_accepted: _Optional[int] = ..., inside_rejected: _Optional[int] = ..., accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., accepted_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., new_accuracy: _Optional[_Union[Accuracy, _Mapping]] = ..., examples: _Optional[_Iterable[_Union[RegionExample, _Mapping]]] = ...) -> None: ...
 
 class RegionExample(_message.Message):
     __slots__ = ("prediction_id", "x", "y", "predicted", "label", "is_accepted", "probabilities", "received_at")
@@ -403,7 +400,7 @@ class RegionExample(_message.Message):
     is_accepted: bool
     probabilities: _containers.RepeatedScalarFieldContainer[float]
     received_at: _timestamp_pb2.Timestamp
-    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: _Optional[bool] = ..., probabilities: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, prediction_id: _Optional[str] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., predicted: _Optional[int] = ..., label: _Optional[int] = ..., is_accepted: bool = ..., probabilities: _Optional[_Iterable[float]] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SaveRegionRequest(_message.Message):
     __slots__ = ("model", "version", "name", "polygon", "expires_at", "author", "comment")
@@ -421,7 +418,7 @@ class SaveRegionRequest(_message.Message):
     expires_at: _timestamp_pb2.Timestamp
     author: str
     comment: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., polygon: _Optional[_Iterable[_Union[Corner, _Mapping]]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class SaveRegionResponse(_message.Message):
     __slots__ = ("region",)
@@ -487,7 +484,7 @@ class CarryOverRegionRequest(_message.Message):
     save: bool
     author: str
     comment: str
-    def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: _Optional[bool] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., to_version: _Optional[str] = ..., save: bool = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class CarryOverRegionResponse(_message.Message):
     __slots__ = ("region", "is_same_map", "stored_rows", "reference_rows", "rows_inside", "other_rows", "other_rows_inside", "is_saved")
@@ -507,4 +504,4 @@ class CarryOverRegionResponse(_message.Message):
     other_rows: int
     other_rows_inside: int
     is_saved: bool
-    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: _Optional[bool] = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., rows_inside: _Optional[int] = ..., other_rows: _Optional[int] = ..., other_rows_inside: _Optional[int] = ..., is_saved: _Optional[bool] = ...) -> None: ...
+    def __init__(self, region: _Optional[_Union[Region, _Mapping]] = ..., is_same_map: bool = ..., stored_rows: _Optional[int] = ..., reference_rows: _Optional[int] = ..., rows_inside: _Optional[int] = ..., other_rows: _Optional[int] = ..., other_rows_inside: _Optional[int] = ..., is_saved: bool = ...) -> None: ...

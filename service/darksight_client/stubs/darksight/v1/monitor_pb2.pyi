@@ -1,12 +1,9 @@
-import datetime
-
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -102,7 +99,7 @@ class ScoreRequest(_message.Message):
     tags: _containers.ScalarMap[str, str]
     row_tags: _containers.RepeatedCompositeFieldContainer[Tags]
     class_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: _Optional[bool] = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: _Optional[bool] = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tags",)
@@ -143,7 +140,7 @@ class ScoreResponse(_message.Message):
     recorded: bool
     set_size: _containers.RepeatedScalarFieldContainer[int]
     set_classes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: _Optional[bool] = ..., set_size: _Optional[_Iterable[int]] = ..., set_classes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., batch_id: _Optional[bytes] = ..., decision: _Optional[_Iterable[_Union[Decision, str]]] = ..., reason: _Optional[_Iterable[_Union[Reason, str]]] = ..., p_value: _Optional[_Iterable[float]] = ..., log_density: _Optional[_Iterable[float]] = ..., log_kde: _Optional[_Iterable[float]] = ..., points: _Optional[_Iterable[float]] = ..., recorded: bool = ..., set_size: _Optional[_Iterable[int]] = ..., set_classes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreStreamRequest(_message.Message):
     __slots__ = ("request",)
@@ -189,7 +186,7 @@ class Outcome(_message.Message):
     label: int
     label_name: str
     observed_at: _timestamp_pb2.Timestamp
-    def __init__(self, prediction_id: _Optional[str] = ..., label: _Optional[int] = ..., label_name: _Optional[str] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, prediction_id: _Optional[str] = ..., label: _Optional[int] = ..., label_name: _Optional[str] = ..., observed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReportOutcomesResponse(_message.Message):
     __slots__ = ("recorded", "accuracy")
@@ -260,7 +257,7 @@ class ListPointsRequest(_message.Message):
     page_size: int
     page_token: str
     tags: _containers.ScalarMap[str, str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: _Optional[bool] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., decisions: _Optional[_Iterable[_Union[Decision, str]]] = ..., reasons: _Optional[_Iterable[_Union[Reason, str]]] = ..., predicted: _Optional[_Iterable[int]] = ..., is_shadow: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListPointsResponse(_message.Message):
     __slots__ = ("points", "next_page_token")
@@ -319,4 +316,4 @@ class Point(_message.Message):
     tags: _containers.ScalarMap[str, str]
     trace_id: str
     prediction_set: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
