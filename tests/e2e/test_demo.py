@@ -17,8 +17,7 @@ from tests.support.servers import wait_until
 def test_the_demo_ends_with_a_live_map_and_stops_at_an_interrupt(tmp_path: Path) -> None:
     """It finds the drift of altered traffic alone, serves the explorer, and leaves no process behind."""
     said: list[str] = []
-    # Without Prometheus, which would take half a minute more and has tests of its own.
-    environment = {**os.environ, "PATH": str(Path(sys.executable).parent), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "darksight_service.cli", "demo", "--out", str(tmp_path)]
     with (
         (tmp_path / "stdout").open("w") as out,

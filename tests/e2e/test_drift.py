@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_client import Client
-from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
 from numpy.typing import NDArray
 
 from darksight_core.bundle import read_bundle, write_bundle
@@ -20,6 +19,7 @@ from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.scorer import Scorer
 from tests.support.alertmanager import run_alertmanager
 from tests.support.bundles import make_bundle
+from tests.support.prometheus import Alert, Prometheus, run_prometheus
 from tests.support.servers import Server, running_server, wait_until
 from tests.support.tools import needs
 

@@ -19,7 +19,6 @@ import grpc
 import numpy as np
 import pytest
 from darksight_client import Client, Policy
-from darksight_service.cli.demo.prometheus import Alert, Prometheus, run_prometheus
 from darksight_service.store.store import Store
 from numpy.typing import NDArray
 
@@ -32,6 +31,7 @@ from tests.support.faults import clients
 from tests.support.faults.checker import NO_FAULTS, Report, check, read_logs
 from tests.support.faults.nemesis import Service, send
 from tests.support.postgres import Postgres
+from tests.support.prometheus import Alert, Prometheus, run_prometheus
 from tests.support.replicas import REPLICAS, running_services, services_of_manifest
 from tests.support.servers import wait_until
 from tests.support.tools import needs

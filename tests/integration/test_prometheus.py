@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from darksight_service.cli.demo.prometheus import Prometheus
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from deploy.grafana.dashboards import DASHBOARDS, queries
+from tests.support.prometheus import Prometheus
 from tests.support.simulated_replicas import panel_series, run, story
 from tests.support.tools import needs
 

@@ -20,6 +20,7 @@ from scipy.stats import beta, binom
 from darksight_core.drift.psi import psi, psi_critical
 from darksight_core.drift.special import chi2_quantile
 from tests.support.alertmanager import run_alertmanager
+from tests.support.prometheus import speed_up
 from tests.support.servers import wait_until
 from tests.support.tools import find_tool, needs
 
@@ -27,6 +28,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
 needs_promtool = needs("promtool")
 
+DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
 KEY = 'model="m",version="abababababab"'
 
 
@@ -362,3 +364,24 @@ def test_rules_use_metrics_that_exist() -> None:
 
     assert used - recorded - sample_names() == set()
     assert recorded & sample_names() == set()
+
+
+def test_fast_rules_divide_times_and_change_nothing_else() -> None:
+    """Windows, offsets, intervals and waiting times are divided; names of series, limits and texts stay."""
+    rules = "interval: 1m\nfor: 5m\nexpr: rows:increase1h - increase(rows[1h] offset 1d) > 13.2\nsummary: for days, 5m"
+
+    assert speed_up(rules, 60) == (
+        "interval: 1s\nfor: 5s\nexpr: rows:increase1h - increase(rows[60s] offset 1440s) > 13.2\nsummary: for days, 5m"
+    )
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
+def test_fast_rules_divide_every_time_of_the_repository(path: Path) -> None:
+    """Every duration of the rules becomes its sixtieth, but no less than a second."""
+    units = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+    text = path.read_text(encoding="utf-8")
+    before = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(text)]
+    after = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(speed_up(text, 60))]
+
+    assert len(before) > 0
+    assert after == [max(seconds // 60, 1) for seconds in before]

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from darksight_service.cli.demo.prometheus import Prometheus, run_prometheus
 from darksight_service.metrics import Counts, StorageCounts
 from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts
@@ -24,6 +23,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
+from tests.support.prometheus import Prometheus, run_prometheus
 
 VERSION = "3f9c1a77b2e04d58" * 4
 CALIBRATION, RANK, ALPHA = 9_999, 100, 0.01

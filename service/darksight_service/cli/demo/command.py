@@ -1,8 +1,8 @@
 """`darksight demo`: the whole system on the handwritten digits that scikit-learn ships.
 
-Trains a small classifier, fits the map of its predictions and calibrates a gate. Then starts a real service, monitored
-by a real Prometheus if one is installed, to which six callers send traffic as in production: one sends what the
-classifier was trained for, the others do not. Each caller uses a model of its own, so that each has its own alerts.
+Trains a small classifier, fits the map of its predictions and calibrates a gate. Then starts a real service, to which
+six callers send traffic as in production: one sends what the classifier was trained for, the others do not. Each caller
+uses a model of its own, so that each has its own drift evidence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from darksight_core.predictions.split import make_split
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import Bars, print_table, require, say
 from darksight_service.cli.demo.digits import KINDS, digits_predictions
-from darksight_service.cli.demo.prometheus import SPEED, Alert, run_prometheus, why_unavailable
 from darksight_service.cli.demo.serving import (
     DemoService,
     command_line,
@@ -47,11 +46,8 @@ __all__ = ["demo"]
 
 _ALPHA = 0.01
 _COVERAGE = 0.95
-# A large share stays unseen, so that the clean traffic is long enough to show no alert.
+# A large share stays unseen, so that the clean traffic is long enough to show no alarm.
 _SHARES = (0.4, 0.3, 0.3)
-# With a scrape every second, 60 rows of each altered kind between two scrapes.
-_SECONDS = 30.0
-_LAST_SCRAPE_SECONDS = 3.0
 _THREES = "threes"
 # Kinds of the traffic after the end, clean most of the time.
 _TRICKLE = ("clean", "noisy", "rotated", "letters")
@@ -83,10 +79,9 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0, no_serve: bool = 
     """Fit, serve and monitor a small digit classifier.
 
     Trains a classifier on scikit-learn's digits, fits and draws the map of its predictions, calibrates a gate, starts a
-    service, and sends it clean, noisy, rotated, new-class and unbalanced traffic. If Prometheus is installed, shows
-    which alert fires after how many points, otherwise the drift evidence of the service itself. Then says what kind of
-    drift it was and what it cost in accuracy. The service then keeps running with a little traffic that drifts now and
-    then, until an interrupt (Ctrl-C). All of it before that takes about a minute.
+    service, and sends it clean, noisy, rotated, new-class and unbalanced traffic. Shows the drift evidence of the
+    service, what kind of drift it was and what it cost in accuracy. The service then keeps running with a little
+    traffic that drifts now and then, until an interrupt (Ctrl-C). All of it before that takes about a minute.
 
     Parameters
     ----------
@@ -110,7 +105,7 @@ def demo(*, out: Path = Path("darksight-demo"), seed: int = 0, no_serve: bool = 
     with run_service({caller.model: bundle for caller in callers}, data_dir) as service:
         if service.explorer:
             say(f"while the demo runs, its maps are on {service.explorer}")
-        _monitor(service, callers, bundle, out / "prometheus")
+        _monitor(service, callers, bundle)
         say(f"wrote {bundle}, {out / 'map.png'}, and every point to {data_dir / 'darksight.db'}")
         if not no_serve:
             _keep_serving(service, callers)
@@ -128,31 +123,20 @@ def _keep_serving(service: DemoService, callers: list[_Caller]) -> None:
     send_traffic(service, callers[0].model, traffic)
 
 
-def _monitor(service: DemoService, callers: list[_Caller], bundle: Path, folder: Path) -> None:
-    """Send all traffic, under Prometheus if it can run, and print what was found."""
-    reason = why_unavailable()
-    if reason is None:
-        say(f"starting Prometheus with the rules of deploy/prometheus, {SPEED} times as fast")
-        with run_prometheus(folder, {"demo": service.url}) as prometheus:
-            _replay(service, callers, _SECONDS)
-            time.sleep(_LAST_SCRAPE_SECONDS)
-            alerts, rates = prometheus.alerts(), prometheus.false_alarm_rates()
-    else:
-        _replay(service, callers, 0.0)
-        evidence = _read_evidence(service.url)
+def _monitor(service: DemoService, callers: list[_Caller], bundle: Path) -> None:
+    """Send all traffic, and print what was found."""
+    _replay(service, callers)
+    evidence = _read_evidence(service.url)
     print()
     print_table(
         [(caller.kind, len(caller.answers), *caller.shares()) for caller in callers],
         ("traffic", "rows", "accepted", "outliers", "low confidence", "accuracy of all", "of accepted"),
     )
-    if reason is None:
-        _print_alerts(callers, alerts, rates)
-    else:
-        _print_evidence(callers, evidence, drift_test(read_bundle(bundle)).threshold, reason)
+    _print_evidence(callers, evidence, drift_test(read_bundle(bundle)).threshold)
     _print_drift(callers, bundle)
     print(
         "\nA wrong prediction need not be unusual. The networks are confident about most sideways digits, so the gate"
-        "\naccepts them, although few are right. Drift alerts show that the traffic changed; only reported outcomes"
+        "\naccepts them, although few are right. Drift alarms show that the traffic changed; only reported outcomes"
         "\nshow that predictions are wrong.",
         flush=True,
     )
@@ -207,18 +191,14 @@ def _callers(unseen: NDArray[np.int64]) -> list[_Caller]:
     return callers
 
 
-def _replay(service: DemoService, callers: list[_Caller], seconds: float) -> None:
-    """Send the rows of all callers one by one, evenly over `seconds`; then report the labels and wait for the store."""
+def _replay(service: DemoService, callers: list[_Caller]) -> None:
+    """Send the rows of all callers in turn; then report the labels and wait for the store."""
     for kind, description in _KINDS.items():
         say(f"{kind:<9} {description}")
     rows = [((i + 0.5) / len(caller.probs), caller, row) for caller in callers for i, row in enumerate(caller.probs)]
     rows.sort(key=lambda entry: entry[0])
-    start = time.monotonic()
     with service.client() as client:
-        for at, caller, row in tqdm(rows, desc=f"{'six callers':<15}", unit=" calls", file=sys.stderr):
-            # Shorter waits cost more than they are worth.
-            if (early := start + at * seconds - time.monotonic()) > 0.002:
-                time.sleep(early)
+        for _, caller, row in tqdm(rows, desc=f"{'six callers':<15}", unit=" calls", file=sys.stderr):
             caller.answers.append(client.gate(caller.model, row))
         for caller in callers:
             if caller.labels is not None:
@@ -238,26 +218,6 @@ def _read_evidence(url: str) -> dict[str, float]:
     return {model: max(float(value) for name, value in found if name == model) for model, _ in found}
 
 
-def _print_alerts(callers: list[_Caller], alerts: list[Alert], rates: Mapping[str, str]) -> None:
-    """Which alert fired for which traffic, after how many points, and how often it fires without drift."""
-    print(
-        "\nAlerts that fired in Prometheus. It scraped the service and evaluated the rules of deploy/prometheus every"
-        f"\nsecond. The durations of the drift rules were divided by {SPEED}: a second stands for a minute. `after"
-        "\npoints` is the number of points that it had counted when the alert first fired.\n"
-    )
-    lines: list[tuple[object, ...]] = []
-    for caller in callers:
-        fired = [alert for alert in alerts if alert.model == caller.model]
-        lines += [(caller.kind, alert.name, alert.severity, f"{alert.rows:,}") for alert in fired]
-        if not fired:
-            lines.append((caller.kind, "none", "-", f"(of {len(caller.answers):,})"))
-    lines += [("service", alert.name, alert.severity, "-") for alert in alerts if not alert.model]
-    print_table(lines, ("traffic", "alert", "severity", "after points"))
-    print("\nHow often each alert fires without drift:")
-    for name in dict.fromkeys(alert.name for alert in alerts):
-        print(f"  {name}: {rates[name]}")
-
-
 def _print_drift(callers: list[_Caller], bundle: Path) -> None:
     """When the evidence found the drift of each traffic, its kind, and the accuracy without labels."""
     loaded = read_bundle(bundle)
@@ -274,12 +234,12 @@ def _print_drift(callers: list[_Caller], bundle: Path) -> None:
     print_table(lines, ("traffic", "drift at row", "kind", "estimated accuracy"))
 
 
-def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], limit: float, reason: str) -> None:
+def _print_evidence(callers: list[_Caller], evidence: Mapping[str, float], limit: float) -> None:
     """The drift evidence of the service for each traffic."""
     print(
-        f"\nNo alerts: {reason}."
-        "\nInstead, this is the evidence of the service (darksight_drift_log_evidence) that the traffic has changed."
-        f"\nIt is an alarm from e^{limit:.1f} on: at most 1 of 100 services has a false alarm, however long it runs.\n"
+        "\nThe evidence of the service (darksight_drift_log_evidence) that the traffic has changed, on which the alert"
+        "\nDarkSightDrift of deploy/prometheus fires."
+        f" It is an alarm from e^{limit:.1f} on: at most 1 of 100 services has a false alarm, however long it runs.\n"
     )
     print_table(
         [

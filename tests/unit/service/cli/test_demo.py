@@ -2,55 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_service.cli.demo import prometheus, serving
+from darksight_service.cli.demo import serving
 from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
-from darksight_service.cli.demo.prometheus import FALSE_ALARMS, RULES, speed_up, why_unavailable
 from darksight_service.cli.demo.serving import command_line, open_browser, send_traffic
-
-DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
-
-
-def test_fast_rules_divide_times_and_change_nothing_else() -> None:
-    """Windows, offsets, intervals and waiting times are divided; names of series, limits and texts stay."""
-    rules = "interval: 1m\nfor: 5m\nexpr: rows:increase1h - increase(rows[1h] offset 1d) > 13.2\nsummary: for days, 5m"
-
-    assert speed_up(rules, 60) == (
-        "interval: 1s\nfor: 5s\nexpr: rows:increase1h - increase(rows[60s] offset 1440s) > 13.2\nsummary: for days, 5m"
-    )
-
-
-@pytest.mark.parametrize("path", sorted(RULES.glob("*.yml")), ids=lambda path: path.name)
-def test_fast_rules_divide_every_time_of_the_repository(path: Path) -> None:
-    """Every duration of the rules becomes its sixtieth, but no less than a second."""
-    units = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-    text = path.read_text(encoding="utf-8")
-    before = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(text)]
-    after = [int(found[:-1]) * units[found[-1]] for found in DURATIONS.findall(speed_up(text, 60))]
-
-    assert len(before) > 0
-    assert after == [max(seconds // 60, 1) for seconds in before]
-
-
-def test_every_alert_states_its_false_alarm_rate() -> None:
-    """Every alert has the annotation that the demo prints."""
-    alerts = "".join(path.read_text(encoding="utf-8") for path in RULES.glob("*.yml"))
-
-    assert alerts.count("- alert:") == alerts.count(f" {FALSE_ALARMS}:") > 0
-
-
-def test_why_unavailable_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without the program, and without the rules, the reason says so; with both there is none."""
-    monkeypatch.setattr(prometheus.shutil, "which", lambda name: None)
-    assert "not installed" in str(why_unavailable())
-    monkeypatch.setattr(prometheus.shutil, "which", lambda name: "/bin/prometheus")
-    assert why_unavailable() is None
-    monkeypatch.setattr(prometheus, "RULES", tmp_path / "rules")
-    assert "checkout" in str(why_unavailable())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,6 @@
 """A Prometheus process that scrapes services and evaluates the rules of deploy/prometheus: which alerts fire, and when.
 
-The windows and `for` durations of the rules are minutes to days, and a demo takes half a minute. So it uses a copy of
+The windows and `for` durations of the rules are minutes to days, and a test takes half a minute. So it uses a copy of
 the rules in which windows, intervals and `for` durations are divided by `SPEED`; nothing else changes. The rules about
 the service itself keep their durations, because they do not depend on the traffic.
 """
@@ -22,39 +22,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from darksight_service.errors import RefusedError
-
 __all__ = [
-    "FALSE_ALARMS",
     "RULES",
     "SPEED",
     "Alert",
     "Prometheus",
     "run_prometheus",
     "speed_up",
-    "why_unavailable",
 ]
 
-RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules"
-"""The rules in a checkout of the repository; an installed package has none."""
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules"
+"""The rules of the repository."""
 
 SPEED = 60
-"""A second of the demo is a minute of the rules."""
-
-FALSE_ALARMS = "false_alarms"
-"""The annotation of an alert with its false-alarm rate."""
+"""A second is a minute of the rules."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _INTERVAL = "1s"
 _START_SECONDS = 120.0
 _SERVICE_RULES = "service.yml"
-
-
-def why_unavailable() -> str | None:
-    """Why Prometheus cannot run here, or None if it can."""
-    if shutil.which("prometheus") is None:
-        return "prometheus is not installed (Debian: apt-get install prometheus)"
-    return None if RULES.is_dir() else "the rules of deploy/prometheus are only in a checkout of the repository"
 
 
 def speed_up(rules: str, speed: int = SPEED) -> str:
@@ -122,11 +108,6 @@ class Prometheus:
             found.append((at, Alert(labels["alertname"], labels["severity"], model, counted)))
         return [alert for _, alert in sorted(found, key=lambda pair: (pair[0], pair[1].rows, pair[1].name))]
 
-    def false_alarm_rates(self) -> dict[str, str]:
-        """How often each alert fires without a cause, by name."""
-        rules = [rule for group in self.get("rules", type="alert")["groups"] for rule in group["rules"]]
-        return {rule["name"]: rule["annotations"][FALSE_ALARMS] for rule in rules}
-
 
 @contextlib.contextmanager
 def run_prometheus(
@@ -173,7 +154,7 @@ def run_prometheus(
         while not _is_ready(f"http://{address}", len(services)):
             if process.poll() is not None or time.monotonic() > end:
                 where = ", ".join(services.values())
-                raise RefusedError(f"prometheus did not start or cannot reach {where}; see {log}")
+                raise RuntimeError(f"prometheus did not start or cannot reach {where}; see {log}")
             time.sleep(0.1)
         yield Prometheus(f"http://{address}")
     finally:
