@@ -122,7 +122,6 @@ class ModelCounts:
             for (name, length), start in zip(sections, self.file.offsets.values(), strict=True)
         }
         at = self.file.offsets
-        self._rank_in_force = at["rank"]
         # Offsets that every call needs: to unpack one tuple is cheaper than an attribute lookup each.
         names = ("p_values", "rank", "density", "predicted", "outliers")
         self._row = tuple(at[name] for name in names)
@@ -163,8 +162,10 @@ class ModelCounts:
         densities = np.bincount(edges, minlength=len(DENSITY_BUCKETS) + 1)
         labels = np.minimum(predicted, self._classes)
         is_outlier, is_known = reason == _OUTLIER, labels >= 0
+        has_outliers = bool(is_outlier.any())
         classes = np.bincount(labels[is_known], minlength=self._classes + 1)
-        class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
+        if has_outliers:
+            class_outliers = np.bincount(labels[is_known & is_outlier], minlength=self._classes + 1)
         cells = self._cells
         with self._lock:
             parts = self._parts
@@ -172,14 +173,15 @@ class ModelCounts:
             parts["decisions"] += table
             parts["density"] += densities
             parts["predicted"] += classes
-            parts["outliers"] += class_outliers
+            if has_outliers:
+                parts["outliers"] += class_outliers
             times, time_sum, sizes, size_sum = self._call
             cells[times + bisect_left(SECONDS_BUCKETS, seconds)] += 1.0
             cells[time_sum] += seconds
             cells[sizes + bisect_left(BATCH_BUCKETS, len(decision))] += 1.0
             cells[size_sum] += len(decision)
-        is_in_force = cells[self._rank_in_force] == self._rank
-        return bool(is_in_force and is_outlier.any() and time.monotonic() >= self._exemplar_due[0])
+        is_in_force = cells[self._row[1]] == self._rank
+        return has_outliers and is_in_force and time.monotonic() >= self._exemplar_due[0]
 
     def observe_one(self, p: float, density: float, label: int, decision: int, why: int, seconds: float) -> bool:
         """Count a call of one row; returns what `observe` returns.
