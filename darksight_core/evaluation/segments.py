@@ -84,8 +84,8 @@ def measure_segments(rows: ScoredPredictions, gate: Gate | None) -> tuple[Segmen
     for k in order:
         own = rows.segments == values[k]
         errors = None if rows.errors is None else rows.errors[own]
-        accuracy = _accuracy(errors)
-        kept = _accuracy(None if errors is None else errors[accepted[own]])
+        accuracy = _accuracy_interval(errors)
+        kept = _accuracy_interval(None if errors is None else errors[accepted[own]])
         found.append(
             SegmentFigures(
                 str(values[k]) or None,
@@ -100,7 +100,7 @@ def measure_segments(rows: ScoredPredictions, gate: Gate | None) -> tuple[Segmen
     return tuple(found)
 
 
-def _accuracy(errors: NDArray[np.bool_] | None) -> tuple[float | None, float | None, float | None]:
+def _accuracy_interval(errors: NDArray[np.bool_] | None) -> tuple[float | None, float | None, float | None]:
     if errors is None or not len(errors):
         return None, None, None
     right = len(errors) - int(errors.sum())

@@ -85,7 +85,12 @@ class CertifiedSegments:
                 "certified_on": "the rows of these segments together" if self.are_certified else "all rows",
             },
             "values": [
-                {"value": value, "rows": self.rows[value], "uses": "own" if value in own else "pooled", **_facts(each)}
+                {
+                    "value": value,
+                    "rows": self.rows[value],
+                    "uses": "own" if value in own else "pooled",
+                    **_describe(each),
+                }
                 for value, each in self.thresholds.items()
             ],
         }
@@ -129,7 +134,7 @@ def _is_own(threshold: Threshold) -> bool:
     return threshold.feasible and (threshold.kind != "coverage" or threshold.value > -math.inf)
 
 
-def _facts(threshold: Threshold | None) -> dict[str, Any]:
+def _describe(threshold: Threshold | None) -> dict[str, Any]:
     if threshold is None:
         return {"threshold": None, "coverage": None, "errors_accepted": None, "labels_needed": None}
     value = threshold.value if _is_own(threshold) else None

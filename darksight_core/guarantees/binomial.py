@@ -110,15 +110,15 @@ def upper_bound(errors: ArrayLike, trials: ArrayLike, delta: ArrayLike) -> Float
     0.04656
     """
     k, m, delta = _checked_counts(errors, trials, delta)
-    some = k < m
-    return np.where(some, beta_quantile(1.0 - delta, k + 1.0, np.where(some, m - k, 1.0)), 1.0)
+    has_successes = k < m
+    return np.where(has_successes, beta_quantile(1.0 - delta, k + 1.0, np.where(has_successes, m - k, 1.0)), 1.0)
 
 
 def lower_bound(errors: ArrayLike, trials: ArrayLike, delta: ArrayLike) -> Floats:
     """Clopper-Pearson bound: the error rate is above it with confidence 1 - delta; parameters as in `upper_bound`."""
     k, m, delta = _checked_counts(errors, trials, delta)
-    some = k > 0
-    return np.where(some, beta_quantile(delta, np.where(some, k, 1.0), m - k + 1.0), 0.0)
+    has_errors = k > 0
+    return np.where(has_errors, beta_quantile(delta, np.where(has_errors, k, 1.0), m - k + 1.0), 0.0)
 
 
 def rows_without_error(rate: float, delta: float) -> int:

@@ -65,7 +65,7 @@ class RankTransform:
             raise ConfigError("a rank transform needs finite scores")
         n = len(known)
         picked = np.unique(np.rint(np.geomspace(1, n, _KNOTS)).astype(np.int64)) - 1
-        knots = _apart(known[picked])
+        knots = _strictly_increasing(known[picked])
         ends = knots + _TIE * np.maximum(np.abs(knots), 1.0)
         log_ranks = np.log(np.searchsorted(known, ends, side="right") / (n + 1))
         # A fiftieth of the rows is enough for a slope and still tail.
@@ -81,7 +81,7 @@ class RankTransform:
         return log_ranks
 
 
-def _apart(ascending: Floats) -> Floats:
+def _strictly_increasing(ascending: Floats) -> Floats:
     """Those of ascending scores that are further than a tie above the one kept before."""
     kept: list[float] = []
     for score in ascending.tolist():

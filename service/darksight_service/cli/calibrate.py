@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from darksight_service.cli.console import on_interrupt, print_json, print_table,
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 
-__all__ = ["calibrate"]
+__all__ = ["Rules", "calibrate"]
 
 _RULES = Group("Rules", sort_key=2)
 # Exit status; 2 is bad usage or input.
@@ -33,20 +33,74 @@ _INFEASIBLE = 3
 _MOST_SEGMENTS = 40
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the gate promises.
+
+    Parameters
+    ----------
+    alpha
+        Flag at most this share of usual rows as outliers.
+    coverage
+        Accept at least this share of the rows, on average.
+    target_accuracy
+        At least this share of the accepted rows is right, with confidence 1 - delta.
+    max_undetected
+        At most this share of all rows is accepted and wrong, on average.
+    delta
+        Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
+        which otherwise holds on average.
+    sets
+        The true class of at least this share of the rejected rows is in a set of classes that comes with each.
+    score
+        Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
+        is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
+    by
+        Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
+        with confidence 1 - delta for each; all others share one.
+    by_class
+        With --alpha: rank rows within their predicted class, so that each class with enough calibration rows keeps
+        alpha by itself.
+    """
+
+    alpha: float | None = None
+    coverage: float | None = None
+    target_accuracy: float | None = None
+    max_undetected: float | None = None
+    delta: float | None = None
+    sets: float | None = None
+    score: Annotated[str, Parameter(choices=("auto", *REJECT_SCORES))] = "auto"
+    by: str | None = None
+    by_class: bool = False
+
+    def targets(self, seed: int) -> Targets | None:
+        """The targets of a new gate; None if only prediction sets are added to the gate that the bundle has."""
+        on_confidence = (self.coverage, self.target_accuracy, self.max_undetected)
+        if sum(rule is not None for rule in on_confidence) > 1:
+            raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
+        if self.by == REFERENCE:
+            raise ConfigError(f"--by {REFERENCE}: a reference names the input of one row; give a tag of many rows")
+        if self.sets is not None and all(rule is None for rule in (self.alpha, *on_confidence, self.by)):
+            return None
+        return Targets(
+            alpha=self.alpha,
+            coverage=self.coverage,
+            accuracy=self.target_accuracy,
+            undetected=self.max_undetected,
+            delta=self.delta,
+            score=self.score,
+            seed=seed,
+            by=self.by,
+            sets=self.sets,
+        )
+
+
 def calibrate(
     bundle: Path,
     file: Path,
     /,
     *,
-    alpha: Annotated[float | None, Parameter(group=_RULES)] = None,
-    coverage: Annotated[float | None, Parameter(group=_RULES)] = None,
-    target_accuracy: Annotated[float | None, Parameter(group=_RULES)] = None,
-    max_undetected: Annotated[float | None, Parameter(group=_RULES)] = None,
-    delta: Annotated[float | None, Parameter(group=_RULES)] = None,
-    sets: Annotated[float | None, Parameter(group=_RULES)] = None,
-    score: Annotated[str, Parameter(group=_RULES, choices=("auto", *REJECT_SCORES))] = "auto",
-    by: Annotated[str | None, Parameter(group=_RULES)] = None,
-    by_class: Annotated[bool, Parameter(group=_RULES)] = False,
+    rules: Annotated[Rules, Parameter(name="*", group=_RULES)] = Rules(),
     logits: Logits = False,
     held_out: HeldOut = False,
     seed: int = 0,
@@ -73,28 +127,6 @@ def calibrate(
         Bundle to read.
     file
         Labelled predictions, .npz, .npy, .csv, .parquet or .jsonl.
-    alpha
-        Flag at most this share of usual rows as outliers.
-    coverage
-        Accept at least this share of the rows, on average.
-    target_accuracy
-        At least this share of the accepted rows is right, with confidence 1 - delta.
-    max_undetected
-        At most this share of all rows is accepted and wrong, on average.
-    delta
-        Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
-        which otherwise holds on average.
-    sets
-        The true class of at least this share of the rejected rows is in a set of classes that comes with each.
-    score
-        Score that rejects rows. auto is msp, the largest probability, if FILE has fewer than 3,000 rows. Otherwise it
-        is the best score on a third of them; with --target-accuracy only if that score accepts more rows than msp.
-    by
-        Key of a tag, column tag_KEY of FILE. Each value with enough labels gets a threshold and a promise of its own,
-        with confidence 1 - delta for each; all others share one.
-    by_class
-        With --alpha: rank rows within their predicted class, so that each class with enough calibration rows keeps
-        alpha by itself.
     seed
         Seed of the split of FILE.
     allow_infeasible
@@ -102,64 +134,26 @@ def calibrate(
     out
         Bundle to write.
     """
-    if sum(rule is not None for rule in (coverage, target_accuracy, max_undetected)) > 1:
-        raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
-    if by == REFERENCE:
-        raise ConfigError(f"--by {REFERENCE}: a reference names the input of one row; give a tag of many rows")
-    rules = (alpha, coverage, target_accuracy, max_undetected, by)
-    adds_sets = sets is not None and all(rule is None for rule in rules)
-    targets = (
-        None
-        if adds_sets
-        else Targets(
-            alpha=alpha,
-            coverage=coverage,
-            accuracy=target_accuracy,
-            undetected=max_undetected,
-            delta=delta,
-            score=score,
-            seed=seed,
-            by=by,
-            sets=sets,
-        )
-    )
+    targets = rules.targets(seed)
     refuse_existing(out, overwrite=overwrite)
     with on_interrupt(f"{out} was not {'changed' if out.exists() else 'written'}"):
         loaded = read_bundle(bundle, verify=False)
         predictions = read_rows(file, loaded, logits=logits)
         if held_out:
             predictions = held_out_rows(loaded, predictions)
-        shared = fit_share(loaded, predictions)
-        if shared > MAX_LEAK:
-            raise defect(
-                "bundle_overlap",
-                str(file),
-                f"at least {shared:.1%} of the rows are fit rows of {bundle}, so a promise certified on them "
-                "would not hold for new rows. Use rows that the fit has not seen; if this is the file of the fit, "
-                "--held-out selects them.",
-                leak=shared,
-            )
-        segments = None if by is None else values_of(predictions, by)
-        rows = ScoredPredictions.of(predictions, Scorer.load(bundle).score(predictions.probs), segments)
-        if targets is None:
-            assert sets is not None
-            found = _only_sets(loaded, rows, predictions, sets, seed)
-        else:
-            found = certify(rows, targets, len(loaded.calibration), _classes(loaded, alpha) if by_class else None)
-            if found.certificate["outlier"] is not None:
-                found.certificate["outlier"]["score"] = "outlier_score"
-                found.certificate["outlier"]["sha256"] = loaded.splits.calibrate.sha256
+        _refuse_fit_rows(loaded, predictions, str(file))
+        found = _certify(loaded, predictions, rules, targets, seed)
         # The map is the same, so the regions where analysts reject are too.
         regions = () if loaded.gate is None else loaded.gate.regions
-        gate = replace(found.gate, regions=regions)
-        is_written, version = found.feasible or allow_infeasible, None
-        if is_written:
-            version = write_bundle(out, loaded.with_gate(gate, found.certificate), overwrite=overwrite)
+        version = None
+        if found.feasible or allow_infeasible:
+            gated = loaded.with_gate(replace(found.gate, regions=regions), found.certificate)
+            version = write_bundle(out, gated, overwrite=overwrite)
     if json:
-        print_json({**found.as_dict(), "bundle": str(out) if is_written else None, "version": version})
+        print_json({**found.as_dict(), "bundle": None if version is None else str(out), "version": version})
     else:
         _print_certification(found)
-        if is_written and targets is not None:
+        if version is not None and targets is not None:
             _print_effect(found.certificate)
     if version is None:
         say(f"{out} was not written: a promise is not feasible; --allow-infeasible writes a gate without it")
@@ -169,6 +163,34 @@ def calibrate(
         say(f"replaced the gate of {bundle}{kept}")
     say(f"wrote {out} (version {version[:12]})" + ("" if found.feasible else "; its gate lacks what is not feasible"))
     return 0
+
+
+def _refuse_fit_rows(bundle: Bundle, predictions: Predictions, source: str) -> None:
+    shared = fit_share(bundle, predictions)
+    if shared > MAX_LEAK:
+        text = (
+            f"at least {shared:.1%} of the rows are fit rows of {bundle.path}, so a promise certified on them would "
+            "not hold for new rows. Use rows that the fit has not seen; if this is the file of the fit, --held-out "
+            "selects them."
+        )
+        raise defect("bundle_overlap", source, text, leak=shared)
+
+
+def _certify(
+    bundle: Bundle, predictions: Predictions, rules: Rules, targets: Targets | None, seed: int
+) -> Certification:
+    """The gate that the rules ask for, with its certificate."""
+    segments = None if rules.by is None else values_of(predictions, rules.by)
+    assert bundle.path is not None
+    rows = ScoredPredictions.of(predictions, Scorer.load(bundle.path).score(predictions.probs), segments)
+    if targets is None:
+        assert rules.sets is not None
+        return _only_sets(bundle, rows, predictions, rules.sets, seed)
+    classes = _classes(bundle, rules.alpha) if rules.by_class else None
+    found = certify(rows, targets, len(bundle.calibration), classes)
+    if found.certificate["outlier"] is not None:
+        found.certificate["outlier"] |= {"score": "outlier_score", "sha256": bundle.splits.calibrate.sha256}
+    return found
 
 
 def _only_sets(

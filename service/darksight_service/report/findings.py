@@ -237,30 +237,20 @@ def find(
     report
         Called with a `Progress` during the computation.
     """
-    notes: list[str] = [f"warning of the fit: {warning}" for warning in bundle.warnings]
+    notes = [f"warning of the fit: {warning}" for warning in bundle.warnings]
     started = time.perf_counter()
     known = ScoredPredictions.of(predictions, scorer.score(predictions.probs))
     place_seconds = time.perf_counter() - started
+    others = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
     embedder, points = bundle.embedder, known.scores.points
     columns = tuple(range(embedder.n_inputs)) if embedder.columns is None else tuple(embedder.columns)
     names = tuple(bundle.class_names[k] for k in columns)
     log_pi = np.ascontiguousarray(embedder.shown(known.log_pi))
-    labels = labels_among(predictions.labels, embedder.columns)
-    if predictions.labels is None:
-        notes.append(f"{predictions.source} has no labels, so errors are unknown")
-    elif labels is None:
-        notes.append("some labels are of classes that the map does not show, so there is no confusion matrix")
     predicted, confidence = log_pi.argmax(axis=1), np.exp(log_pi.max(axis=1))
-    others = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in (foreign or {}).items()}
+    labels = labels_among(predictions.labels, embedder.columns)
     scored = _sample(len(known), _SCORE_ROWS, seed)
     compared = scored if level == "none" else _sample(len(known), method_rows, seed)
-    if len(scored) < len(known):
-        notes.append(f"scores are compared on a random sample of {len(scored):,} of the {len(known):,} rows")
-    if level != "none" and len(compared) < len(known):
-        notes.append(
-            f"methods are compared on a random sample of {len(compared):,} of the {len(known):,} rows, without "
-            "densities on their maps; --compare-rows takes more rows"
-        )
+    notes += _label_notes(predictions, labels) + _sample_notes(len(known), len(scored), len(compared), level)
     # Other methods take most of the time, so they run beside everything else.
     with side_thread(report) as (pool, tell):
         some = None if labels is None else labels[compared]
@@ -268,21 +258,20 @@ def find(
         baselines, waiting = _start_methods(
             pool, log_pi[compared], some, sources, level=level, cache=cache, seed=seed, report=tell, notes=notes
         )
+
+        def other_maps() -> dict[str, Floats]:
+            made = [] if waiting is None or len(compared) != len(scored) else waiting.result()[0]
+            return {each.key: each.points for each in made if each.key.startswith("tsne")}
+
         comparison = None
         if len(scored) < _MIN_ROWS:
             notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(scored)}")
         else:
-
-            def other_maps() -> dict[str, Floats]:
-                made = [] if waiting is None or len(compared) != len(scored) else waiting.result()[0]
-                return {each.key: each.points for each in made if each.key.startswith("tsne")}
-
             part = known.take(scored)
             comparison = compare(bundle, part, others, maps=other_maps, resamples=resamples, seed=seed)
-        measures = _measure(bundle, log_pi, points, labels, seed)
-        measures_compared = measures if len(compared) == len(known) else _measure(
-            bundle, log_pi[compared], points[compared], some, seed
-        )  # fmt: skip
+        measures = measures_compared = _measure(bundle, log_pi, points, labels, seed)
+        if len(compared) < len(known):
+            measures_compared = _measure(bundle, log_pi[compared], points[compared], some, seed)
         drawn = _paths(bundle, log_pi, points, names, paths, curves)
         if waiting is not None:
             made, failed = waiting.result()
@@ -316,6 +305,26 @@ def find(
         place_seconds=place_seconds,
         notes=tuple(notes),
     )
+
+
+def _label_notes(predictions: Predictions, labels: NDArray[np.int64] | None) -> list[str]:
+    if predictions.labels is None:
+        return [f"{predictions.source} has no labels, so errors are unknown"]
+    if labels is None:
+        return ["some labels are of classes that the map does not show, so there is no confusion matrix"]
+    return []
+
+
+def _sample_notes(rows: int, scored: int, compared: int, level: Level) -> list[str]:
+    notes = []
+    if scored < rows:
+        notes.append(f"scores are compared on a random sample of {scored:,} of the {rows:,} rows")
+    if level != "none" and compared < rows:
+        notes.append(
+            f"methods are compared on a random sample of {compared:,} of the {rows:,} rows, without densities on "
+            "their maps; --compare-rows takes more rows"
+        )
+    return notes
 
 
 def _segments(
