@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
@@ -72,16 +71,6 @@ class Checkpoints:
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """What the first process makes, on every process."""
         return self._group.broadcast(lambda: self._saved(name, make))
-
-    def together(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """What all processes make together and the first one saves."""
-        saved = self._load(name) if self._group.is_first else None
-        if bool(self._group.gather(np.array([saved is not None]))[0]):
-            return self._group.broadcast(lambda: saved or {})
-        made = make()
-        if self._group.is_first:
-            self._save(name, made)
-        return made
 
     def rows(self, name: str, own: range, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """An array for the rows of this process, whose numbers are `own`."""

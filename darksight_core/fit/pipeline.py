@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -107,63 +108,35 @@ def fit_bundle(
     out = Path(out)
     config = config or FitConfig()
     context = context or FitContext.alone(len(predictions))
-    if config.method == "svd":
-        raise ConfigError("method svd has no density on the map, so it makes no bundle; use method fast")
-    if not 0 <= refine_steps <= MAX_STEPS:
-        raise ConfigError(f"refine_steps is {refine_steps}; it must be from 0 to {MAX_STEPS}")
-    if context.group.size > 1 and config.method != "fast":
-        raise ConfigError(f"method {config.method} runs in one process; with several processes use method fast")
+    _check_options(config, refine_steps, context.group.size)
     refuse_existing(out, overwrite=overwrite)
     started = time.perf_counter()
-    options = asdict(distil_config or DistilConfig()) | {"seed": config.seed, "device": config.device}
+    distil_config = replace(distil_config or DistilConfig(), seed=config.seed, device=config.device)
     split = make_split(context.shard.total, config.seed, shares) if sample is None else sample.split
-    if len(split.calibrate) > MAX_CALIBRATION:
-        raise ConfigError(
-            f"{len(split.calibrate):,} calibration rows are more than the {MAX_CALIBRATION:,} that a bundle can hold; "
-            "fit a sample of the rows or give the calibration a smaller share"
-        )
-    fit = _Fit(predictions, columns, split, sample, config, DistilConfig(**options), context)
+    _check_split(split)
+    fit = _Fit(predictions, columns, split, sample, config, distil_config, context)
 
     fitted, training_rows = fit.map()
     distilled, embedder = fit.network(fitted, training_rows, refine_steps)
     served = fit.served_points(embedder)
     kde = fit.density(served)
-    on_map = fitted.points[fit.fit.where(fit.uniform)]
-    map_figures, stages, refinement, as_served = fit.figures(fitted, embedder, on_map, served)
+    figures = fit.figures(fitted, embedder, served)
     reference = fit.reference(served)
-    manifest = make_manifest(
-        predictions.class_names,
-        {
-            **config.as_dict(),
-            "shares": list(shares),
-            "distil": options,
-            **({} if sample is None else {"sample": sample.as_dict()}),
-        },
-        {
-            "map": map_figures.as_dict(),
-            "served": as_served.as_dict(),
-            "stages": [asdict(stage) for stage in stages],
-            "refinement": list(refinement),
-            # How long a stage took is no property of the map: without it the same fit gives the same file.
-            "distillation": [
-                {name: value for name, value in asdict(stage).items() if name != "seconds"}
-                for stage in distilled.stages
-            ],
-        },
-    )
-    version, warnings = fit.write(out, embedder, kde, reference, manifest, as_served, overwrite=overwrite)
+    manifest = fit.manifest(shares, figures, distilled)
+    version, warnings = fit.write(out, embedder, kde, reference, manifest, figures.as_served, overwrite=overwrite)
     context.checkpoints.done()
-    last = stages[-1]
+
+    last = figures.stages[-1]
     heldout = None
     if last.heldout_kl_sym is not None and last.heldout_agree is not None:
         heldout = {"kl_sym": last.heldout_kl_sym, "acc_teacher": last.heldout_agree}
     return FitReport(
-        kl_sym=map_figures.kl_sym,
-        acc_teacher=map_figures.acc_teacher,
-        acc_ground=map_figures.acc_ground,
+        kl_sym=figures.on_map.kl_sym,
+        acc_teacher=figures.on_map.acc_teacher,
+        acc_ground=figures.on_map.acc_ground,
         heldout=heldout,
-        stages=stages,
-        refinement=refinement,
+        stages=figures.stages,
+        refinement=figures.refinement,
         rows={"fit": len(split.fit), "calibrate": len(split.calibrate), "test": len(split.test)},
         bandwidth=kde.bandwidth,
         seconds=time.perf_counter() - started,
@@ -175,6 +148,32 @@ def fit_bundle(
         reference=reference,
         warnings=warnings,
     )
+
+
+def _check_options(config: FitConfig, refine_steps: int, processes: int) -> None:
+    if config.method == "svd":
+        raise ConfigError("method svd has no density on the map, so it makes no bundle; use method fast")
+    if not 0 <= refine_steps <= MAX_STEPS:
+        raise ConfigError(f"refine_steps is {refine_steps}; it must be from 0 to {MAX_STEPS}")
+    if processes > 1 and config.method != "fast":
+        raise ConfigError(f"method {config.method} runs in one process; with several processes use method fast")
+
+
+def _check_split(split: Split) -> None:
+    if len(split.calibrate) > MAX_CALIBRATION:
+        raise ConfigError(
+            f"{len(split.calibrate):,} calibration rows are more than the {MAX_CALIBRATION:,} that a bundle can hold; "
+            "fit a sample of the rows or give the calibration a smaller share"
+        )
+
+
+class _Figures(NamedTuple):
+    """Fidelity of the map, figures of each stage, KL_sym after each Newton step, and fidelity as served."""
+
+    on_map: Fidelity
+    stages: tuple[StageFigures, ...]
+    refinement: tuple[float, ...]
+    as_served: Fidelity
 
 
 @dataclass(slots=True)
@@ -279,16 +278,13 @@ class _Fit:
 
     def density(self, served: Floats) -> Kde:
         """The density of the served points of all processes."""
-        points, group = self.uniform.gather(served), self.context.group
-        made = self.context.checkpoints.together(
-            "density", lambda: Kde.fit(points, seed=self.config.seed, group=group).tensors()
-        )
+        points = self.uniform.gather(served)
+        made = self.context.checkpoints.once("density", lambda: Kde.fit(points, seed=self.config.seed).tensors())
         return Kde.from_tensors(made)
 
-    def figures(
-        self, fitted: MapFit, embedder: Embedder, on_map: Floats, served: Floats
-    ) -> tuple[Fidelity, tuple[StageFigures, ...], tuple[float, ...], Fidelity]:
-        """Fidelity of the map, figures of each stage, KL_sym after each Newton step, and fidelity as served."""
+    def figures(self, fitted: MapFit, embedder: Embedder, served: Floats) -> _Figures:
+        """How faithful the map is, as fitted and as served."""
+        on_map = fitted.points[self.fit.where(self.uniform)]
         shard, rng = self.context.shard, np.random.default_rng(self.config.seed)
         measure = Measurements(self.predictions.probs, self.mapped, fitted, self.config, self.context.report)
         labels = labels_among(self.predictions.labels, self.columns)
@@ -298,9 +294,28 @@ class _Fit:
         fit = shard.select(self.uniform.numbers[_draw(np.arange(self.uniform.total), most, rng)])
         held = shard.select(_draw(np.sort(np.concatenate([self.split.calibrate, self.split.test])), most, rng))
         where = self.uniform.where(fit)
-        return measure.fidelity(self.uniform, on_map, labels), *measure.stages(
-            fit, held, embedder, on_map[where], served[where]
-        )
+        stages = measure.stages(fit, held, embedder, on_map[where], served[where])
+        return _Figures(measure.fidelity(self.uniform, on_map, labels), *stages)
+
+    def manifest(
+        self, shares: tuple[float, float, float], figures: _Figures, distilled: Distilled
+    ) -> dict[str, object]:
+        """Options and figures of the fit, for the manifest of its bundle."""
+        config = {**self.config.as_dict(), "shares": list(shares), "distil": asdict(self.distil_config)}
+        if self.sample is not None:
+            config["sample"] = self.sample.as_dict()
+        fidelity = {
+            "map": figures.on_map.as_dict(),
+            "served": figures.as_served.as_dict(),
+            "stages": [asdict(stage) for stage in figures.stages],
+            "refinement": list(figures.refinement),
+            # How long a stage took is no property of the map: without it the same fit gives the same file.
+            "distillation": [
+                {name: value for name, value in asdict(stage).items() if name != "seconds"}
+                for stage in distilled.stages
+            ],
+        }
+        return make_manifest(self.predictions.class_names, config, fidelity)
 
     def reference(self, served: Floats) -> Reference:
         """Points to show on the map, drawn from the rows of all processes."""

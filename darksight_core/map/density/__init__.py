@@ -30,7 +30,7 @@ larger.
     layout       the format of the arrays
     cells        leaves inside the frame
     cones        leaves outside the frame
-    tree         all leaves as arrays, built by one process or several, within a limit of bytes
+    tree         all leaves as arrays, within a limit of bytes
     kde          `Kde`: fits, stores and evaluates the arrays
 """
 

@@ -23,10 +23,7 @@ from darksight_core.map.density.exact import CORE_DEPTH, CORE_ERROR, TAIL_ERROR,
 from darksight_core.map.density.layout import LEVELS, SQUARES, TILE, Ints, Leaf, b_spline, morton
 from darksight_core.rows.simplex import Floats, logsumexp
 
-__all__ = ["DEALT", "DROPPED", "LONG", "MANY", "Cloud", "grow_cells", "log_density_at", "merge", "squared_norms"]
-
-DEALT = 3
-"""Level at which cells are dealt in turn to the processes that build a tree together."""
+__all__ = ["DROPPED", "LONG", "MANY", "Cloud", "grow_cells", "log_density_at", "merge", "squared_norms"]
 
 MANY = 4096
 """Number of references above which they are merged before anything costly."""
@@ -81,12 +78,13 @@ class Cloud:
         """Side of the frame: seen from 100 h away few references are outermost, and each cone sees few of them."""
         return 1.25 * float(np.ptp(self.references, axis=1).max()) + 200.0 * self.bandwidth
 
-    def peak(self, rank: int, size: int) -> float:
-        """Largest log density at some references, those that process `rank` of `size` looks at; -inf for none."""
+    @property
+    def peak(self) -> float:
+        """Largest log density at some references, a lower bound of its maximum."""
         rows = max(16, min(256, 4_000_000 // len(self.log_weights)))
-        some = self.references[:, :: max(1, len(self.log_weights) // rows)].T[rank::size]
+        some = self.references[:, :: max(1, len(self.log_weights) // rows)].T
         scores = [log_density_at(point, self.references, self.log_weights, self.bandwidth) for point in some]
-        return max(scores, default=-math.inf) - self.log_norm
+        return max(scores) - self.log_norm
 
 
 class _Cell(NamedTuple):
@@ -120,26 +118,13 @@ class _Terms(NamedTuple):
         return self._replace(log_shares=self.log_shares[kept], slopes=self.slopes.take(kept, axis=1))
 
 
-def grow_cells(cloud: Cloud, peak: float, rank: int = 0, size: int = 1) -> Iterator[Leaf]:
-    """The leaves of one process in the order of their keys: the frame is split, depth first, into lists and tiles.
-
-    Parameters
-    ----------
-    cloud
-        All references.
-    peak
-        A lower bound of the maximum of the log density.
-    rank, size
-        Number of this process, and number of processes.
-    """
-    core, frame_centre, frame_side, log_norm = peak - CORE_DEPTH - 0.5, cloud.centre, cloud.side, cloud.log_norm
+def grow_cells(cloud: Cloud) -> Iterator[Leaf]:
+    """The leaves in the order of their keys: the frame is split, depth first, into lists and tiles."""
+    core, frame_centre, frame_side, log_norm = cloud.peak - CORE_DEPTH - 0.5, cloud.centre, cloud.side, cloud.log_norm
     h = cloud.bandwidth
     stack = [_Cell(0, 0, 0, cloud.references, cloud.log_weights, False)]
     while stack:
         cell = stack.pop()
-        is_own = (cell.key >> 2 * (LEVELS - DEALT)) % size == rank
-        if cell.level >= DEALT and not is_own:
-            continue
         side = frame_side / (1 << cell.level)
         centre = frame_centre + frame_side * ((np.array([cell.x, cell.y]) + 0.5) / (1 << cell.level) - 0.5)
         cell = _drop_far(cell, centre, side, h)
@@ -151,7 +136,7 @@ def grow_cells(cloud: Cloud, peak: float, rank: int = 0, size: int = 1) -> Itera
             for quarter in (3, 2, 1, 0):
                 x, y = 2 * cell.x + (quarter & 1), 2 * cell.y + (quarter >> 1)
                 stack.append(cell._replace(level=cell.level + 1, x=x, y=y))
-        elif is_own:
+        else:
             values = _make_list(terms) if tile is None else tile
             yield Leaf(centre + terms.mean, values, cell.key, cell.width)
 

@@ -14,7 +14,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.map.density.bandwidth import MOST_REFERENCES, choose_bandwidth
 from darksight_core.map.density.exact import check_references
 from darksight_core.map.density.layout import CONES, LEVELS, SQUARES, TILE, Ints, b_spline, morton
-from darksight_core.map.density.tree import Alone, Group, build_within
+from darksight_core.map.density.tree import build_within
 from darksight_core.rows.simplex import Floats
 
 __all__ = ["Kde"]
@@ -89,7 +89,7 @@ class Kde:
             array.flags.writeable = False
 
     @classmethod
-    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0, group: Group | None = None) -> Kde:
+    def fit(cls, points: Floats, *, bandwidth: float | None = None, seed: int = 0) -> Kde:
         """Density of reference points.
 
         Parameters
@@ -101,25 +101,22 @@ class Kde:
             most 1.2 MB; a given value is kept, whatever the size.
         seed
             Seed of `choose_bandwidth`.
-        group
-            Processes that call this with the same arguments and share the work. All get the same result.
         """
-        group = group or Alone()
         points = check_references(points)
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0.0):
             raise ConfigError(f"bandwidth must be positive and finite, not {bandwidth}")
         distinct, counts = np.unique(points[:, 0] + 1j * points[:, 1], return_counts=True)
         references, log_weights = np.stack([distinct.real, distinct.imag]), np.log(counts)
         if bandwidth is not None:
-            return cls(*build_within(references, log_weights, bandwidth, math.inf, group))
+            return cls(*build_within(references, log_weights, bandwidth, math.inf))
         bandwidth = choose_bandwidth(points, seed)
         if len(counts) > MOST_REFERENCES:
             # Raising the bandwidth is cheap on a sample. More references leave fewer cells to short lists: from 20,000
             # to 1,000,000 references the tree of ten clusters with bridges grew by a factor of 2.3 at the same h.
             some = np.random.default_rng(seed).choice(len(counts), MOST_REFERENCES, replace=False)
             limit = _MOST_BYTES * (MOST_REFERENCES / len(counts)) ** 0.15
-            bandwidth = build_within(references[:, some], log_weights[some], bandwidth, limit, group).bandwidth
-        return cls(*build_within(references, log_weights, bandwidth, _MOST_BYTES, group))
+            bandwidth = build_within(references[:, some], log_weights[some], bandwidth, limit).bandwidth
+        return cls(*build_within(references, log_weights, bandwidth, _MOST_BYTES))
 
     def log_density(self, points: Floats) -> Floats:
         """log p(y) for points (m, 2), as (m,); the result of a point never depends on the others."""

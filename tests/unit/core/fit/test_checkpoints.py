@@ -28,7 +28,7 @@ def run(folder: Path, *, resume: bool, seed: int = 0) -> list[str]:
         return Kde.fit(np.random.default_rng(0).normal(size=(50, 2))).tensors()
 
     assert steps.once("map", lambda: {note("map"): np.arange(3.0)})["map"].tolist() == [0.0, 1.0, 2.0]
-    assert Kde.from_tensors(steps.together("density", density)).bandwidth > 0.0
+    assert Kde.from_tensors(steps.once("density", density)).bandwidth > 0.0
     assert len(steps.rows("points", range(4, 6), lambda: np.zeros((len(note("points")), 2)))) == 6
     return made
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from darksight_core.map.density import (
     exact_log_kde,
 )
 from darksight_core.rows.simplex import Floats
-from tests.support.threads import together
 
 
 def make_clusters(n: int = 3_000, seed: int = 0) -> Floats:
@@ -350,17 +348,3 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         Kde.from_tensors(tensors)
     with pytest.raises(ConfigError):
         Kde.from_tensors({**tensors, name: whole[:-1]})
-
-
-@pytest.mark.parametrize(("make", "rows"), [(make_line, 800), (make_clusters, 800), (make_clusters, 40)])
-def test_a_group_finds_the_density_that_one_process_finds(make: Callable[[int], Floats], rows: int) -> None:
-    """Processes get the arrays of one process, whether their part of the tree is large, small or empty."""
-    points = make(rows)
-    alone = Kde.fit(points)
-
-    found_by_three = together(3, lambda member: Kde.fit(points, group=member))
-
-    assert (alone.bandwidth > choose_bandwidth(points)) == (make is make_line)
-    for found in found_by_three:
-        for name, array in alone.tensors().items():
-            np.testing.assert_array_equal(found.tensors()[name], array)
