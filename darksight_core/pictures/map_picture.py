@@ -59,25 +59,9 @@ def draw_map(
     axes = figure.subplots()
     colours = class_colours(len(class_names))
     many = len(class_names) > _LEGEND_CLASSES
-    _draw_contours(axes, student, low, high)
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
-    # Rows of a decision tree share a few places: there a dot grows with the number of rows.
-    _, place, rows_here = np.unique(points, axis=0, return_inverse=True, return_counts=True)
-    sizes = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0)) * np.sqrt(rows_here)[place.ravel()]
-    paint = np.asarray(colours)[predicted]
-    axes.scatter(
-        points[~wrong, 0],
-        points[~wrong, 1],
-        s=sizes[~wrong],
-        c=paint[~wrong],
-        linewidths=0,
-        alpha=0.75,
-        rasterized=True,
-    )
-    if wrong.any():
-        # Thousands of crosses must not bury the rest.
-        cross, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
-        axes.scatter(points[wrong, 0], points[wrong, 1], s=cross, c=paint[wrong], marker="x", linewidths=width)
+    _draw_contours(axes, student, low, high)
+    is_stacked = _draw_points(axes, points, np.asarray(colours)[predicted], wrong)
     # Open, so that a star does not hide the points of a class that has a single place.
     star: dict[str, Any] = {
         "marker": "*",
@@ -85,26 +69,15 @@ def draw_map(
         "edgecolors": "black",
         "linewidths": 0.5 if many else 0.9,
     }
-    axes.scatter(
-        student.means[:, 0],
-        student.means[:, 1],
-        s=min(30, 3_000 / student.n_classes) if many else 110,
-        zorder=5,
-        **star,
-    )
+    size = min(30, 3_000 / student.n_classes) if many else 110
+    axes.scatter(student.means[:, 0], student.means[:, 1], s=size, zorder=5, **star)
     if not many:
-        handles = [
-            axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, class_names, strict=True)
-        ]
-        if wrong.any():
-            handles.append(axes.scatter([], [], s=34, c="black", marker="x", linewidths=1.3, label="wrong"))
-        handles.append(axes.scatter([], [], s=110, label="class centre", **star))
-        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+        _draw_legend(axes, colours, class_names, star, has_mistakes=bool(wrong.any()))
     outside = int(((points < low) | (points > high)).any(axis=1).sum())
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
     axes.set_title(title, fontsize=11, loc="left")
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
-    note += "; a larger dot is several rows" if rows_here.max(initial=1) > 1 else ""
+    note += "; a larger dot is several rows" if is_stacked else ""
     if strip_height(student) > 0.0:
         note += "; log-odds rise from left to right, heights have no meaning"
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
@@ -113,6 +86,34 @@ def draw_map(
         counts = np.bincount(predicted, minlength=len(class_names))
         _label_centres(axes, student.means, [class_names[k] for k in shown], counts[list(shown)])
     return figure
+
+
+def _draw_points(
+    axes: mpl.axes.Axes, points: NDArray[np.floating], colours: NDArray[np.str_], wrong: NDArray[np.bool_]
+) -> bool:
+    """Draw right predictions as dots and wrong ones as crosses; returns whether some points coincide.
+
+    Rows of a decision tree share a few points: there a dot grows with the number of rows.
+    """
+    _, index, counts = np.unique(points, axis=0, return_inverse=True, return_counts=True)
+    sizes = float(np.clip(20_000 / max(len(points), 1), 2.0, 14.0)) * np.sqrt(counts)[index.ravel()]
+    dots: dict[str, Any] = {"s": sizes[~wrong], "c": colours[~wrong], "linewidths": 0, "alpha": 0.75}
+    axes.scatter(points[~wrong, 0], points[~wrong, 1], rasterized=True, **dots)
+    if wrong.any():
+        # Thousands of crosses must not bury the rest.
+        size, width = (9, 0.7) if wrong.sum() > _MANY_MISTAKES else (34, 1.3)
+        axes.scatter(points[wrong, 0], points[wrong, 1], s=size, c=colours[wrong], marker="x", linewidths=width)
+    return bool(counts.max(initial=1) > 1)
+
+
+def _draw_legend(
+    axes: mpl.axes.Axes, colours: Sequence[str], names: Sequence[str], star: dict[str, Any], *, has_mistakes: bool
+) -> None:
+    handles = [axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, names, strict=True)]
+    if has_mistakes:
+        handles.append(axes.scatter([], [], s=34, c="black", marker="x", linewidths=1.3, label="wrong"))
+    handles.append(axes.scatter([], [], s=110, label="class centre", **star))
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 
 def save_map(figure: Figure, path: Path) -> None:

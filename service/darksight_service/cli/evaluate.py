@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.segments import SegmentFigures, measure_segments
-from darksight_core.evaluation.set_coverage import set_coverage
+from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict
 from darksight_core.predictions import Predictions, labels_among
@@ -93,21 +94,14 @@ def evaluate(
     segments = None if by is None else values_of(predictions, by)
     known = ScoredPredictions.of(predictions, scorer.score(predictions.probs), segments)
     unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
-    measures = _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed)
-    comparison = compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed)
-    sets = None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags)
-    by_segment = () if by is None else measure_segments(known, loaded.gate)
-    result: dict[str, Any] = {
-        "bundle": str(bundle),
-        "version": loaded.version,
-        **measures.as_dict(),
-        **comparison.as_dict(),
-        "sets": None if sets is None else sets.as_dict(),
-        "fit_share": shared,
-        "warning": warning,
-    }
-    if by is not None:
-        result["segments"] = {"key": by, "values": [each.as_dict() for each in by_segment]}
+    found = _Evaluation(
+        _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed),
+        compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed),
+        None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags),
+        None if by is None else (by, measure_segments(known, loaded.gate)),
+    )
+    source = {"bundle": str(bundle), "version": loaded.version}
+    result = {**source, **found.as_dict(), "fit_share": shared, "warning": warning}
     if out is not None:
         with atomic(out) as partial:
             partial.write_text(as_json(result), encoding="utf-8")
@@ -115,12 +109,33 @@ def evaluate(
     if json:
         print_json(result)
     else:
-        _print_measures(measures)
-        _print_comparison(comparison)
-        if by is not None:
-            _print_segments(by, by_segment)
-        if sets is not None:
-            print(f"\n{sets.summary}")
+        found.print()
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """All that was measured; `segments` are the key of a tag and the figures of its values."""
+
+    measures: MapMeasures
+    comparison: Comparison
+    sets: SetCoverage | None
+    segments: tuple[str, Sequence[SegmentFigures]] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        sets = None if self.sets is None else self.sets.as_dict()
+        result = {**self.measures.as_dict(), **self.comparison.as_dict(), "sets": sets}
+        if self.segments is not None:
+            key, values = self.segments
+            result["segments"] = {"key": key, "values": [each.as_dict() for each in values]}
+        return result
+
+    def print(self) -> None:
+        _print_measures(self.measures)
+        _print_comparison(self.comparison)
+        if self.segments is not None:
+            _print_segments(*self.segments)
+        if self.sets is not None:
+            print(f"\n{self.sets.summary}")
 
 
 def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:

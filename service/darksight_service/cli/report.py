@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from cyclopts import Group, Parameter
@@ -26,9 +27,35 @@ from darksight_service.report.images import ImageArray, Inputs, ReferenceFiles, 
 from darksight_service.report.methods import METHOD_ROWS
 from darksight_service.scoring.files.tables import atomic, check_output
 
-__all__ = ["report"]
+__all__ = ["Content", "report"]
 
 _CONTENT = Group("Content", sort_key=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the page shows.
+
+    Parameters
+    ----------
+    compare
+        Other methods to run on the same rows. quick: PCA and t-SNE of the probabilities. full: t-SNE at three
+        perplexities, UMAP and PCA of probabilities, logits and features.
+    compare_rows
+        Compare methods on at most this many rows, a random sample. t-SNE of 10,000 rows takes minutes.
+    path
+        Show the path from class A to class B, names or numbers. Repeatable. Default: the most confused pairs.
+    path_points
+        Show the path through these points of the map. Repeatable.
+    title
+        Heading of the page.
+    """
+
+    compare: Literal["none", "quick", "full"] = "quick"
+    compare_rows: int = METHOD_ROWS
+    path: Annotated[tuple[tuple[str, str], ...], Parameter(metavar="A B")] = ()
+    path_points: Annotated[tuple[str, ...], Parameter(metavar="'X,Y X,Y ...'", allow_leading_hyphen=True)] = ()
+    title: str = ""
 
 
 def report(
@@ -42,13 +69,7 @@ def report(
     reference_dir: Annotated[Path | None, Parameter(group=INPUT)] = None,
     logits: Logits = False,
     held_out: HeldOut = False,
-    compare: Annotated[Literal["none", "quick", "full"], Parameter(group=_CONTENT)] = "quick",
-    compare_rows: Annotated[int, Parameter(group=_CONTENT)] = METHOD_ROWS,
-    path: Annotated[tuple[tuple[str, str], ...], Parameter(group=_CONTENT, metavar="A B")] = (),
-    path_points: Annotated[
-        tuple[str, ...], Parameter(group=_CONTENT, metavar="'X,Y X,Y ...'", allow_leading_hyphen=True)
-    ] = (),
-    title: Annotated[str, Parameter(group=_CONTENT)] = "",
+    content: Annotated[Content, Parameter(name="*", group=_CONTENT)] = Content(),
     seed: int = 0,
     cache: Path | None = None,
     out: Annotated[Path, Parameter(group=OUTPUT)],
@@ -78,17 +99,6 @@ def report(
     reference_dir
         Folder of the files that the column tag_reference names: pictures are shown as thumbnails, and texts and sounds
         beside their rows.
-    compare
-        Other methods to run on the same rows. quick: PCA and t-SNE of the probabilities. full: t-SNE at three
-        perplexities, UMAP and PCA of probabilities, logits and features.
-    compare_rows
-        Compare methods on at most this many rows, a random sample. t-SNE of 10,000 rows takes minutes.
-    path
-        Show the path from class A to class B, names or numbers. Repeatable. Default: the most confused pairs.
-    path_points
-        Show the path through these points of the map. Repeatable.
-    title
-        Heading of the page.
     seed
         Seed of samples and methods.
     cache
@@ -99,54 +109,30 @@ def report(
         Directory to write each figure to as .png and .svg.
     """
     started = time.perf_counter()
-    if compare_rows < 1:
-        raise ConfigError(f"--compare-rows is {compare_rows}; it must be at least 1")
-    check_output(out, overwrite=overwrite)
-    if figures is not None:
-        if figures.exists() and not figures.is_dir():
-            raise ConfigError(f"--figures {figures} is not a directory")
-        find_browser()
-    if reference_dir is not None and not reference_dir.is_dir():
-        raise ConfigError(f"--reference-dir {reference_dir} is not a directory")
+    if content.compare_rows < 1:
+        raise ConfigError(f"--compare-rows is {content.compare_rows}; it must be at least 1")
+    _check_paths(out, figures, images, reference_dir, overwrite=overwrite)
     loaded = read_bundle(bundle, verify=False)
-    predictions = read_rows(file, loaded, logits=logits)
-    if reference_dir is not None:
-        if images is not None:
-            raise ConfigError("--images and --reference-dir exclude each other; give one of them")
-        values_of(predictions, REFERENCE)
+    rows = _read(loaded, file, features, images, reference_dir, logits=logits, held_out=held_out)
     foreign = {str(each): read_rows(each, loaded, logits=logits) for each in ood}
-    row_features = None if features is None else read_features(features, len(predictions))
-    row_images = None if images is None else read_images(images, len(predictions))
-    pairs = [(_shown_class(loaded, first), _shown_class(loaded, second)) for first, second in path]
-    curves = [_curve(points) for points in path_points]
-    if held_out:
-        kept = held_out_rows(loaded, predictions)
-        rows = np.flatnonzero(np.isin(predictions.row_hashes(), kept.row_hashes()))
-        if len(rows) != len(kept) and (row_features is not None or row_images is not None):
-            raise ConfigError(f"{file} has equal rows; --held-out with --features or --images needs distinct rows")
-        row_features = None if row_features is None else row_features[rows]
-        row_images = None if row_images is None else row_images[rows]
-        predictions = kept
-    elif fit_share(loaded, predictions) > MAX_LEAK:
-        say("some of these rows are fit rows, so the map's figures are better than on new rows; see --held-out")
     with on_interrupt(f"{out} was not written"):
         with Bars(quiet=quiet) as bars:
             found = find(
                 loaded,
                 Scorer.load(bundle),
-                predictions,
+                rows.predictions,
                 foreign,
-                features=row_features,
-                level=compare,
-                method_rows=compare_rows,
-                paths=pairs,
-                curves=curves,
-                cache=cache or _default_cache(compare),
+                features=rows.features,
+                level=content.compare,
+                method_rows=content.compare_rows,
+                paths=[(_shown_class(loaded, first), _shown_class(loaded, second)) for first, second in content.path],
+                curves=[_curve(points) for points in content.path_points],
+                cache=cache or _default_cache(content.compare),
                 seed=seed,
                 report=bars,
             )
         drawn = all_figures(found)
-        page = build_page(found, drawn, _inputs(predictions, row_images, reference_dir), title=title)
+        page = build_page(found, drawn, rows.inputs, title=content.title)
         with atomic(out) as partial:
             partial.write_text(page, encoding="utf-8")
     if figures is not None:
@@ -158,11 +144,58 @@ def report(
     say(f"wrote {out} ({size:.1f} MB, {len(drawn)} figures, {time.perf_counter() - started:.1f} s)")
 
 
-def _inputs(predictions: Predictions, images: NDArray[np.uint8] | None, folder: Path | None) -> Inputs | None:
-    """The inputs of the rows, if they are given."""
-    if folder is not None:
-        return ReferenceFiles(folder, predictions.tags[REFERENCE])
-    return None if images is None else ImageArray(images)
+class _Rows(NamedTuple):
+    """The rows of a report, with what belongs to each of them."""
+
+    predictions: Predictions
+    features: NDArray[np.floating] | None
+    inputs: Inputs | None
+
+
+def _check_paths(
+    out: Path, figures: Path | None, images: Path | None, reference_dir: Path | None, *, overwrite: bool
+) -> None:
+    """Refuse wrong paths before the long work."""
+    check_output(out, overwrite=overwrite)
+    if figures is not None:
+        if figures.exists() and not figures.is_dir():
+            raise ConfigError(f"--figures {figures} is not a directory")
+        find_browser()
+    if reference_dir is not None:
+        if not reference_dir.is_dir():
+            raise ConfigError(f"--reference-dir {reference_dir} is not a directory")
+        if images is not None:
+            raise ConfigError("--images and --reference-dir exclude each other; give one of them")
+
+
+def _read(
+    bundle: Bundle,
+    file: Path,
+    features: Path | None,
+    images: Path | None,
+    reference_dir: Path | None,
+    *,
+    logits: bool,
+    held_out: bool,
+) -> _Rows:
+    predictions = read_rows(file, bundle, logits=logits)
+    if reference_dir is not None:
+        values_of(predictions, REFERENCE)
+    row_features = None if features is None else read_features(features, len(predictions))
+    row_images = None if images is None else read_images(images, len(predictions))
+    if held_out:
+        kept = held_out_rows(bundle, predictions)
+        rows = np.flatnonzero(np.isin(predictions.row_hashes(), kept.row_hashes()))
+        if len(rows) != len(kept) and (row_features is not None or row_images is not None):
+            raise ConfigError(f"{file} has equal rows; --held-out with --features or --images needs distinct rows")
+        row_features = None if row_features is None else row_features[rows]
+        row_images = None if row_images is None else row_images[rows]
+        predictions = kept
+    elif fit_share(bundle, predictions) > MAX_LEAK:
+        say("some of these rows are fit rows, so the map's figures are better than on new rows; see --held-out")
+    if reference_dir is not None:
+        return _Rows(predictions, row_features, ReferenceFiles(reference_dir, predictions.tags[REFERENCE]))
+    return _Rows(predictions, row_features, None if row_images is None else ImageArray(row_images))
 
 
 def _default_cache(level: str) -> Path | None:
