@@ -2,7 +2,7 @@
 
 Run the script (`python examples/reproduce_paper.py --data DIRECTORY`), or run its `# %%` cells one by one in an editor.
 It needs the predictions described in examples/README.md, and `pip install 'darksight[service,fit,report,compare]'`.
-Most of the time goes to t-SNE, whose results are cached in `--cache`. It writes figures and `report.md` to `--out`.
+Most of the time goes to t-SNE. It writes figures and `report.md` to `--out`.
 """
 
 # %% Imports and options
@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
-from darksight_core.evaluation.baselines.embeddings import Recipe, cache_folder, embed
+from darksight_core.evaluation.baselines.embeddings import Recipe, embed
 from darksight_core.evaluation.cases import alike
 from darksight_core.evaluation.classes import class_medians, spearman
 from darksight_core.evaluation.failure import failure_figures
@@ -40,9 +40,6 @@ parser.add_argument("--rows", type=int, default=10_000, help="rows of each file 
 parser.add_argument("--compared", type=int, default=10_000, help="rows that other methods are run on (%(default)s)")
 parser.add_argument("--perplexities", default="30", help="perplexities of t-SNE; the best counts (%(default)s)")
 parser.add_argument("--no-umap", action="store_true", help="skip UMAP, which is slow to start")
-parser.add_argument(
-    "--cache", type=Path, default=cache_folder(), help="directory that caches the maps of other methods"
-)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -68,7 +65,6 @@ class Map:
     cpu_seconds: float
     student: object = None
     perplexity: float | None = None
-    cached: bool = False
 
 
 class Rows:
@@ -99,11 +95,11 @@ class Rows:
         """Another method's maps of what it reads, one for each perplexity."""
         found = []
         for perplexity in [float(text) for text in args.perplexities.split(",")] if method == "tsne" else [30.0]:
-            made = embed(Recipe(method, source, perplexity), values[: len(self.probs)], cache=args.cache)
+            made = embed(Recipe(method, source, perplexity), values[: len(self.probs)])
             name = {"tsne": "t-SNE", "umap": "UMAP"}[method] + f" {'fc2' if source == 'features' else source}"
             centres = class_medians(self.log_pi, made.points)
-            settings = {"perplexity": perplexity if method == "tsne" else None, "cached": made.cached}
-            found.append(Map(name, made.points, centres, made.seconds, made.cpu_seconds, **settings))
+            shown = perplexity if method == "tsne" else None
+            found.append(Map(name, made.points, centres, made.seconds, made.cpu_seconds, perplexity=shown))
             print(f"{name}, perplexity {perplexity:g}: {made.seconds:.1f} s, {made.cpu_seconds:.1f} CPU s", flush=True)
         return found
 
@@ -122,7 +118,7 @@ class Rows:
             if found.cluster_monotonicity.mean > best.get("cluster", -1.0):
                 best |= {"map": each, "cluster": found.cluster_monotonicity.mean}
             if each.cpu_seconds < best.get("cpu", np.inf):
-                best |= {"seconds": each.seconds, "cpu": each.cpu_seconds, "cached": each.cached}
+                best |= {"seconds": each.seconds, "cpu": each.cpu_seconds}
             best["global"] = max(found.global_fidelity.soft, best.get("global", -1.0))
             best["local"] = np.minimum(found.local_fidelity.teacher, best.get("local", np.inf))
         return table
@@ -375,16 +371,13 @@ claim(
     True if rank == 1 else None if rank <= 5 else False,
 )
 
-# %% Time: the same rows in the same run, unless another method's map came from the cache
+# %% Time: the same rows in the same run
 ours = table["DarkSight"]
-times = {
-    name: (float(found["cpu"]), float(found["seconds"]), "kept from an earlier run" if found["cached"] else "")
-    for name, found in table.items()
-}
+times = {name: (float(found["cpu"]), float(found["seconds"])) for name, found in table.items()}
 claim(
     "a map takes no longer than t-SNE",
     "6 to 12 min against 12 min",
-    "CPU seconds: " + ", ".join(f"{name} {cpu:.1f}" for name, (cpu, *_) in times.items()),
+    "CPU seconds: " + ", ".join(f"{name} {cpu:.1f}" for name, (cpu, _) in times.items()),
     times["DarkSight"][0] < min(times[name][0] for name in tsne),
 )
 growth = []
@@ -427,9 +420,9 @@ marks = {"DarkSight": "✓ ✓ ✓ ~", "t-SNE prob": "~ × × ✓", "t-SNE logit
 for name, found in table.items():
     area = f"{1e3 * rejection['MNIST'][name]:.2f}" if name in rejection["MNIST"] else "-"
     low, high = (found["local"][at] for at in (near, far))
-    cpu, wall, note = times[name]
+    cpu, wall = times[name]
     cells = [name, f"{found['cluster']:.2f}", f"{found['global']:.2f}", area, f"{low:.4f} / {high:.4f}"]
-    cells += [f"{cpu:.1f} {note}".strip(), f"{wall:.1f}", marks.get(name, "-")]
+    cells += [f"{cpu:.1f}", f"{wall:.1f}", marks.get(name, "-")]
     lines.append("| " + " | ".join(cells) + " |")
 lines += ["", "## Figures", ""]
 lines += [f"![{path.stem}]({path.name})" for path in sorted(args.out.glob("*.png"))]

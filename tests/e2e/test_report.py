@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     np.savez(folder / "foreign.npz", probs=rng.dirichlet(np.full(4, 9.0), 50))
     np.savez(folder / "images.npz", images=rng.integers(0, 256, (240, 8, 8), dtype=np.uint8))
     done = report(
-        folder, "--out", "page.html", "--ood", "foreign.npz", "--images", "images.npz", "--cache", "cache", "--json",
+        folder, "--out", "page.html", "--ood", "foreign.npz", "--images", "images.npz", "--json",
         "--path", "class 0", "1", "--path-points", "0,0 1,1.5", "--figures", "pictures",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,6 @@ def test_numbers_are_printed_and_progress_goes_to_stderr(made: Made) -> None:
     ].keys()
     assert [path["name"] for path in made.numbers["paths"]] == ["class 0 to class 1", "drawn line 1"]
     assert "t-SNE prob" in made.heard
-    assert list((made.folder / "cache").glob("*.npz"))
 
 
 def test_figures_are_written_as_files(made: Made) -> None:

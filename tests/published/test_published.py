@@ -58,7 +58,7 @@ def test_real_files_load() -> None:
 def test_the_paper_again(tmp_path: Path) -> None:
     """On a few rows: every table, figure and claim is in the report."""
     small = ("--rows", "600", "--compared", "600", "--no-umap")
-    folders = ("--data", str(DATA), "--out", str(tmp_path), "--cache", str(tmp_path / "cache"))
+    folders = ("--data", str(DATA), "--out", str(tmp_path))
 
     subprocess.run([sys.executable, ROOT / "examples" / "reproduce_paper.py", *folders, *small], check=True)
 

@@ -5,24 +5,17 @@
     UMAP       umap-learn
     PCA        the two axes of largest variance
 
-None of them is needed to fit or to serve. Results are cached on disk under a hash of rows, method, settings and
-library, with their time, because a t-SNE of 10,000 rows takes a minute.
+None of them is needed to fit or to serve. A t-SNE of 10,000 rows takes a minute.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
-import os
-import tempfile
 import time
 import warnings
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,7 +25,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.evaluation.progress import Progress, Report, silent
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["LEAST_ROWS", "Embedding", "Recipe", "cache_folder", "embed", "recipes"]
+__all__ = ["LEAST_ROWS", "Embedding", "Recipe", "embed", "recipes"]
 
 Method: TypeAlias = Literal["tsne", "umap", "pca"]
 Level: TypeAlias = Literal["none", "quick", "full"]
@@ -78,14 +71,13 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
-    """A map: points (n, 2), how it was made, how long that took, and whether it was read from the cache."""
+    """A map: points (n, 2), how it was made and how long that took."""
 
     recipe: Recipe
     library: str
     points: Floats
     seconds: float
     cpu_seconds: float
-    cached: bool
 
 
 def recipes(level: Level, sources: Iterable[str]) -> list[Recipe]:
@@ -107,21 +99,14 @@ def recipes(level: Level, sources: Iterable[str]) -> list[Recipe]:
     return [*(Recipe("pca", source) for source in given), *(Recipe("umap", source) for source in given), *found]
 
 
-def cache_folder() -> Path:
-    """The default folder of the cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base, "darksight", "embeddings")
-
-
 def embed(
     recipe: Recipe,
     rows: NDArray[np.floating],
     *,
     seed: int = 0,
-    cache: Path | None = None,
     report: Report = silent,
 ) -> Embedding:
-    """Make a map, or read it from the cache; ConfigError if the library of the method is not installed.
+    """Make a map; ConfigError if the library of the method is not installed.
 
     Parameters
     ----------
@@ -131,8 +116,6 @@ def embed(
         The rows of the source, (n, d) with n >= `LEAST_ROWS`, finite.
     seed
         Seed of the method.
-    cache
-        Folder of the cache; None for no cache.
     report
         Called with the progress.
     """
@@ -143,10 +126,6 @@ def embed(
         )
     recipe = replace(recipe, perplexity=min(recipe.perplexity, (len(values) - 1) / 3.0))
     library = _library(recipe.method)
-    path = None if cache is None else cache / f"{_key(recipe, library, values, seed)}.npz"
-    kept = None if path is None else _read(path, len(values))
-    if kept is not None:
-        return Embedding(recipe, library, *kept, cached=True)
     makers = {"tsne": _tsne, "umap": _umap, "pca": _pca}
     # One thread each: a report computes its other numbers at the same time.
     wall, cpu = time.perf_counter(), time.thread_time()
@@ -154,12 +133,10 @@ def embed(
         # Libraries warn about each other's versions and their own random states; users cannot change that.
         warnings.simplefilter("ignore")
         points = makers[recipe.method](recipe, values, seed, report)
-    made = (points, time.perf_counter() - wall, time.thread_time() - cpu)
+    seconds, cpu_seconds = time.perf_counter() - wall, time.thread_time() - cpu
     if not np.isfinite(points).all():
         raise ConfigError(f"{recipe.label} of these rows is not finite; omit it")
-    if path is not None:
-        _write(path, *made)
-    return Embedding(recipe, library, *made, cached=False)
+    return Embedding(recipe, library, points, seconds, cpu_seconds)
 
 
 def _library(method: Method) -> str:
@@ -215,34 +192,3 @@ def _pca(recipe: Recipe, rows: Floats, seed: int, report: Report) -> Floats:
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])])
     points: Floats = centred @ axes
     return points
-
-
-def _key(recipe: Recipe, library: str, rows: Floats, seed: int) -> str:
-    """Hash of everything that determines the result."""
-    facts = json.dumps([recipe.method, recipe.perplexity, library, seed, rows.shape])
-    return hashlib.sha256(facts.encode() + rows.tobytes()).hexdigest()
-
-
-def _read(path: Path, rows: int) -> tuple[Floats, float, float] | None:
-    """The cached result; None if there is none or it cannot be read."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            points, seconds = np.asarray(found["points"], dtype=np.float64), found["seconds"]
-            wall, cpu = (float(value) for value in seconds)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    return (points, wall, cpu) if points.shape == (rows, 2) else None
-
-
-def _write(path: Path, points: Floats, seconds: float, cpu_seconds: float) -> None:
-    """Write a result to the cache, completely or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial.") as folder:
-            partial = Path(folder, path.name)
-            np.savez(partial, points=points.astype(np.float32), seconds=np.array([seconds, cpu_seconds]))
-            os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(
-            f"{path.parent}: embeddings cannot be written ({error}); choose another folder with --cache"
-        ) from None

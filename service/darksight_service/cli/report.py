@@ -71,7 +71,6 @@ def report(
     held_out: HeldOut = False,
     content: Annotated[Content, Parameter(name="*", group=_CONTENT)] = Content(),
     seed: int = 0,
-    cache: Path | None = None,
     out: Annotated[Path, Parameter(group=OUTPUT)],
     figures: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     overwrite: Overwrite = False,
@@ -101,8 +100,6 @@ def report(
         beside their rows.
     seed
         Seed of samples and methods.
-    cache
-        Directory for results that are slow to compute. Default: the cache directory of the user.
     out
         HTML file to write.
     figures
@@ -111,6 +108,8 @@ def report(
     started = time.perf_counter()
     if content.compare_rows < 1:
         raise ConfigError(f"--compare-rows is {content.compare_rows}; it must be at least 1")
+    if content.compare != "none":
+        require("sklearn", "fit")
     _check_paths(out, figures, images, reference_dir, overwrite=overwrite)
     loaded = read_bundle(bundle, verify=False)
     rows = _read(loaded, file, features, images, reference_dir, logits=logits, held_out=held_out)
@@ -127,7 +126,6 @@ def report(
                 method_rows=content.compare_rows,
                 paths=[(_shown_class(loaded, first), _shown_class(loaded, second)) for first, second in content.path],
                 curves=[_curve(points) for points in content.path_points],
-                cache=cache or _default_cache(content.compare),
                 seed=seed,
                 report=bars,
             )
@@ -196,15 +194,6 @@ def _read(
     if reference_dir is not None:
         return _Rows(predictions, row_features, ReferenceFiles(reference_dir, predictions.tags[REFERENCE]))
     return _Rows(predictions, row_features, None if row_images is None else ImageArray(row_images))
-
-
-def _default_cache(level: str) -> Path | None:
-    if level == "none":
-        return None
-    require("sklearn", "fit")
-    from darksight_core.evaluation.baselines.embeddings import cache_folder
-
-    return cache_folder()
 
 
 def _shown_class(bundle: Bundle, name: str) -> int:

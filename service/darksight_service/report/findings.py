@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,7 +206,6 @@ def find(
     method_rows: int = METHOD_ROWS,
     paths: Sequence[tuple[int, int]] = (),
     curves: Sequence[Floats] = (),
-    cache: Path | None = None,
     resamples: int = 100,
     seed: int = 0,
     report: Report = silent,
@@ -228,8 +226,6 @@ def find(
         Maximum number of rows that methods are compared on.
     paths, curves
         Pairs of classes to connect, and curves (c, 2) on the map; by default the three most confused pairs.
-    cache
-        Directory that caches slow results.
     resamples
         Resamples of the bootstrap intervals.
     seed
@@ -256,7 +252,7 @@ def find(
         some = None if labels is None else labels[compared]
         sources = _sources(known, features, compared)
         baselines, waiting = _start_methods(
-            pool, log_pi[compared], some, sources, level=level, cache=cache, seed=seed, report=tell, notes=notes
+            pool, log_pi[compared], some, sources, level=level, seed=seed, report=tell, notes=notes
         )
 
         def other_maps() -> dict[str, Floats]:
@@ -369,7 +365,6 @@ def _start_methods(
     seed: int,
     report: Report,
     notes: list[str],
-    cache: Path | None,
 ) -> tuple[list[Baseline], Future[tuple[list[Baseline], list[str]]] | None]:
     """DarkSight fitted to the compared rows, and the other methods, which have been started."""
     if level == "none":
@@ -384,7 +379,7 @@ def _start_methods(
         notes.append(f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}")
         return [], None
     fitted = fit_same_rows(log_pi, labels, seed=seed, report=report)
-    options: dict[str, Any] = {"level": level, "cache": cache, "seed": seed, "report": report}
+    options: dict[str, Any] = {"level": level, "seed": seed, "report": report}
     return [fitted], pool.submit(other_methods, log_pi, labels, sources, **options)
 
 

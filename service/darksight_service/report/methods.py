@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +35,7 @@ class Baseline:
     """A map of the compared rows by another method.
 
     `key` is its name in JSON and `label` its name on the page; `points` are (n, 2); `seconds` and `cpu_seconds` are the
-    time of its computation, which was in an earlier run if `cached`.
+    time of its computation.
     """
 
     key: str
@@ -46,7 +45,6 @@ class Baseline:
     seconds: float
     cpu_seconds: float
     library: str
-    cached: bool
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -55,7 +53,6 @@ class Baseline:
             "library": self.library,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
-            "cached": self.cached,
             **self.measures.as_dict(),
         }
 
@@ -89,7 +86,7 @@ def fit_same_rows(log_pi: Floats, labels: NDArray[np.int64] | None, *, seed: int
     log_q = student.log_posterior(fitted.points)
     figures = measure_map(log_pi, log_q, fitted.points, student.means, labels, seed=seed, **NEIGHBOURS)
     label = "DarkSight, fitted to these rows"
-    return Baseline("fitted_here", label, fitted.points, figures, fitted.seconds, cpu, "darksight", False)
+    return Baseline("fitted_here", label, fitted.points, figures, fitted.seconds, cpu, "darksight")
 
 
 def other_methods(
@@ -98,7 +95,6 @@ def other_methods(
     sources: Mapping[str, Floats],
     *,
     level: Level,
-    cache: Path | None,
     seed: int,
     report: Report,
 ) -> tuple[list[Baseline], list[str]]:
@@ -110,7 +106,7 @@ def other_methods(
         The compared rows, (n, K), and their classes, (n,).
     sources
         What the methods read, by name: probabilities, logits, features.
-    level, cache, seed, report
+    level, seed, report
         As for `findings.find`.
     """
     from darksight_core.evaluation.baselines.embeddings import embed, recipes
@@ -118,14 +114,12 @@ def other_methods(
     found, notes = [], []
     for recipe in recipes(level, sources):
         try:
-            made = embed(recipe, sources[recipe.source], seed=seed, cache=cache, report=report)
+            made = embed(recipe, sources[recipe.source], seed=seed, report=report)
         except ConfigError as error:
             notes.append(f"{recipe.label} is omitted: {error.message}")
             continue
         centres = class_medians(log_pi, made.points)
         figures = measure_map(log_pi, None, made.points, centres, labels, seed=seed, **NEIGHBOURS)
         times = (made.seconds, made.cpu_seconds)
-        found.append(
-            Baseline(made.recipe.key, made.recipe.label, made.points, figures, *times, made.library, made.cached)
-        )
+        found.append(Baseline(made.recipe.key, made.recipe.label, made.points, figures, *times, made.library))
     return found, notes

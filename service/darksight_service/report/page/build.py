@@ -90,7 +90,6 @@ def build_page(found: Findings, figures: Sequence[Figure], inputs: Inputs | None
         segments=[(key, _segments(values)) for key, values in found.segments.items()],
         compression=_compression(found),
         methods=_methods(found),
-        cached=[each.label for each in found.baselines if each.cached],
         scores=_scores(found),
         cases=_case_groups(found, inputs),
         paths=_path_rows(found, inputs),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,23 +43,6 @@ def test_tsne_shows_neighbours_together_and_tells_its_progress() -> None:
     assert near < 0.5 * shuffled
     assert heard[-1].done == heard[-1].total
     assert cluster_monotonicity(log_pi, made.points, class_medians(log_pi, made.points)).mean is not None
-
-
-def test_a_result_is_kept_under_everything_it_depends_on(tmp_path: Path) -> None:
-    """The second call comes from the cache with the time of the first; other rows or seeds do not; damage is remade."""
-    recipe = Recipe("pca", "prob")
-    first = embed(recipe, ROWS, cache=tmp_path)
-    again = embed(recipe, ROWS, cache=tmp_path)
-    other = embed(recipe, ROWS[::-1], cache=tmp_path)
-    seeded = embed(recipe, ROWS, cache=tmp_path, seed=1)
-
-    assert (first.cached, again.cached, other.cached, seeded.cached) == (False, True, False, False)
-    assert again.seconds == first.seconds
-    np.testing.assert_allclose(again.points, first.points, rtol=1e-6)
-    for damage in (b"damaged", b"PK\x03\x04 and no more", b""):
-        for path in tmp_path.glob("*.npz"):
-            path.write_bytes(damage)
-        assert not embed(recipe, ROWS, cache=tmp_path).cached
 
 
 def test_a_missing_library_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
