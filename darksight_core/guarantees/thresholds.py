@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import beta_quantile, binomial_cdf, rows_without_error, upper_bound
@@ -36,6 +36,10 @@ Kind: TypeAlias = Literal["coverage", "accuracy", "joint_risk"]
 
 # More tests only add chances to stop early: 100 steps of 1% coverage are fine enough.
 _MAX_LEVELS = 100
+# Errors that the first test allows at most; see `_levels`.
+_SPARE_ERRORS = 2
+# Probability with which the stated number of labels suffices, and how many times the labels at hand it may be.
+_PROBABLY, _MOST_TIMES = 0.8, 100.0
 # A count times a rate such as 0.1 may come out a rounding error below the whole number that it is.
 _ROUNDING = 1e-9
 
@@ -63,8 +67,8 @@ class Threshold(JsonRecord):
     feasible
         Whether these rows support the guarantee.
     labels_needed
-        If infeasible, an estimate of the number of labels needed, at the error rates seen here; None if more labels
-        would not help, because the error rate is above the target at every threshold.
+        If infeasible, the number of labels with which the target becomes feasible with a probability of 80%, by the
+        error rates seen here; None if more labels would not help.
     detail
         Further numbers, which depend on the kind.
     attainable
@@ -239,7 +243,7 @@ def _levels(n: int, risk: float, delta: float) -> tuple[int, ...]:
         short, enough = np.where(certified, short, middle), np.where(certified, middle, enough)
     # With rows to spare the first test allows one or two errors, because a single error among the most confident rows
     # would stop the sequence at once. In simulations the infeasible share fell from 8% to 4% for two of three targets.
-    start = min(2, max(0, int(np.searchsorted(enough, n / 5, side="right")) - 1))
+    start = min(_SPARE_ERRORS, max(0, int(np.searchsorted(enough, n / 5, side="right")) - 1))
     return tuple(int(level) for level in np.unique(np.append(enough[start:], n)))
 
 
@@ -253,21 +257,51 @@ def _quantiles(reference: Floats, levels: Counts, n: int) -> Floats:
 
 
 def _labels_needed(ranked: RankedRows, risk: float, delta: float) -> int | None:
-    """Labels that probably suffice: ln(1/δ) / KL(ρ, r) accepted rows, at the best measured risk ρ; None if none do.
+    """Labels with which the first test passes with a probability of `_PROBABLY`; None if no number does.
 
-    By Chernoff's bound the test passes at about this number of rows if the risk is the measured one.
+    The first test allows c errors among the m most confident rows. With N labels these are a share m / N of the rows,
+    and their risk is the mean of P(wrong) over that share by a logistic regression: the best measured risk would be
+    that of the luckiest threshold, and promise too much.
     """
-    accepted, wrong = ranked.accepted()
     n = len(ranked.wrong)
-    rho = wrong / accepted
-    below = rho < risk
-    if not below.any():
-        return None
-    rho, share = rho[below], accepted[below] / n
-    divergence = (1.0 - rho) * np.log((1.0 - rho) / (1.0 - risk))
-    divergence += np.where(rho > 0.0, rho * np.log(np.maximum(rho, 1e-300) / risk), 0.0)
-    rows = -math.log(delta) / divergence
-    return max(n + 1, math.ceil(float((rows / share).min()) - _ROUNDING))
+    most_errors = np.arange(_SPARE_ERRORS + 1)
+    least, enough = np.zeros(len(most_errors)), np.full(len(most_errors), 2.0 * (_SPARE_ERRORS + 10) / risk / delta)
+    while (least + 1 < enough).any():
+        middle = np.floor((least + enough) / 2.0)
+        certified = binomial_cdf(most_errors, middle, risk) <= delta
+        least, enough = np.where(certified, least, middle), np.where(certified, middle, enough)
+    if not ranked.wrong.any():
+        return max(n + 1, int(enough[0]))
+    labels = np.unique(np.geomspace(max(enough[0], n + 1), _MOST_TIMES * max(enough[0], n), 500).round())
+    errors = np.clip(np.searchsorted(enough, labels / 5.0, side="right") - 1, 0, _SPARE_ERRORS)
+    rows = np.clip((enough[errors] / labels * n).round().astype(np.int64), 1, n)
+    size = np.diff(ranked.starts, append=n)
+    limits = np.finfo(np.float32)
+    scores = np.clip(np.repeat(ranked.values, size), limits.min, limits.max)
+    # A score of bounded range, such as a rank, cannot tell how small the risk of its highest values is; ln of the share
+    # of rows that are as confident can.
+    for column in (scores, np.log(np.repeat(np.append(ranked.starts[1:], n), size) / n)):
+        risk = np.cumsum(_logistic_risk(column, ranked.wrong))[rows - 1] / rows
+        passes = binomial_cdf(errors, enough[errors], risk) >= _PROBABLY
+        if passes.any():
+            return int(labels[np.argmax(passes)])
+    return None
+
+
+def _logistic_risk(column: Floats, wrong: NDArray[np.bool_]) -> Floats:
+    """P(wrong | column) of rows (n,), by logistic regression; finite for any labels by Firth's correction."""
+    design = np.stack([np.ones(len(wrong)), (column - column.mean()) / (float(column.std()) or 1.0)], axis=1)
+    weights, risk = np.zeros(2), np.full(len(wrong), 0.5)
+    for _ in range(50):
+        variance = np.maximum(risk * (1.0 - risk), 1e-12)
+        inverse = np.linalg.pinv(design.T @ (design * variance[:, None]))
+        leverage = np.einsum("ij,jk,ik->i", design, inverse, design) * variance
+        step = inverse @ (design.T @ (wrong - risk + leverage * (0.5 - risk)))
+        weights = weights + np.clip(step, -2.0, 2.0)
+        risk = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -500.0, 500.0)))
+        if np.abs(step).max() < 1e-9:
+            break
+    return risk
 
 
 def _feasible(

@@ -313,9 +313,9 @@ def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:
     if reason == "OUTLIER":
         needed = f"this needs {part['rows_needed']:,} calibration rows, and the bundle has {part['n']:,}"
     elif part["labels_needed"] is None:
-        needed = "no part of the rows comes close, so more labels would not help; ask for less or use a better score"
+        needed = "not attainable with this score, however many labels like these there are"
     else:
-        needed = f"this needs about {part['labels_needed']:,} rows or more, if they are like these {part['n']:,}"
+        needed = f"with {part['labels_needed']:,} labels like these {part['n']:,} it would be feasible 4 times in 5"
     lines = [f"{reason}: NOT FEASIBLE.", f"  Cannot promise that {part['promise']}: {needed}."]
     if reason == "OUTLIER" and part["attainable"] is not None:
         lines.append(f"  The smallest alpha that this bundle supports is {part['attainable']:.6g}.")

@@ -306,7 +306,7 @@ def test_infeasible_leaves_the_rule_out() -> None:
     assert found.gate.reject_score is None
     assert found.gate.outlier is not None
     assert found.certificate["reject"]["threshold"] is found.certificate["reject"]["coverage"] is None
-    assert found.certificate["reject"]["labels_needed"] > 29_000
+    assert found.certificate["reject"]["labels_needed"] is None or found.certificate["reject"]["labels_needed"] > 29_000
     assert found.certificate["observed"]["low_confidence"] == 0
     json.dumps(found.as_dict(), allow_nan=False)
 

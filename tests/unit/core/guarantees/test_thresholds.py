@@ -199,6 +199,28 @@ def test_estimate_of_labels_is_enough_and_not_absurd() -> None:
     assert threshold_by_accuracy(np.arange(500.0), np.ones(500), 0.9).labels_needed is None
 
 
+@pytest.mark.parametrize(("accuracy", "n"), [(0.99, 400), (0.995, 600), (0.97, 150)])
+def test_the_stated_number_of_labels_suffices_in_most_draws(accuracy: float, n: int) -> None:
+    """For errors that fall with log-odds, between 65 and 97 % of draws are feasible; 80 % are promised.
+
+    The number comes from the rows at hand, and only from those that failed, so it is itself uncertain.
+    """
+    rng = np.random.default_rng(15)
+
+    def draw(rows: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        log_odds = rng.gamma(2.0, 2.0, rows)
+        return log_odds, rng.random(rows) < 0.4 / (1.0 + np.exp(log_odds - 1.0))
+
+    feasible = []
+    while len(feasible) < 120:
+        small = threshold_by_accuracy(*draw(n), accuracy)
+        if not small.feasible:
+            assert small.labels_needed is not None
+            feasible += [threshold_by_accuracy(*draw(small.labels_needed), accuracy).feasible for _ in range(4)]
+
+    assert 0.65 < np.mean(feasible) < 0.97
+
+
 @pytest.mark.parametrize(("alpha", "n"), [(0.02, 200), (0.01, 1000)])
 def test_joint_risk_is_controlled_on_average(alpha: float, n: int) -> None:
     """Over 600 calibrations the mean share accepted and wrong is at most α (+ 3 se), and not far below it."""
