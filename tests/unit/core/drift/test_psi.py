@@ -80,7 +80,7 @@ def test_psi_has_its_null_mean() -> None:
 
 
 def test_a_fixed_limit_is_passed_by_undisturbed_small_windows() -> None:
-    """The customary PSI > 0.1 fires on 40 % of windows of 100 rows, 31 % with half counts; not so the critical value."""
+    """The customary PSI > 0.1 fires on 40 % of windows of 100 rows, 31 % with half counts; not the critical value."""
     counts = null_windows(rows=100)
     share = np.maximum(counts, 1e-9) / 100
     plain = ((share - 0.1) * np.log(share / 0.1)).sum(axis=1)
