@@ -7,10 +7,13 @@ import pytest
 from darksight_client.results.columns import COLUMNS
 from darksight_client.results.rows import Decision as ClientDecision
 from darksight_client.results.rows import Reason as ClientReason
+from darksight_client.results.rows import Scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.http.explorer.columns import point_columns
+from darksight_service.scoring.files.columns import score_columns
 from darksight_service.store.tables import point
 
+from darksight_core.predictions import Predictions
 from darksight_core.rows.schema import SCHEMA, Decision, Reason, ScoredBatch
 from darksight_core.runtime.result_block import stored_pieces
 from tests.support.points import make_points
@@ -21,11 +24,16 @@ def parts(flag: str) -> set[str]:
     return {part for column in SCHEMA if getattr(column, flag) for part in column.parts}
 
 
-def test_the_client_reads_the_columns_of_the_response() -> None:
-    """By name, type and number of values."""
-    expected = {each.name: (np.dtype(each.dtype), each.width) for each in SCHEMA if each.response}
+def test_local_and_remote_score_files_have_the_same_columns() -> None:
+    """In the same order, besides those that are not in a response."""
+    probs = np.full((2, 2), 0.5, dtype=np.float32)
+    rows, local = Predictions(probs, None, None, None, ("no", "yes"), "test"), ScoredBatch.unscored(2)
+    columns = {name: getattr(local, name) for name in COLUMNS}
+    sets = {"set_size": local.set_size, "set_classes": np.empty(0, dtype=np.int32)}
+    remote = Scored(**columns, **sets, model="m", version="v", batches=(), recorded=True)
 
-    assert dict(COLUMNS) == expected
+    found = [list(score_columns(each, rows, rows.class_names)) for each in (local, remote)]
+    assert found[1] == [name for name in found[0] if name not in ("fidelity", "outlier_score")]
 
 
 def test_the_proto_has_the_columns_of_the_response() -> None:

@@ -1,8 +1,8 @@
 """Ids of batches and points, and the default prediction ids that are made from them.
 
 A batch id is a UUIDv7 whose 20 lowest bits are zero. Row r of the batch has the id `batch_id + r`, read as a big-endian
-number, so ids sort by the time at which the batch was received, and no row needs random bytes of its own. A row without
-a prediction id of the caller's has the prediction id "<batch id as uuid>-<row>".
+number, so ids sort by the time at which the batch was received, and no row needs random bytes of its own. A row to
+which the caller gave no prediction id has "<batch id as uuid>-<row>".
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from darksight_service.store.write import audit_trail
 from darksight_service.store.write.audit_trail import TrailQueries
 from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
-from darksight_service.store.write.outcomes import OutcomeMatcher, insert_outcomes
+from darksight_service.store.write.outcomes import OutcomeCounts, OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
 from darksight_service.store.write.segment_state import SegmentEvidence, read_segments
 from darksight_service.store.write.tags import TagNumbers
@@ -42,29 +42,12 @@ from darksight_service.store.write.tags import TagNumbers
 __all__ = ["Inserted", "Store", "StoreStats"]
 
 
-@dataclass(frozen=True, slots=True)
-class Inserted:
-    """Result of one insert.
-
-    Parameters
-    ----------
-    points, repeated
-        New points, and points that were stored before.
-    outcomes
-        New outcomes.
-    duplicate, conflicting, refused
-        Outcomes of a prediction that had one, with the same label or another; and outcomes that cannot be stored.
-    matched
-        Points that had no outcome and now have one.
-    """
+@dataclass(slots=True)
+class Inserted(OutcomeCounts):
+    """Result of one insert: outcomes, new points, and points that were stored before."""
 
     points: int = 0
     repeated: int = 0
-    outcomes: int = 0
-    duplicate: int = 0
-    conflicting: int = 0
-    refused: int = 0
-    matched: int = 0
 
     @property
     def inserted(self) -> int:
@@ -191,24 +174,14 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
     def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
         """Store points and outcomes; rows that were stored before are left as they are."""
         yield_to_operators(self._engine)
-        points: list[PointTable] = []
-        outcomes: list[OutcomeBatch] = []
-        for batch in batches:
-            if isinstance(batch, OutcomeBatch):
-                outcomes.append(batch)
-            else:
-                points.append(batch)
-        new, matched = self._inserter.insert(points, today=day_of(self._clock()))
-        counted = insert_outcomes(self._engine, self._names, outcomes)
-        return Inserted(
-            points=new,
-            repeated=sum(map(len, points)) - new,
-            outcomes=counted.recorded,
-            duplicate=counted.duplicate,
-            conflicting=counted.conflicting,
-            refused=counted.refused,
-            matched=matched + counted.matched,
-        )
+        given = list(batches)
+        points = [batch for batch in given if isinstance(batch, PointTable)]
+        outcomes = [batch for batch in given if isinstance(batch, OutcomeBatch)]
+        done = Inserted()
+        done.points, done.matched = self._inserter.insert(points, today=day_of(self._clock()))
+        done.repeated = sum(map(len, points)) - done.points
+        insert_outcomes(self._engine, self._names, outcomes, done)
+        return done
 
     def follow_drift(self, replica: str, tests: Callable[[str, str], DriftTest | None]) -> None:
         """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""

@@ -74,26 +74,32 @@ def atomic(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
 
 
-def _names(ids: Sequence[str] | None, first: int, columns: Mapping[str, NDArray[Any]]) -> list[str]:
-    rows = len(next(iter(columns.values())))
-    return [str(first + i) for i in range(rows)] if ids is None else list(ids)
+class _Sink:
+    """Counts the rows that were written, and names those without ids by their numbers."""
 
-
-class _CsvSink:
-    def __init__(self, file: IO[str], first: int) -> None:
-        self._writer = csv.writer(file)
+    def __init__(self, first: int) -> None:
         self._first, self._rows = first, 0
+
+    def _names(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> list[str]:
+        start, count = self._first + self._rows, len(next(iter(columns.values())))
+        self._rows += count
+        return list(map(str, range(start, start + count))) if ids is None else list(ids)
+
+
+class _CsvSink(_Sink):
+    def __init__(self, file: IO[str], first: int) -> None:
+        super().__init__(first)
+        self._writer = csv.writer(file)
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         if self._rows == 0:
             self._writer.writerow(("id", *columns))
-        names = _names(ids, self._first + self._rows, columns)
+        names = self._names(ids, columns)
         cells = (
             map(csv_text, column.tolist()) if column.dtype.kind == "U" else column.tolist()
             for column in columns.values()
         )
         self._writer.writerows(zip(map(csv_text, names), *cells, strict=True))
-        self._rows += len(names)
 
 
 @contextmanager
@@ -102,20 +108,19 @@ def _csv(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
         yield _CsvSink(file, first)
 
 
-class _NpzSink:
+class _NpzSink(_Sink):
     """Writes each column to a file of its own, since the number of rows and the longest text are known at the end."""
 
     def __init__(self, folder: Path, stack: ExitStack, first: int) -> None:
-        self._first = first
+        super().__init__(first)
         self._folder = folder
         self._stack = stack
         self._files: dict[str, IO[bytes]] = {}
         self._longest: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
-        self._rows = 0
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
-        names = _names(ids, self._first + self._rows, columns)
+        names = self._names(ids, columns)
         for name, column in {**columns, "ids": np.array(names, dtype=str)}.items():
             if name not in self._files:
                 self._files[name] = self._stack.enter_context((self._folder / f"{name}.raw").open("w+b"))
@@ -126,7 +131,6 @@ class _NpzSink:
             else:
                 self._kinds[name] = "<i8" if column.dtype.kind == "i" else "<f8"
                 self._files[name].write(np.ascontiguousarray(column, dtype=self._kinds[name]).tobytes())
-        self._rows += len(names)
 
     def finish(self, path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -164,22 +168,21 @@ def _write_header(member: IO[bytes], dtype: str, rows: int) -> None:
     np.lib.format.write_array_header_2_0(member, header)
 
 
-class _ParquetSink:
+class _ParquetSink(_Sink):
     def __init__(self, path: Path, first: int) -> None:
-        self._path, self._first = path, first
+        super().__init__(first)
+        self._path = path
         self._writer: Any = None
-        self._rows = 0
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        names = _names(ids, self._first + self._rows, columns)
+        names = self._names(ids, columns)
         block = pa.table({"id": pa.array(names, pa.string()), **{name: pa.array(c) for name, c in columns.items()}})
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, block.schema)
         self._writer.write_table(block)
-        self._rows += len(names)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -71,9 +71,19 @@ _OPEN_ONE = """
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """Outcomes by result; `matched` are the points that now have one."""
+    """Outcomes by result.
 
-    recorded: int = 0
+    Parameters
+    ----------
+    outcomes
+        New outcomes.
+    duplicate, conflicting, refused
+        Outcomes of a prediction that had one, with the same label or another; and outcomes that cannot be stored.
+    matched
+        Points that had no outcome and now have one.
+    """
+
+    outcomes: int = 0
     duplicate: int = 0
     conflicting: int = 0
     refused: int = 0
@@ -98,9 +108,8 @@ class _Report:
         return conflicts
 
 
-def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch]) -> OutcomeCounts:
-    """Store outcomes and match them with their points."""
-    counted = OutcomeCounts()
+def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch], counted: OutcomeCounts) -> None:
+    """Store outcomes, match them with their points, and count them."""
     folded: dict[str, dict[str, _Report]] = {}
     for batch in batches:
         reports = folded.setdefault(batch.model, {})
@@ -125,14 +134,13 @@ def insert_outcomes(engine: Engine, names: Names, batches: Iterable[OutcomeBatch
         # After a fail-over the numbers may be others.
         names.clear()
         raise
-    return counted
 
 
 def _store(connection: Connection, model_id: int, reports: dict[str, _Report], counted: OutcomeCounts) -> None:
     known = _stored(connection, model_id, list(reports))
     for name, report in reports.items():
         if name not in known:
-            counted.recorded += 1
+            counted.outcomes += 1
         elif known[name].label == report.label and not report.is_disputed:
             counted.duplicate += 1
         else:
