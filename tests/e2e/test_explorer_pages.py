@@ -252,14 +252,14 @@ def test_points_are_sorted_by_a_column(page: Page) -> None:
     """A click on a title sorts the page, a second one the other way; the order is in the address."""
 
     def p_values() -> list[float]:
-        return [float(text) for text in page.locator("#table tbody td:nth-child(6)").all_inner_texts()]
+        return [float(text) for text in page.locator("#table tbody td:nth-child(7)").all_inner_texts()]
 
     page.goto("/points?model=digits")
     page.get_by_role("button", name="p-value", exact=True).click()
     expect(page.locator("th[aria-sort=ascending]")).to_contain_text("p-value")
     assert p_values() == sorted(p_values())
     page.get_by_role("button", name="p-value", exact=True).click()
-    expect(page).to_have_url(re.compile("sort=-6"))
+    expect(page).to_have_url(re.compile("sort=-7"))
     page.reload()
 
     expect(page.locator("th[aria-sort=descending]")).to_contain_text("p-value")
