@@ -11,7 +11,7 @@ import darksight_client
 from cyclopts import App
 from darksight_service.cli.app import COMMANDS, build_app
 from darksight_service.errors import STATUSES
-from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.api.openapi import openapi_document
 from darksight_service.http.explorer.api import drift, gate, map, models, points, regions, review
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.settings import PassiveModel, Settings
@@ -190,8 +190,9 @@ def http() -> str:
         for each in found
     ]
     calls = [
-        (each.verb, f"`{each.path}`", f"`{each.name}`", each.summary)
-        for each in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)
+        (verb.upper(), f"`{path}`", f"`{each['operationId'].removesuffix('OfVersion')}`", each["summary"])
+        for path, verbs in openapi_document()["paths"].items()
+        for verb, each in verbs.items()
     ]
     pages = [
         ("`/metrics`", "metrics for Prometheus"),
@@ -208,7 +209,7 @@ def http() -> str:
             "## The HTTP API",
             "On `api_port`, which has no default; [Call the service over HTTP](../how-to/http.md) shows how to use it. "
             "The document `/openapi.json` has the messages, and `/docs` is a page to try calls.",
-            table(("method", "path", "gRPC method", "answer"), calls),
+            table(("method", "path", "operation", "answer"), calls),
             "## The API of the explorer",
             'On `explorer_port` (8082). With tokens, a caller logs in by `POST /api/login` with `{"token": ...}` and '
             "uses the cookie that it gets; `POST` requests also need the header that the explorer's pages send. Inputs "

@@ -275,8 +275,8 @@ def test_a_bad_request_is_told_what_is_wrong(explored: Explored, path: str, stat
     answer = httpx.get(explored.url + path, timeout=60.0)
 
     assert answer.status_code == status
-    assert answer.json()["error"]["field"] == field
-    assert answer.json()["error"]["message"]
+    assert answer.json()["field"] == field
+    assert answer.json()["detail"]
 
 
 def test_columns_come_as_bytes(explored: Explored) -> None:

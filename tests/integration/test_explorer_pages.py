@@ -161,7 +161,7 @@ def test_a_policy_is_tried_applied_and_in_the_audit_trail(explored: Explored) ->
 
     refused = explored.post("gate/policy", alpha=0.05, threshold="1.0")
     assert refused.status_code == 400
-    assert refused.json()["error"]["field"] == "comment"
+    assert refused.json()["field"] == "comment"
 
     done = explored.post("gate/policy", alpha=0.05, threshold="1.0", comment="too many errors", author="ada")
     assert done.status_code == 200
@@ -190,7 +190,7 @@ def test_what_cannot_be_understood_is_named(explored: Explored, path: str, param
     response = explored.client.get(f"/api/{path}", params={"model": "digits", **params})
 
     assert response.status_code == 400
-    assert response.json()["error"]["field"] == field
+    assert response.json()["field"] == field
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_region_that_cannot_be_is_refused(explored: Explored, values: dict[str
     response = explored.post("regions/save", **(whole | values))
 
     assert response.status_code == 400
-    assert response.json()["error"]["field"] == field
+    assert response.json()["field"] == field
     assert "far" not in [region["name"] for region in explored.get("regions")["regions"]]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from darksight_service.grpc_api.pools import BulkPool, CallPool
+from darksight_service.grpc_api.pools import BulkPool, CallPool, Handler
 
 from tests.support.servers import wait_until
 
@@ -37,10 +37,12 @@ class Who(grpc.GenericRpcHandler):
             context.add_callback(over.set)
             over.wait(60)
 
-        answer.is_short, answer.scores = lambda data: data == b"short", details.method != "/who/reads"
         if details.method == "/who/watch":
-            return grpc.unary_stream_rpc_method_handler(watch)
-        return grpc.unary_unary_rpc_method_handler(answer)
+            return grpc.unary_stream_rpc_method_handler(Handler(watch, reads_early=True))
+        is_scoring = details.method != "/who/reads"
+        return grpc.unary_unary_rpc_method_handler(
+            Handler(answer, is_short=lambda data: data == b"short", is_scoring=is_scoring, reads_early=True)
+        )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Who may call what: every method and path of gRPC, the HTTP API and the explorer, with every scope and model.
 
-The tables say what is meant. The tests walk what the server has, so a method or a path without a row fails.
+The table of operations says what is meant. The tests walk what the server has, so a method or a path that is not in the
+table fails.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -21,9 +21,13 @@ from darksight_client import Client, PermissionDenied
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from darksight_service.control.tokens import SCOPES, make_token
-from darksight_service.http.api.app import Limits, make_app
-from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.api.app import make_api
+from darksight_service.http.api.events import EVENT_ROUTES
 from darksight_service.http.explorer.app import make_app as make_explorer
+from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.operation import Operation, Service
+from darksight_service.operations.table import OPERATIONS
 from darksight_service.processes.explorer import _sources
 from darksight_service.settings import Settings
 from google.protobuf.message_factory import GetMessageClass
@@ -39,18 +43,8 @@ OPEN = "open"
 MINE, OTHER, UNKNOWN = "digits", "letters", "nothing"
 """The model of the restricted tokens, another one, and one that does not exist."""
 
-NEEDED = {
-    "Score": "score", "ScoreStream": "score", "ModelInfer": "score",
-    "ServerMetadata": "score", "ModelMetadata": "score", "ModelConfig": "score",
-    "ReportOutcomes": "report",
-    "ServerLive": OPEN, "ServerReady": OPEN, "ModelReady": OPEN, "Check": OPEN, "Watch": OPEN,
-    "ListPoints": "read", "ListModels": "read", "GetModel": "read", "GetPolicy": "read", "DryRunPolicy": "read",
-    "RepositoryIndex": "read", "ServerReflectionInfo": "read",
-    "DeployBundle": "admin", "ActivateVersion": "admin", "RollBack": "admin", "SetShadow": "admin",
-    "SetPolicy": "admin", "ResetEvidence": "admin", "ListRegions": "read", "PreviewRegion": "read",
-    "SaveRegion": "admin", "SetRegionMode": "admin", "RemoveRegion": "admin", "CarryOverRegion": "admin",
-}  # fmt: skip
-"""The scope that each gRPC method is meant to need; a path of the HTTP API needs that of its method."""
+STANDARD = {"Check": OPEN, "Watch": OPEN, "ServerReflectionInfo": "read"}
+"""The scope that each method of a standard service needs."""
 
 NOT_SERVED = {"/grpc.health.v1.Health/List"}
 """Methods of standard services that the server does not have."""
@@ -63,9 +57,6 @@ EVENT = {
     "data": {"predictions": make_probs(1, K).tolist()},
 }
 """An event with predictions."""
-
-WITHOUT_MODEL = {"ServerMetadata", "ListModels", "RepositoryIndex", "ServerReflectionInfo"}
-"""Methods of callers whose requests name no model."""
 
 PAGES = {"/", "/openapi.json", "/docs", "/docs/try.js", "/docs/try.css"}
 """Paths of the HTTP API that are open and belong to no method."""
@@ -122,6 +113,16 @@ class Method:
     name: str
     request: Any
     is_stream: bool
+
+    @property
+    def scope(self) -> str:
+        """The scope that it needs."""
+        return OPERATIONS[self.name].scope if self.name in OPERATIONS else STANDARD[self.name]
+
+    @property
+    def names_model(self) -> bool:
+        """Whether its requests name a model."""
+        return self.name in OPERATIONS and not OPERATIONS[self.name].lists_models
 
 
 def every_method() -> list[Method]:
@@ -234,7 +235,7 @@ def test_every_method_is_closed_to_all_but_its_scope(
     channel: grpc.Channel, secrets: tuple[Path, dict[str, str]], method: Method
 ) -> None:
     """What answers anything but a refusal got past the guard."""
-    needed = NEEDED[method.name]
+    needed = method.scope
     if needed == OPEN:
         assert call(channel, method, None)[0] not in GUARDS
         return
@@ -245,14 +246,14 @@ def test_every_method_is_closed_to_all_but_its_scope(
 
 
 @pytest.mark.parametrize(
-    "method", [each for each in every_method() if NEEDED.get(each.name) != OPEN], ids=lambda method: method.path
+    "method", [each for each in every_method() if each.scope != OPEN], ids=lambda method: method.path
 )
 def test_every_method_is_closed_to_other_models(
     channel: grpc.Channel, secrets: tuple[Path, dict[str, str]], method: Method
 ) -> None:
     """The same refusal for a model that exists and for one that does not."""
     token = secrets[1]["mine"]
-    if method.name in WITHOUT_MODEL:
+    if not method.names_model:
         assert call(channel, method, token)[0] not in GUARDS
         return
 
@@ -275,49 +276,64 @@ def every_route(app: Any) -> set[tuple[str, str]]:
     }
 
 
-def test_the_http_api_has_no_path_without_a_row() -> None:
-    """Every path belongs to a method, or is a page."""
+def test_what_changes_nothing_needs_read_and_what_changes_a_model_needs_admin() -> None:
+    """The table says which scope an operation needs; its name says which one is meant."""
+    reads = ("List", "Get", "Preview", "DryRun", "RepositoryIndex")
+    admin = {name for name, each in OPERATIONS.items() if each.service == "darksight.v1.AdminService"}
+    expected = {name: "read" if name.startswith(reads) else "admin" for name in admin}
+    expected |= {"Score": "score", "ScoreStream": "score", "ReportOutcomes": "report", "ListPoints": "read"}
+    expected |= {"ModelInfer": "score", "ModelMetadata": "score", "ModelConfig": "score", "ServerMetadata": "score"}
+    expected |= {"RepositoryIndex": "read", "ServerLive": OPEN, "ServerReady": OPEN, "ModelReady": OPEN}
 
-    class Methods(dict[str, Any]):
-        def __missing__(self, name: str) -> Any:
-            return SimpleNamespace(scope=OPEN, handler=SimpleNamespace(unary_unary=None), pool=None)
-
-    app = make_app(Methods(), Limits(None, 1, False, None, print))  # type: ignore[arg-type]
-
-    methods = {(path.verb, path.path) for path in (*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS)}
-    assert every_route(app) == methods | {("GET", page) for page in PAGES}
+    assert {name: each.scope for name, each in OPERATIONS.items()} == expected
 
 
-@pytest.mark.parametrize(
-    "path", [*INFERENCE_PATHS, *MESSAGE_PATHS, *EVENT_PATHS], ids=lambda path: f"{path.verb} {path.path}"
-)
+ROUTES = [
+    *((route, each) for each in OPERATIONS.values() for route in each.routes),
+    *((route, OPERATIONS["Score"]) for route in EVENT_ROUTES),
+]
+"""All routes of the HTTP API that belong to an operation."""
+
+
+def test_the_http_api_has_no_path_without_a_row(tmp_path: Path) -> None:
+    """Every path belongs to an operation, or is a page."""
+    counts = ProcessCounts(tmp_path, 0)
+    service = Service(None, None, None, None, counts)  # type: ignore[arg-type]
+    pools = dict.fromkeys(("call", "store", "stream", "open"))
+    app = make_api(service, Callers(None, counts=counts), pools, print, 1)  # type: ignore[arg-type]
+
+    expected = {tuple(route.split(" ")) for route, _ in ROUTES}
+    assert every_route(app) == expected | {("GET", page) for page in PAGES}
+
+
+@pytest.mark.parametrize(("route", "operation"), ROUTES, ids=[route for route, _ in ROUTES])
 def test_every_path_is_closed_to_all_but_its_scope_and_its_models(
-    server: Server, http: httpx.Client, secrets: tuple[Path, dict[str, str]], path: Any
+    server: Server, http: httpx.Client, secrets: tuple[Path, dict[str, str]], route: str, operation: Operation
 ) -> None:
-    """As its method is."""
+    """As its operation is."""
+    verb, path = route.split(" ")
 
     def ask(token: str | None, model: str = UNKNOWN) -> httpx.Response:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        address = path.path.format(model=model, version="0" * 64, name="unknown")
-        body: dict[str, Any] = {"inputs": []} if path.name == "ModelInfer" else {}
-        if path in EVENT_PATHS:
+        address = path.format(model=model, version="0" * 64, name="unknown")
+        body: dict[str, Any] = {"inputs": []} if operation.name == "ModelInfer" else {}
+        if route in EVENT_ROUTES:
             headers["content-type"] = "application/cloudevents+json"
             body = {**EVENT, "inferenceservicename": model}
-        content = json.dumps(body) if path.verb in ("POST", "PUT") else None
-        return http.request(path.verb, server.api_url + address, headers=headers, content=content)
+        content = json.dumps(body) if verb in ("POST", "PUT") else None
+        return http.request(verb, server.api_url + address, headers=headers, content=content)
 
-    needed = NEEDED[path.name]
-    if needed == OPEN:
+    if operation.scope == OPEN:
         assert ask(None).status_code not in (401, 403)
         return
     assert (ask(None).status_code, ask("ds_wrong").status_code) == (401, 401)
     opened = [scope for scope in SCOPES if ask(secrets[1][scope]).status_code not in (401, 403)]
-    assert opened == [needed]
+    assert opened == [operation.scope]
     own, other, unknown = (ask(secrets[1]["mine"], model) for model in (MINE, OTHER, UNKNOWN))
-    if path.name in WITHOUT_MODEL:
+    if operation.lists_models:
         assert own.status_code == 200
         return
-    assert own.status_code != 403 or (path.name == "DeployBundle" and "folder" in own.json()["detail"])
+    assert own.status_code != 403 or (operation.name == "DeployBundle" and "folder" in own.json()["detail"])
     assert (other.status_code, unknown.status_code) == (403, 403)
     assert other.json()["detail"] == f"'only-mine' may not use the model {OTHER!r}"
     assert unknown.json()["detail"] == other.json()["detail"].replace(OTHER, UNKNOWN)
@@ -342,7 +358,7 @@ def test_the_explorer_has_no_path_without_a_row(tmp_path: Path) -> None:
     )
     app = make_explorer(_sources(settings, tmp_path / "counts"))
 
-    found = every_route(app._app)  # type: ignore[attr-defined]
+    found = every_route(app)
     assert found == EXPLORER.keys() | SESSIONS | {("GET", page) for page in EXPLORER_PAGES}
 
 
@@ -395,8 +411,8 @@ def test_every_endpoint_of_the_explorer_is_closed_to_all_but_its_scope_and_its_m
         assert [each["name"] for each in own.json()["models"]] == [MINE]
         return
     assert (other.status_code, unknown.status_code) == (403, 403)
-    assert other.json()["error"]["message"] == f"'only-mine' may not use the model {OTHER!r}"
-    assert unknown.text == other.text.replace(OTHER, UNKNOWN)
+    assert other.json()["detail"] == f"'only-mine' may not use the model {OTHER!r}"
+    assert unknown.json()["detail"] == other.json()["detail"].replace(OTHER, UNKNOWN)
 
 
 def test_lists_show_the_models_of_a_token_alone(server: Server, secrets: tuple[Path, dict[str, str]]) -> None:

@@ -1,11 +1,8 @@
-"""The gRPC interface.
+"""The operations of the service over gRPC.
 
-scoring     MonitorService: Score, ScoreStream, ReportOutcomes, ListPoints
-admin       AdminService: models, versions and policies
-regions     AdminService: regions
-inference   the Open Inference Protocol, for clients of Triton and KServe
+methods     the methods, made from the table of operations
+callers     who calls, by token or client certificate
 status      gRPC statuses of errors
-methods     the table of all methods
 pools       the threads of a worker
 silence     ends calls whose caller sends nothing
 health      grpc.health.v1: Check and Watch

@@ -1,53 +1,65 @@
-"""The table of all methods: the scope that each needs, its handler and its pool.
-
-A method that is not in the table cannot be called.
-"""
+"""The methods of the gRPC server: the table of operations, and the standard services for health and reflection."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from dataclasses import dataclass, replace
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
-from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
-from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from darksight_service.control.tokens import OPEN
-from darksight_service.errors import ForbiddenError, OverloadedError, RequestError
-from darksight_service.grpc_api.admin import Admin
-from darksight_service.grpc_api.callers import ModelReader
+from darksight_service.control.tokens import ANYBODY, OPEN
+from darksight_service.errors import ForbiddenError, OverloadedError, RequestError, UnauthenticatedError
+from darksight_service.grpc_api.callers import GrpcCall, find_header
 from darksight_service.grpc_api.health import Health
-from darksight_service.grpc_api.inference import InferenceServicer
-from darksight_service.grpc_api.pools import CallPool, StreamPool
-from darksight_service.grpc_api.scoring import ScoreCall, Scoring, parse
+from darksight_service.grpc_api.pools import BulkPool, CallPool, Handler, StreamPool
 from darksight_service.grpc_api.status import abort, abort_code
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.operation import Operation, Pool, Service
+from darksight_service.operations.table import OPERATIONS
 
-__all__ = ["Method", "MethodTable", "in_pool"]
+__all__ = ["EncodedRequest", "Method", "MethodTable"]
 
-MONITOR, ADMIN, INFERENCE = "darksight.v1.MonitorService", "darksight.v1.AdminService", "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 # The messages of both are encoded alike. Older clients know v1alpha only, newer ones ask for v1 first.
 REFLECTIONS = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
-# Methods whose requests name no model: they say nothing about any, or list those that the caller may use.
-_WITHOUT_MODEL = ("ListModels", "RepositoryIndex", "ServerMetadata")
-_MODEL_FIELDS = ("model", "model_name", "name")
+# Requests that the thread that reads for gRPC may parse.
+_SHORT_BYTES = 1 << 14
 
 _log = logging.getLogger("darksight.rpc")
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MethodHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
-def _no_model(_: Any) -> str | None:
-    raise ForbiddenError("this method needs a caller who may use all models", kind="forbidden")
+class EncodedRequest:
+    """A request, which is parsed once, by the first that asks for it.
+
+    gRPC must not parse it: bytes that are not a message would become INTERNAL, and large messages are parsed by the
+    thread that handles them.
+    """
+
+    __slots__ = ("_data", "_message", "_parse")
+
+    def __init__(self, parse: Callable[[bytes], Any], data: bytes) -> None:
+        self._parse = parse
+        self._data = data
+        self._message: Any = None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def message(self) -> Any:
+        """The request; RequestError if the bytes are not one."""
+        if self._message is None:
+            self._message = self._parse(self._data)
+        return self._message
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,216 +70,217 @@ class Method:
     ----------
     scope
         The scope that it needs.
-    handler
-        Its handler.
     pool
-        The pool that the handler runs in.
-    read_model
-        Reads the model of a request, for callers who may use some models only; by default they may not call.
+        The pool that its handler runs in.
+    handler
+        Its handler, for callers with a token for all models.
+    checking_handler
+        The same for all others: it finds out who calls, and checks the model of each request.
     """
 
     scope: str
-    handler: Handler
     pool: CallPool | StreamPool
-    read_model: ModelReader = _no_model
+    handler: MethodHandler
+    checking_handler: MethodHandler
 
 
 @dataclass(frozen=True, slots=True)
 class MethodTable:
-    """Builds the methods of each service, by full name.
+    """Builds the methods, by full name.
 
     Parameters
     ----------
-    calls, streams, store_calls, open_calls, watches
-        The pools: of calls that never wait for the database, of streams, of calls that may, and of calls and health
-        watches, which need no token.
+    service
+        What handlers work with.
+    pools
+        The pools by name.
+    bulk
+        Where large batches are scored.
+    callers
+        Know who calls.
     counts
         Counters of the process.
     worker_header
         Metadata that tells clients which worker responded.
     """
 
-    calls: CallPool
-    streams: StreamPool
-    store_calls: StreamPool
-    open_calls: StreamPool
-    watches: StreamPool
+    service: Service
+    pools: Mapping[Pool, CallPool | StreamPool]
+    bulk: BulkPool
+    callers: Callers
     counts: ProcessCounts
     worker_header: tuple[str, str]
 
-    def darksight(self, scoring: Scoring, admin: Admin, inference: InferenceServicer) -> dict[str, Method]:
+    def operations(self) -> dict[str, Method]:
         """MonitorService, AdminService and GRPCInferenceService."""
-        unary, store, regions = self._unary, self._store_call, admin.regions
-        table = {
-            f"/{MONITOR}/Score": unary("score", scoring.score, scoring.is_short, scores=True, read=ScoreCall),
-            f"/{MONITOR}/ScoreStream": self._stream("score", scoring.score_stream),
-            f"/{MONITOR}/ReportOutcomes": unary("report", scoring.report_outcomes),
-            f"/{MONITOR}/ListPoints": store("read", scoring.list_points),
-            f"/{ADMIN}/ListModels": store("read", admin.list_models),
-            f"/{ADMIN}/GetModel": store("read", admin.get_model),
-            f"/{ADMIN}/DeployBundle": store("admin", admin.deploy_bundle),
-            f"/{ADMIN}/ActivateVersion": store("admin", admin.activate_version),
-            f"/{ADMIN}/RollBack": store("admin", admin.roll_back),
-            f"/{ADMIN}/SetShadow": store("admin", admin.set_shadow),
-            f"/{ADMIN}/GetPolicy": store("read", admin.get_policy),
-            f"/{ADMIN}/SetPolicy": store("admin", admin.set_policy),
-            f"/{ADMIN}/DryRunPolicy": store("read", admin.dry_run_policy),
-            f"/{ADMIN}/ResetEvidence": store("admin", admin.reset_evidence),
-            f"/{ADMIN}/ListRegions": store("read", regions.list_regions),
-            f"/{ADMIN}/PreviewRegion": store("read", regions.preview_region),
-            f"/{ADMIN}/SaveRegion": store("admin", regions.save_region),
-            f"/{ADMIN}/SetRegionMode": store("admin", regions.set_region_mode),
-            f"/{ADMIN}/RemoveRegion": store("admin", regions.remove_region),
-            f"/{ADMIN}/CarryOverRegion": store("admin", regions.carry_over_region),
-        }
-        for name, (scope, behaviour) in inference.methods().items():
-            table[f"/{INFERENCE}/{name}"] = (
-                self._open_call(self._counted(behaviour))
-                if scope == OPEN
-                else unary(scope, behaviour, scores=name == "ModelInfer")
-            )
-        return {name: replace(method, read_model=_model_reader(name)) for name, method in table.items()}
-
-    def health(self, health: Health) -> dict[str, Method]:
-        """The standard health service."""
-        watch: Handler = grpc.unary_stream_rpc_method_handler(self._apart(health.watch, self.watches))
         return {
-            f"/{HEALTH}/Check": self._open_call(health.check),
-            f"/{HEALTH}/Watch": Method(OPEN, watch, self.watches),
+            each.method: self._stream(each) if each.pool == "stream" else self._unary(each)
+            for each in OPERATIONS.values()
+        }
+
+    def health(self, health: Health, watches: StreamPool) -> dict[str, Method]:
+        """The standard health service; it needs no token."""
+        pool, reads_early = self.pools["open"], self.reads_early
+        check: MethodHandler = grpc.unary_unary_rpc_method_handler(Handler(health.check, pool, reads_early=reads_early))
+        watch: MethodHandler = grpc.unary_stream_rpc_method_handler(
+            Handler(health.watch, watches, reads_early=reads_early)
+        )
+        return {
+            f"/{HEALTH}/Check": Method(OPEN, pool, check, check),
+            f"/{HEALTH}/Watch": Method(OPEN, watches, watch, watch),
         }
 
     def reflection(self) -> dict[str, Method]:
         """The standard reflection service, in both of its versions."""
         _describe_reflection()
-        servicer = reflection.ReflectionServicer((MONITOR, ADMIN, INFERENCE, HEALTH, *REFLECTIONS))
-        method = self._stream(
-            "read",
-            servicer.ServerReflectionInfo,
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        method = replace(method, read_model=lambda _: None)
-        return {f"/{name}/ServerReflectionInfo": method for name in REFLECTIONS}
+        services = dict.fromkeys(each.service for each in OPERATIONS.values())
+        servicer = reflection.ReflectionServicer((*services, HEALTH, *REFLECTIONS))
 
-    def _unary(
-        self,
-        scope: str,
-        behaviour: Callable[[Any, grpc.ServicerContext], bytes],
-        is_short: Callable[[Any], bool] | None = None,
-        *,
-        scores: bool = False,
-        read: Callable[[bytes], Any] | None = None,
-    ) -> Method:
-        call = self._counted(behaviour)
-        # `CallPool` reads these attributes.
-        call.is_short, call.scores = is_short, scores  # type: ignore[attr-defined]
-        return Method(scope, grpc.unary_unary_rpc_method_handler(call, read), self.calls)
+        def respond(requests: Iterator[Any], context: grpc.ServicerContext, is_checked: bool) -> Iterator[Any]:
+            if is_checked:
+                _ = GrpcCall(context, self.callers, "read").caller
+            yield from servicer.ServerReflectionInfo(requests, context)
 
-    def _store_call(self, scope: str, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
-        """A call that may wait for the database, in a thread of its own: scoring must not wait behind it."""
+        handlers: list[MethodHandler] = [
+            grpc.stream_stream_rpc_method_handler(
+                Handler(self._guarded(partial(respond, is_checked=is_checked)), self._streams),
+                reflection_pb2.ServerReflectionRequest.FromString,
+                reflection_pb2.ServerReflectionResponse.SerializeToString,
+            )
+            for is_checked in (False, True)
+        ]
+        return {f"/{name}/ServerReflectionInfo": Method("read", self._streams, *handlers) for name in REFLECTIONS}
 
-        def logged(request: Any, context: grpc.ServicerContext) -> bytes:
-            started = time.monotonic()
-            try:
-                return behaviour(request, context)
-            finally:
-                facts = {"call": behaviour.__name__, "seconds": round(time.monotonic() - started, 4)}
-                _log.debug("store_call_ended", extra=facts)
+    @property
+    def _streams(self) -> StreamPool:
+        pool = self.pools["stream"]
+        assert isinstance(pool, StreamPool)
+        return pool
 
-        call = self._apart(self._counted(logged), self.store_calls)
-        return Method(scope, grpc.unary_unary_rpc_method_handler(call), self.store_calls)
+    @property
+    def reads_early(self) -> bool:
+        """Whether a call takes a thread when its message has arrived."""
+        pool = self.pools["call"]
+        assert isinstance(pool, CallPool)
+        return pool.reads_early
 
-    def _open_call(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Method:
-        """A call that needs no token, in a small pool of its own: nobody without a token takes a thread of scoring."""
-        call = self._apart(behaviour, self.open_calls)
-        return Method(OPEN, grpc.unary_unary_rpc_method_handler(call), self.open_calls)
+    def _unary(self, operation: Operation) -> Method:
+        handlers: list[MethodHandler] = [
+            grpc.unary_unary_rpc_method_handler(
+                _OperationHandler(operation, self, is_checked=is_checked), partial(EncodedRequest, operation.parse)
+            )
+            for is_checked in (False, True)
+        ]
+        return Method(operation.scope, self.pools[operation.pool], *handlers)
 
-    def _apart(self, behaviour: Callable[..., Any], pool: StreamPool) -> Callable[..., Any]:
-        """A unary handler that runs in a pool of its own, as soon as the message has arrived if that is possible."""
-        if not self.calls.reads_early:
-            return in_pool(behaviour, pool)
+    def _stream(self, operation: Operation) -> Method:
+        handlers: list[MethodHandler] = [
+            grpc.stream_stream_rpc_method_handler(Handler(self._guarded(run), self._streams))
+            for run in (self._respond(operation), self._respond(operation, is_checked=True))
+        ]
+        return Method(operation.scope, self._streams, *handlers)
 
-        @wraps(behaviour)
-        def call(*args: Any, **options: Any) -> Any:
-            return behaviour(*args, **options)
+    def _respond(self, operation: Operation, *, is_checked: bool = False) -> Callable[..., Iterator[bytes]]:
+        """What handles a stream: gRPC reads the next request after the response to this one."""
+        handle, encode, encode_error = operation.bind(self.service), operation.encode, operation.encode_error
+        parse = operation.parse
+        assert encode_error is not None
 
-        call.pool = pool  # type: ignore[attr-defined]  # `CallPool` reads this attribute
-        return call
+        def respond(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            call = GrpcCall(context, self.callers, operation.scope)
+            caller = call.caller if is_checked else ANYBODY
+            for data in requests:
+                if caller.models is not None:
+                    self.callers.check_model(caller, operation, parse(data))
+                try:
+                    request = parse(data)
+                    yield encode(self.bulk.run(len(data), partial(handle, request, call)))
+                except Exception as error:
+                    yield encode_error(error)
 
-    def _counted(self, behaviour: Callable[[Any, grpc.ServicerContext], bytes]) -> Callable[..., Any]:
-        trailers = (self.worker_header,)
+        return respond
 
-        def call(request: Any, context: grpc.ServicerContext) -> Any:
+    def _guarded(self, respond: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """A stream that counts among those of its caller, and is ended if the caller sends nothing for too long."""
+
+        def run(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             self.counts.start_call()
             code = 0
             try:
-                context.set_trailing_metadata(trailers)
-                return behaviour(request, context)
-            except Exception as error:
-                code = abort_code(error)
-                abort(context, error)
-            finally:
-                self.counts.end_call(code)
-
-        return call
-
-    def _stream(
-        self,
-        scope: str,
-        behaviour: Callable[..., Iterator[Any]],
-        read: Callable[[bytes], Any] | None = None,
-        write: Callable[[Any], bytes] | None = None,
-    ) -> Method:
-        """A stream, which counts among those of its caller and is ended if the caller sends nothing for too long."""
-
-        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            self.counts.start_call()
-            code = 0
-            try:
-                with self.streams.share_of(_caller(context)):
+                with self._streams.share_of(_stream_owner(context)):
                     context.send_initial_metadata((self.worker_header,))
-                    yield from behaviour(self.streams.silence.guard(requests, context), context)
-            except (OverloadedError, ForbiddenError, RequestError) as error:
+                    yield from respond(self._streams.silence.guard(requests, context), context)
+            except (OverloadedError, ForbiddenError, RequestError, UnauthenticatedError) as error:
                 code = abort_code(error)
                 abort(context, error)
             finally:
                 self.counts.end_call(code)
 
-        handler: Handler = grpc.stream_stream_rpc_method_handler(in_pool(call, self.streams), read, write)
-        return Method(scope, handler, self.streams)
+        return run
 
 
-def in_pool(behaviour: Callable[..., Any], pool: futures.ThreadPoolExecutor) -> Callable[..., Any]:
-    """A handler that runs in a pool of its own."""
+class _OperationHandler(Handler):
+    """Handles the calls of an operation; with `is_checked`, it checks their callers and the models in requests."""
 
-    @wraps(behaviour)
-    def call(*args: Any, **options: Any) -> Any:
-        return behaviour(*args, **options)
+    def __init__(self, operation: Operation, table: MethodTable, *, is_checked: bool) -> None:
+        handle = operation.bind(table.service)
+        if operation.is_scoring and not table.reads_early:
+            handle = partial(_in_bulk, table.bulk, handle)
+        if operation.pool == "store":
+            handle = partial(_logged, operation.name, handle)
+        is_short = operation.is_short
+        super().__init__(
+            handle,
+            table.pools[operation.pool],
+            is_short=None if is_short is None else partial(_is_short, partial(is_short, table.service)),
+            is_scoring=operation.is_scoring,
+            reads_early=table.reads_early,
+        )
+        self._operation, self._encode, self._is_checked = operation, operation.encode, is_checked
+        self._callers, self._counts, self._trailers = table.callers, table.counts, (table.worker_header,)
 
-    call.experimental_thread_pool = pool  # type: ignore[attr-defined]  # gRPC reads this attribute
-    return call
+    def __call__(self, request: EncodedRequest, context: grpc.ServicerContext) -> Any:
+        self._counts.start_call()
+        code = 0
+        try:
+            context.set_trailing_metadata(self._trailers)
+            call = GrpcCall(context, self._callers, self._operation.scope)
+            if self._is_checked:
+                self._callers.check_model(call.caller, self._operation, request.message())
+            return self._encode(self._run(request.message(), call))
+        except Exception as error:
+            code = abort_code(error)
+            abort(context, error)
+        finally:
+            self._counts.end_call(code)
 
 
-def _model_reader(method: str) -> ModelReader:
-    """Reads the model of a request of a method, by its full name."""
-    service, _, name = method[1:].partition("/")
-    if name in _WITHOUT_MODEL:
-        return lambda _: None
-    if name == "Score":
-        return lambda call: str(call.request().model)
-    kind = GetMessageClass(descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type)
-    if name == "ScoreStream":
-        return lambda data: str(parse(monitor_pb2.ScoreStreamRequest, data).request.model)
-    field = next((each for each in _MODEL_FIELDS if each in kind.DESCRIPTOR.fields_by_name), None)
-    return _no_model if field is None else lambda data: str(getattr(parse(kind, data), field))
+def _is_short(is_short: Callable[[Any], bool], request: EncodedRequest) -> bool:
+    if len(request) > _SHORT_BYTES:
+        return False
+    try:
+        return is_short(request.message())
+    except RequestError:
+        return False
 
 
-def _caller(context: grpc.ServicerContext) -> str:
-    """The token of a call or, without one, the certificate of its connection; empty without both."""
-    for name, value in context.invocation_metadata():
-        if name == "authorization":
-            return str(value)[7:].strip()
-    return str(context.auth_context().get("x509_common_name", ""))
+def _in_bulk(bulk: BulkPool, handle: Callable[..., Any], request: Any, call: GrpcCall) -> Any:
+    return bulk.run(request.ByteSize(), partial(handle, request, call))
+
+
+def _logged(name: str, handle: Callable[..., Any], request: Any, call: GrpcCall) -> Any:
+    started = time.monotonic()
+    try:
+        return handle(request, call)
+    finally:
+        seconds = round(time.monotonic() - started, 4)
+        _log.debug("store_call_ended", extra={"call": name, "seconds": seconds})
+
+
+def _stream_owner(context: grpc.ServicerContext) -> str:
+    """The token of a stream or, without one, the certificate of its connection; empty without both."""
+    header = find_header(context.invocation_metadata(), "authorization")
+    return str(context.auth_context().get("x509_common_name", "")) if header is None else header[7:].strip()
 
 
 def _describe_reflection() -> None:

@@ -35,7 +35,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and w
 from darksight_service.errors import OverloadedError
 from darksight_service.grpc_api.silence import SilenceLimit
 
-__all__ = ["BulkPool", "CallPool", "StreamPool", "supports_early_read"]
+__all__ = ["BulkPool", "CallPool", "Handler", "StreamPool", "supports_early_read"]
 
 T = TypeVar("T")
 Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
@@ -112,6 +112,44 @@ def supports_early_read() -> bool:
         return False
 
 
+class Handler:
+    """What gRPC calls for a method, and what the pools read of it.
+
+    Parameters
+    ----------
+    run
+        Takes a request and a context.
+    pool
+        The pool that it runs in, if it is not `CallPool`.
+    is_short
+        Whether a message may be handled by the thread that reads for gRPC; None if none may.
+    is_scoring
+        Whether large messages belong into the bulk thread; those of a handler that waits for the database do not.
+    reads_early
+        Whether `CallPool` takes the call to its pool; if not, gRPC does.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Any, Any], Any],
+        pool: futures.Executor | None = None,
+        *,
+        is_short: Callable[[Any], bool] | None = None,
+        is_scoring: bool = False,
+        reads_early: bool = False,
+    ) -> None:
+        self._run = run
+        self.pool: StreamPool | None = pool if isinstance(pool, StreamPool) else None
+        self.is_short = is_short
+        self.is_scoring = is_scoring
+        # gRPC reads this attribute.
+        self.experimental_thread_pool = None if reads_early or isinstance(pool, CallPool) else pool
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Handle a call."""
+        return self._run(request, context)
+
+
 class CallPool(futures.Executor):
     """Threads for short unary calls, with a bounded queue.
 
@@ -120,9 +158,8 @@ class CallPool(futures.Executor):
     the message first and queues the call when the message has arrived, which saves a quarter of the time of a call.
     That uses private parts of gRPC; if `supports_early_read` is false, calls are handled in the ordinary way.
 
-    Handlers may have three attributes. A call that is the only one in flight runs in the thread that read it if
-    `is_short(message)` is true. A large call whose handler `scores` goes to the bulk thread; a handler that waits for
-    the database must not. A call whose handler has a `pool` of its own runs there.
+    A call that is the only one in flight runs in the thread that read it if its handler `is_short`. A large call whose
+    handler `is_scoring` goes to the bulk thread. A call whose handler has a `pool` of its own runs there.
 
     Parameters
     ----------
@@ -195,7 +232,7 @@ class CallPool(futures.Executor):
         respond: Any,
         event: Any,
         state: Any,
-        behaviour: Any,
+        behaviour: Handler,
         read_request: Any,
         deserialize: Any,
         serialize: Any,
@@ -205,9 +242,8 @@ class CallPool(futures.Executor):
         The caller holds `state.condition`.
         """
         receive = _server._receive_message(state, event.call, deserialize)
-        is_short = getattr(behaviour, "is_short", None) if self._in_flight == 0 else None
-        scores = getattr(behaviour, "scores", False)
-        pool: StreamPool | None = getattr(behaviour, "pool", None)
+        is_short = behaviour.is_short if self._in_flight == 0 else None
+        is_scoring, pool = behaviour.is_scoring, behaviour.pool
         silence = self.silence if pool is None else pool.silence
 
         def request() -> Any:
@@ -225,7 +261,7 @@ class CallPool(futures.Executor):
                     pool.submit(_run, call)
                 elif has_message and is_short is not None and is_short(state.request):
                     _run(call)
-                elif has_message and scores and len(state.request) >= _BULK_BYTES:
+                elif has_message and is_scoring and len(state.request) >= _BULK_BYTES:
                     self._bulk.queue.put(call)
                 else:
                     self._queue.put(call)

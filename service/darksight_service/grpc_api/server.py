@@ -22,17 +22,17 @@ from darksight_client.transport.connections import worker_header
 
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import ForbiddenError, OverloadedError, UnauthenticatedError
-from darksight_service.grpc_api.admin import Admin
-from darksight_service.grpc_api.callers import Callers, authorization
+from darksight_service.grpc_api.callers import find_header
 from darksight_service.grpc_api.health import Health
-from darksight_service.grpc_api.inference import InferenceServicer
-from darksight_service.grpc_api.methods import INFERENCE, MONITOR, Handler, Method, MethodTable, in_pool
-from darksight_service.grpc_api.pools import BulkPool, CallPool, StreamPool
-from darksight_service.grpc_api.scoring import Scoring
+from darksight_service.grpc_api.methods import Method, MethodHandler, MethodTable
+from darksight_service.grpc_api.pools import BulkPool, CallPool, Handler, StreamPool
 from darksight_service.grpc_api.silence import start_ending
 from darksight_service.grpc_api.status import abort, abort_code
-from darksight_service.http.web.limits import API, MAX_HANDSHAKES
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.inference import INFERENCE
+from darksight_service.operations.operation import Pool, Service
+from darksight_service.operations.scoring import MONITOR
 from darksight_service.settings import Settings
 
 __all__ = ["RpcServer"]
@@ -48,8 +48,6 @@ _RETRY_SECONDS = 0.05
 _NEVER_MS = 2**31 - 1
 # Descriptors of a worker that are not for connections.
 _OTHER_DESCRIPTORS = 128
-# Connections and handshakes of the HTTP API in the same process.
-_API_DESCRIPTORS = API.connections + MAX_HANDSHAKES
 
 _log = logging.getLogger("darksight.rpc")
 
@@ -63,58 +61,57 @@ class RpcServer:
         Address, limits, certificates and tokens.
     worker
         Number of the worker.
-    scoring, admin, inference
-        Handlers of the services.
+    service
+        What handlers work with.
     counts
         Counters of the process.
     bulk
         The pool for large calls.
     callers
         Permits calls.
+    api_descriptors
+        Connections of the HTTP API in the same process.
 
     Attributes
     ----------
-    methods
-        All methods by full name.
+    pools
+        The pools of calls by name.
     """
 
     def __init__(
         self,
         settings: Settings,
         worker: int,
-        scoring: Scoring,
-        admin: Admin,
-        inference: InferenceServicer,
+        service: Service,
         counts: ProcessCounts,
         bulk: BulkPool,
         callers: Callers,
+        *,
+        api_descriptors: int = 0,
     ) -> None:
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
         self._health = Health(_WATCHES)
-        streams = StreamPool(settings.max_streams, "stream", silent_seconds=settings.stream_idle_seconds or math.inf)
-        store_calls = StreamPool(_STORE_CALLS, "store")
-        open_calls = StreamPool(_OPEN_CALLS, "open", threads=_OPEN_THREADS, silent_seconds=_OPEN_SECONDS)
+        self.pools: Mapping[Pool, CallPool | StreamPool] = {
+            "call": self._calls,
+            "store": StreamPool(_STORE_CALLS, "store"),
+            "stream": StreamPool(
+                settings.max_streams, "stream", silent_seconds=settings.stream_idle_seconds or math.inf
+            ),
+            "open": StreamPool(_OPEN_CALLS, "open", threads=_OPEN_THREADS, silent_seconds=_OPEN_SECONDS),
+        }
         # Those that are ended for newer ones still have a thread for a moment.
         watches = StreamPool(2 * _WATCHES, "watch", silent_seconds=_OPEN_SECONDS)
-        self._limits = [pool.silence for pool in (self._calls, streams, store_calls, open_calls, watches)]
-        methods = MethodTable(
-            self._calls,
-            streams,
-            store_calls,
-            open_calls,
-            watches,
-            counts,
-            worker_header(_server_id(), worker, settings.worker_count),
-        )
-        table = methods.darksight(scoring, admin, inference) | methods.health(self._health)
+        self._limits = [pool.silence for pool in (*self.pools.values(), watches)]
+        header = worker_header(_server_id(), worker, settings.worker_count)
+        methods = MethodTable(service, self.pools, bulk, callers, counts, header)
+        table = methods.operations() | methods.health(self._health, watches)
         if settings.reflection:
             table |= methods.reflection()
-        self.methods: Mapping[str, Method] = table
         self._server = grpc.server(
             self._calls,  # type: ignore[arg-type]  # gRPC uses submit only
             handlers=[_Lookup(table, callers, counts)],
-            options=_options(settings),
+            options=_options(settings, api_descriptors),
             compression=None,
         )
         self._listen(settings)
@@ -126,7 +123,7 @@ class RpcServer:
 
     def set_serving(self, models: Collection[str], missing: Collection[str], *, is_ready: bool) -> None:
         """Report these models as SERVING, missing ones as NOT_SERVING, and the server as it is ready or not."""
-        names = dict.fromkeys(("", MONITOR, INFERENCE), is_ready)
+        names = dict.fromkeys(("", MONITOR.full_name, INFERENCE.full_name), is_ready)
         self._health.set_serving({**dict.fromkeys(missing, False), **dict.fromkeys(models, True), **names})
 
     def stop(self, grace_seconds: float) -> None:
@@ -151,31 +148,26 @@ class _Lookup(grpc.GenericRpcHandler):
     def __init__(self, table: Mapping[str, Method], callers: Callers, counts: ProcessCounts) -> None:
         self._table = table
         self._callers = callers
-        self._certified = {
-            name: callers.certified(method.handler, method.scope, method.read_model)
-            for name, method in table.items()
-            if callers.has_certificates and method.scope != OPEN
-        }
         self._counts = counts
         self._refusals = futures.ThreadPoolExecutor(_REFUSAL_THREADS, thread_name_prefix="refusal")
 
-    def service(self, details: grpc.HandlerCallDetails) -> Handler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> MethodHandler | None:
         """The handler for a call whose headers have arrived."""
         method = self._table.get(details.method)
         if method is None:
             return None
         handler = method.handler
         if self._callers.tokens is not None and method.scope != OPEN:
-            header = authorization(details.invocation_metadata)
-            if header is None and self._certified:
-                handler = self._certified[details.method]
+            header = find_header(details.invocation_metadata, "authorization")
+            if header is None and self._callers.has_certificates:
+                handler = method.checking_handler
             else:
                 try:
                     caller = self._callers.permit(header, method.scope)
                 except (UnauthenticatedError, ForbiddenError) as error:
                     return self._refuse(error)
                 if caller.models is not None:
-                    handler = self._callers.restricted(handler, caller, method.read_model)
+                    handler = method.checking_handler
         if method.pool.is_full:
             self._counts.refuse_overload()
             return self._refuse(
@@ -186,14 +178,14 @@ class _Lookup(grpc.GenericRpcHandler):
             )
         return handler
 
-    def _refuse(self, error: Exception) -> Handler:
+    def _refuse(self, error: Exception) -> MethodHandler:
         # A stream handler for every method, so that the rejection does not wait for the message.
         def refuse(_: object, context: grpc.ServicerContext) -> None:
             self._counts.start_call()
             self._counts.end_call(abort_code(error))
             abort(context, error)
 
-        return grpc.stream_stream_rpc_method_handler(in_pool(refuse, self._refusals))
+        return grpc.stream_stream_rpc_method_handler(Handler(refuse, self._refusals))
 
 
 def _server_id() -> str:
@@ -202,14 +194,14 @@ def _server_id() -> str:
     return hashlib.blake2s(text.encode(), digest_size=4).hexdigest()
 
 
-def _options(settings: Settings) -> list[tuple[str, Any]]:
+def _options(settings: Settings, api_descriptors: int) -> list[tuple[str, Any]]:
     return [
         ("grpc.so_reuseport", int(hasattr(socket, "SO_REUSEPORT"))),
         # Applies after decompression, so that a small compressed message cannot exceed the limit.
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_connection_streams),
-        ("grpc.max_allowed_incoming_connections", _max_connections(settings)),
+        ("grpc.max_allowed_incoming_connections", _max_connections(settings, api_descriptors)),
         ("grpc.max_metadata_size", 16 << 10),
         # A client may send a keepalive ping every 10 s, idle or not; one that sends more is disconnected.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -227,10 +219,10 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     ]
 
 
-def _max_connections(settings: Settings) -> int:
+def _max_connections(settings: Settings, api_descriptors: int) -> int:
     """Connections of a worker; files of the spool, the store and bundles must still find a descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = _OTHER_DESCRIPTORS + (0 if settings.api_port is None else _API_DESCRIPTORS)
+    others = _OTHER_DESCRIPTORS + api_descriptors
     free = math.inf if soft == resource.RLIM_INFINITY else max(soft - others, 1)
     return int(min(settings.max_connections, free))
 

@@ -96,7 +96,7 @@ def _sources(settings: Settings, folder: Path) -> Sources:
         gc.freeze()
         return opened
 
-    return Sources(settings, registry, Control(registry, state_file, store), store)
+    return Sources(settings, registry, Control(registry, state_file, store), store, counts.process)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ from darksight_service.control.registry import Registry
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.control.tokens import TokenFile
-from darksight_service.grpc_api.admin import Admin
-from darksight_service.grpc_api.callers import Callers
-from darksight_service.grpc_api.inference import InferenceServicer
 from darksight_service.grpc_api.pools import BulkPool
-from darksight_service.grpc_api.scoring import Scoring
 from darksight_service.grpc_api.server import RpcServer
+from darksight_service.http.web.limits import API, MAX_HANDSHAKES
 from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.counts import Counts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.operation import Service
 from darksight_service.processes.children import REPORT_SECONDS, report, stop_event
 from darksight_service.scoring.service import ScoringService
 from darksight_service.settings import Settings, read_settings
@@ -74,7 +73,6 @@ def main() -> int:
         max_bytes=settings.spool_bytes,
         durability=settings.durability,
     )
-    service = ScoringService(registry, traced_recorder(spool))
 
     # Loaded and opened by the first call that needs it: scoring must start while the database is down, and SQLAlchemy
     # takes 27 MB.
@@ -84,15 +82,20 @@ def main() -> int:
 
         return Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
 
+    service = Service(
+        ScoringService(registry, traced_recorder(spool)),
+        Control(registry, state_file, store),
+        store,
+        AccuracyFile(settings.data_dir / "accuracy.json"),
+        counts.process,
+        waits_for_disk=settings.durability == "fsync",
+    )
     bulk = BulkPool()
-    accuracy = AccuracyFile(settings.data_dir / "accuracy.json")
-    scoring = Scoring(service, bulk, store, counts.process, accuracy, waits_for_disk=settings.durability == "fsync")
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     callers = Callers(tokens, has_certificates=settings.tls_client_ca is not None, counts=counts.process)
-    admin = Admin(Control(registry, state_file, store), service, callers)
-    inference = InferenceServicer(service, bulk, callers)
-    server = RpcServer(settings, number, scoring, admin, inference, counts.process, bulk, callers)
-    api = _make_api(settings, server, callers, counts, bulk)
+    descriptors = 0 if settings.api_port is None else API.connections + MAX_HANDSHAKES
+    server = RpcServer(settings, number, service, counts.process, bulk, callers, api_descriptors=descriptors)
+    api = _make_api(settings, service, callers, server, bulk)
     # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.
     gc.collect()
     gc.freeze()
@@ -141,15 +144,14 @@ def main() -> int:
 
 
 def _make_api(
-    settings: Settings, server: RpcServer, callers: Callers, counts: Counts, bulk: BulkPool
+    settings: Settings, service: Service, callers: Callers, server: RpcServer, bulk: BulkPool
 ) -> WebServer | None:
     """The HTTP API, if there is to be one; it is imported then only, as it takes 4 MB."""
     if settings.api_port is None:
         return None
     from darksight_service.http.api.server import make_server
 
-    known = None if callers.tokens is None else callers
-    return make_server(settings, server.methods, known, counts.process, bulk.queue.put)
+    return make_server(settings, service, callers, server.pools, bulk.queue.put)
 
 
 def _watch(stop: threading.Event, registry: Registry, counts: Counts, server: RpcServer) -> None:

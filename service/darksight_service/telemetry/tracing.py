@@ -49,8 +49,9 @@ class _Store(Protocol):
     def insert(self, batches: Sequence[Any]) -> Any: ...
 
 
-class _Caller(Protocol):
-    def invocation_metadata(self) -> Any: ...
+class _Call(Protocol):
+    @property
+    def traceparent(self) -> str: ...
 
 
 def _is_configured(environment: Mapping[str, str]) -> bool:
@@ -124,9 +125,8 @@ def traced_call(
 
     tracer, read = _tracer, TraceContextTextMapPropagator().extract
 
-    def traced(request: Any, context: _Caller) -> T:
-        carrier = {key: value for key, value in context.invocation_metadata() if key == HEADER}
-        with tracer.start_as_current_span(name, read(carrier), kind=SpanKind.SERVER) as span:
+    def traced(request: Any, context: _Call) -> T:
+        with tracer.start_as_current_span(name, read({HEADER: context.traceparent}), kind=SpanKind.SERVER) as span:
             result = call(request, context)
             if span.is_recording():
                 span.set_attributes(describe(result))

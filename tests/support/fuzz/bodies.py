@@ -11,9 +11,8 @@ from typing import Any
 from urllib.parse import quote_from_bytes, urlencode
 
 import numpy as np
-from darksight_service.http.api.routes import MESSAGE_PATHS
+from darksight_service.operations.table import OPERATIONS
 from google.protobuf import json_format
-from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from tests.support.fuzz.calls import admin_seeds
@@ -145,11 +144,12 @@ class Bodies:
 def _admin_requests(model: str, version: str, bundle: str) -> list[tuple[str, str, dict[str, Any], bytes]]:
     """A good request for every path of `darksight.v1` but those of scoring."""
     good, found = admin_seeds(model, version, bundle), []
-    for path in MESSAGE_PATHS:
-        if path.method in good:
-            message = GetMessageClass(path.descriptor.input_type).FromString(good[path.method][0])
+    for operation in OPERATIONS.values():
+        if operation.method in good:
+            message = operation.request.FromString(good[operation.method][0])
             given = json_format.MessageToDict(message, preserving_proto_field_name=True)
-            found.append((path.verb, path.path.format(model=model, name="corner"), given, b""))
+            for verb, path in (route.split(" ") for route in operation.routes):
+                found.append((verb, path.format(model=model, name="corner"), given, b""))
     return found
 
 

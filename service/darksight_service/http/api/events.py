@@ -27,23 +27,26 @@ from typing import Any
 from urllib.parse import unquote
 
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from google.protobuf.timestamp_pb2 import Timestamp
+from starlette.responses import Response
 
 from darksight_core.errors import DarkSightError
 from darksight_core.rows.tags import find_problem
 from darksight_service.errors import OverloadedError, RequestError
-from darksight_service.http.api.calls import Call, Method, Reply, Request
-from darksight_service.http.api.messages import read_json
 from darksight_service.http.api.payloads import find_rows, read_payload
-from darksight_service.http.api.problems import ProblemError, problem_of
+from darksight_service.http.problems import HttpError
+from darksight_service.http.requests import HttpCall, Request, read_json
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.timestamps import timestamp
 from darksight_service.scoring.service import is_batch_time
 from darksight_service.settings import PassiveModel
 from darksight_service.settings.validation import check_text
 from darksight_service.store.ids import DAY_MS, LATEST_MS, make_batch_id
 from darksight_service.telemetry.traceparent import HEADER, read_trace_id
 
-__all__ = ["Event", "EventAnswer", "batch_id_of", "read_event"]
+__all__ = ["EVENT_ROUTES", "Event", "EventAnswer", "batch_id_of", "read_event"]
+
+EVENT_ROUTES = ("POST /v1/events", "POST /v1/models/{model}/events")
+"""Routes for events, which name their model, and for events of one model."""
 
 _STRUCTURED = "application/cloudevents+json"
 _VERSIONS = ("1.0", "0.3")
@@ -95,8 +98,8 @@ class EventAnswer:
 
     Parameters
     ----------
-    method
-        The gRPC method Score.
+    score
+        Runs the operation Score.
     models
         How events are read, by name of the model.
     counts
@@ -107,28 +110,25 @@ class EventAnswer:
 
     def __init__(
         self,
-        method: Method,
+        score: Callable[[monitor_pb2.ScoreRequest, HttpCall], monitor_pb2.ScoreResponse],
         models: Mapping[str, PassiveModel],
         counts: ProcessCounts,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._method = method
+        self._score = score
         self._models = models
         self._services = {passive.service or model: model for model, passive in models.items()}
         self._counts = counts
         self._clock = clock
 
-    def __call__(self, request: Request, call: Call) -> Reply:
+    def __call__(self, request: Request, call: HttpCall) -> Response:
         """The response to an event. It has no body: Knative takes a body for an event in reply."""
         named = request.parameters.get("model", "")
         try:
             event = read_event(request)
             if event.is_response:
                 self._record(event, named or self._model_of(event.attributes), call)
-            else:
-                self._counts.start_call()
-                self._counts.end_call()
-        except (DarkSightError, ProblemError) as error:
+        except (DarkSightError, HttpError) as error:
             self._counts.end_event("refused")
             # Loggers do not log why.
             facts = {"source": request.headers.get(b"ce-source", "")[:100], "error": str(error)}
@@ -137,9 +137,9 @@ class EventAnswer:
             _log.warning("event_refused", extra=facts)
             raise
         self._counts.end_event("scored" if event.is_response else "request")
-        return Reply(202, [], b"")
+        return Response(status_code=202)
 
-    def _record(self, event: Event, model: str, call: Call) -> None:
+    def _record(self, event: Event, model: str, call: HttpCall) -> None:
         """Score a response."""
         check_text("model", model, _MAX_NAME)
         passive = self._models.get(model, PassiveModel())
@@ -153,16 +153,15 @@ class EventAnswer:
             prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
             batch_id=batch_id_of(event, model, int(self._clock() * 1000.0)),
             tags=_tags_of(event, passive.tags),
-            event_time=None if event.ms is None else Timestamp(seconds=event.ms // 1000, nanos=event.ms % 1000 * 10**6),
+            event_time=None if event.ms is None else timestamp(event.ms),
         )
         # The trace of the prediction, rather than that of its delivery.
         trace = event.attributes.get(HEADER) or _text_at(event, f"metadata.{HEADER.capitalize()}")
         if read_trace_id(trace):
-            call.set_trace(trace)
-        response = monitor_pb2.ScoreResponse.FromString(call.run(self._method, message.SerializeToString()))
-        if not response.recorded:
+            call.traceparent = trace
+        if not self._score(message, call).recorded:
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
-            raise ProblemError(problem_of(error, status=HTTPStatus.SERVICE_UNAVAILABLE))
+            raise HttpError(error, HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _model_of(self, found: Mapping[str, str]) -> str:
         """The model that the attributes of an event name."""

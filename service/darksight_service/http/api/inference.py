@@ -1,6 +1,6 @@
 """The Open Inference Protocol over HTTP: JSON, and tensors as bytes behind the JSON (the binary tensor extension).
 
-Tensors have the names and types of `grpc_api.inference`. A number that JSON does not have, as in the scores of an
+Tensors have the names and types of `operations.inference`. A number that JSON does not have, as in the scores of an
 invalid row, is null.
 """
 
@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from starlette.responses import Response
 
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.errors import RequestError
-from darksight_service.http.api.calls import Call, Method, Reply, Request
-from darksight_service.http.api.messages import read_json
+from darksight_service.http.api.operations import BoundOperation
 from darksight_service.http.api.tensors import SIZE_HEADER, read_numbers, split_body
+from darksight_service.http.app import Answer
+from darksight_service.http.requests import HttpCall, Request, read_json
 
 __all__ = ["BINARY_EXTENSION", "answer_infer", "answer_state"]
 
@@ -31,8 +32,6 @@ _INPUTS = ("FP32", "FP64")
 # Of outputs; the handler refuses a request that has one.
 _UNSUPPORTED = ("classification", "shared_memory_region")
 _MAX_ITEMS = 64
-
-Answer = Callable[[Request, Call], Reply]
 
 
 class _Wanted(NamedTuple):
@@ -45,26 +44,24 @@ class _Wanted(NamedTuple):
         return self.named.get(name, self.others)
 
 
-def answer_infer(method: Method) -> Answer:
-    """Answers `infer`, by the gRPC method ModelInfer."""
+def answer_infer(run: BoundOperation) -> Answer:
+    """Answers `infer`, by the operation ModelInfer."""
 
-    def answer(request: Request, call: Call) -> Reply:
+    def answer(request: Request, call: HttpCall) -> Response:
         message, wanted = _read_infer(request)
-        response = pb2.ModelInferResponse.FromString(call.run(method, message.SerializeToString()))
-        return _write_infer(response, wanted)
+        return _write_infer(run(message, call), wanted)
 
     return answer
 
 
-def answer_state(name: str, method: Method) -> Answer:
-    """Answers a path without a body, by the gRPC method of this name."""
-    kind, response_kind = getattr(pb2, f"{name}Request"), getattr(pb2, f"{name}Response")
+def answer_state(run: BoundOperation) -> Answer:
+    """Answers a path without a body."""
 
-    def answer(request: Request, call: Call) -> Reply:
-        message = _named(kind(), request) if request.parameters else kind()
-        response = response_kind.FromString(call.run(method, message.SerializeToString()))
-        status, found = _state(name, response, request)
-        return Reply.of_json(json.dumps(found).encode(), status)
+    def answer(request: Request, call: HttpCall) -> Response:
+        message = run.operation.request()
+        response = run(_set_model(message, request) if request.parameters else message, call)
+        status, found = _state(run.operation.name, response, request)
+        return Response(json.dumps(found), status, media_type="application/json")
 
     return answer
 
@@ -104,7 +101,7 @@ def _plain_item(field: FieldDescriptor, value: Any) -> Any:
     return value if field.enum_type is None else field.enum_type.values_by_number[value].name
 
 
-def _named(message: Any, request: Request) -> Any:
+def _set_model(message: Any, request: Request) -> Any:
     """A message with the model and version of the path."""
     prefix = "model_" if isinstance(message, pb2.ModelInferRequest) else ""
     for field, name in (("name", "model"), ("version", "version")):
@@ -118,7 +115,7 @@ def _named(message: Any, request: Request) -> Any:
 def _read_infer(request: Request) -> tuple[pb2.ModelInferRequest, _Wanted]:
     text, data = split_body(request.body, request.json_size)
     given = read_json(text)
-    message = _named(pb2.ModelInferRequest(), request)
+    message = _set_model(pb2.ModelInferRequest(), request)
     parameters = _object(given, "parameters")
     try:
         message.id = _text(given, "id")
@@ -174,7 +171,7 @@ def _values(name: str, data: Any, dtype: np.dtype[Any]) -> bytes:
         return read_numbers("inputs", name, data).astype(dtype).tobytes()
 
 
-def _write_infer(response: pb2.ModelInferResponse, wanted: _Wanted) -> Reply:
+def _write_infer(response: pb2.ModelInferResponse, wanted: _Wanted) -> Response:
     outputs, parts = [], []
     for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
@@ -194,9 +191,9 @@ def _write_infer(response: pb2.ModelInferResponse, wanted: _Wanted) -> Reply:
     found["outputs"] = outputs
     text = _dump(found)
     if not parts:
-        return Reply.of_json(text)
-    headers = [(b"content-type", b"application/octet-stream"), (SIZE_HEADER.encode(), str(len(text)).encode())]
-    return Reply(200, headers, b"".join([text, *parts]))
+        return Response(text, media_type="application/json")
+    headers = {SIZE_HEADER: str(len(text))}
+    return Response(b"".join([text, *parts]), headers=headers, media_type="application/octet-stream")
 
 
 def _dump(found: dict[str, Any]) -> bytes:

@@ -8,21 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs
 
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
+from starlette.responses import Response
 
 from darksight_service.errors import RequestError
-from darksight_service.http.api.calls import Call, Method, Reply, Request
-from darksight_service.http.api.routes import Path
+from darksight_service.http.api.operations import BoundOperation
+from darksight_service.http.requests import HttpCall, Request, read_json
 
-__all__ = ["MessageAnswer", "read_json"]
+__all__ = ["MessageAnswer"]
 
 _MAX_PARAMETERS = 1000
 _LONGEST_TEXT = 300
@@ -30,53 +29,35 @@ _FIELD = re.compile(r'Failed to parse (\w+) field|no field named "(\w+)"')
 
 
 class MessageAnswer:
-    """Answers a path of `darksight.v1`.
+    """Answers a route of an operation of `darksight.v1`.
 
     Parameters
     ----------
-    path
-        The path.
-    method
-        Its gRPC method.
+    route
+        HTTP method and path.
+    run
+        Runs the operation.
     """
 
-    def __init__(self, path: Path, method: Method) -> None:
-        self._has_body = path.verb in ("POST", "PUT")
-        self._method = method
-        self._fields = path.descriptor.input_type.fields_by_name
-        self._request, self._response = _kind(path.descriptor.input_type), _kind(path.descriptor.output_type)
+    def __init__(self, route: str, run: BoundOperation) -> None:
+        self._has_body = route.startswith(("POST ", "PUT "))
+        self._run = run
+        self._request: Any = run.operation.request
 
-    def __call__(self, request: Request, call: Call) -> Reply:
+    def __call__(self, request: Request, call: HttpCall) -> Response:
         """The response to a request."""
         if self._has_body:
             given = read_json(request.body or b"{}")
         else:
-            given = _read_query(self._fields, request.query)
-        message = _message(self._request, {**given, **_named(request.parameters, given)})
-        response = self._response.FromString(call.run(self._method, message.SerializeToString()))
+            given = _read_query(self._request.DESCRIPTOR.fields_by_name, request.query)
+        message = _read_message(self._request, {**given, **_check_parameters(request.parameters, given)})
         found = json_format.MessageToDict(
-            response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            self._run(message, call), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-        return Reply.of_json(json.dumps(found).encode())
+        return Response(json.dumps(found), media_type="application/json")
 
 
-def read_json(text: bytes) -> dict[str, Any]:
-    """A JSON object; RequestError if the text is not one."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"body: is not JSON: {str(error)[:_LONGEST_TEXT]}", field="body") from None
-    if not isinstance(found, dict):
-        raise RequestError("body: must be a JSON object", field="body")
-    return found
-
-
-@lru_cache
-def _kind(descriptor: Descriptor) -> type[Message]:
-    return GetMessageClass(descriptor)
-
-
-def _named(parameters: Mapping[str, str], given: Mapping[str, Any]) -> Mapping[str, str]:
+def _check_parameters(parameters: Mapping[str, str], given: Mapping[str, Any]) -> Mapping[str, str]:
     """The parameters of a path; a body may repeat them, but not contradict them."""
     for name, value in parameters.items():
         if given.get(name, value) != value:
@@ -84,7 +65,7 @@ def _named(parameters: Mapping[str, str], given: Mapping[str, Any]) -> Mapping[s
     return parameters
 
 
-def _message(kind: type[Message], given: dict[str, Any]) -> Message:
+def _read_message(kind: type[Message], given: dict[str, Any]) -> Message:
     rows = given.get("rows")
     if kind is monitor_pb2.ScoreRequest and isinstance(rows, list):
         given["rows"] = {"rows": [{"values": row} for row in rows]}

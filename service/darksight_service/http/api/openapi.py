@@ -1,9 +1,8 @@
-"""The OpenAPI 3.1 document, made from the route table and the descriptors of the messages."""
+"""The OpenAPI 3.1 document, made from the table of operations and the descriptors of the messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -11,7 +10,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from darksight_core import __version__
 from darksight_core.rows.schema import SCHEMA
 from darksight_service.control.tokens import OPEN
-from darksight_service.http.api.routes import EVENT_PATHS, INFERENCE_PATHS, MESSAGE_PATHS, Path
+from darksight_service.http.api.events import EVENT_ROUTES
+from darksight_service.operations.inference import INFERENCE
+from darksight_service.operations.operation import Operation
+from darksight_service.operations.table import OPERATIONS
 
 __all__ = ["openapi_document"]
 
@@ -135,22 +137,20 @@ _SCHEMAS: dict[str, Schema] = {
 }
 
 
-def openapi_document(scopes: Mapping[str, str]) -> dict[str, Any]:
-    """The document.
-
-    Parameters
-    ----------
-    scopes
-        The scope that each gRPC method needs, by full name.
-    """
+def openapi_document() -> dict[str, Any]:
+    """The document."""
     schemas = dict(_SCHEMAS)
     paths: dict[str, dict[str, Any]] = {}
-    for path in INFERENCE_PATHS:
-        paths.setdefault(path.path, {})[path.verb.lower()] = _inference_operation(path, scopes[path.method])
-    for path in MESSAGE_PATHS:
-        paths.setdefault(path.path, {})[path.verb.lower()] = _message_operation(path, scopes[path.method], schemas)
-    for path in EVENT_PATHS:
-        paths.setdefault(path.path, {})[path.verb.lower()] = _event_operation(path, scopes[path.method])
+    for operation in OPERATIONS.values():
+        for route in operation.routes:
+            verb, _, path = route.partition(" ")
+            is_inference = operation.service == INFERENCE.full_name
+            found = (
+                _inference_operation(operation, path) if is_inference else _message_operation(operation, route, schemas)
+            )
+            paths.setdefault(path, {})[verb.lower()] = found
+    for route in EVENT_ROUTES:
+        paths[route.removeprefix("POST ")] = {"post": _event_operation(route.removeprefix("POST "))}
     return {
         "openapi": "3.1.0",
         "info": {"title": "DarkSight", "version": __version__},
@@ -168,27 +168,26 @@ def openapi_document(scopes: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _operation(path: Path, scope: str, tag: str, response: Schema) -> dict[str, Any]:
+def _describe(operation: Operation, path: str, tag: str, response: Schema) -> dict[str, Any]:
     found: dict[str, Any] = {
         "tags": [tag],
-        "operationId": path.name + ("OfVersion" if "{version}" in path.path else ""),
-        "summary": path.summary,
+        "operationId": operation.name + ("OfVersion" if "{version}" in path else ""),
+        "summary": operation.summary,
         "parameters": [{"name": name, "in": "path", "required": True, "schema": _STRING} for name in _parameters(path)],
         "responses": {
             "200": {"description": "OK", "content": {"application/json": {"schema": response}}},
             "default": {"$ref": "#/components/responses/Problem"},
         },
     }
-    if scope != OPEN:
-        found["description"] = f"Needs a token with the scope `{scope}`, if the server has tokens."
+    if operation.scope != OPEN:
+        found["description"] = f"Needs a token with the scope `{operation.scope}`, if the server has tokens."
         found["security"] = [{"token": []}, {}]
     return found
 
 
-def _inference_operation(path: Path, scope: str) -> dict[str, Any]:
-    is_infer = path.name == "ModelInfer"
-    response = _reference("InferenceResponse") if is_infer else {}
-    found = _operation(path, scope, "Open Inference Protocol", response)
+def _inference_operation(operation: Operation, path: str) -> dict[str, Any]:
+    is_infer = operation.name == "ModelInfer"
+    found = _describe(operation, path, "Open Inference Protocol", _reference("InferenceResponse") if is_infer else {})
     if is_infer:
         binary = {"schema": {"type": "string", "format": "binary"}}
         found["requestBody"] = {
@@ -202,9 +201,10 @@ def _inference_operation(path: Path, scope: str) -> dict[str, Any]:
     return found
 
 
-def _event_operation(path: Path, scope: str) -> dict[str, Any]:
-    found = _operation(path, scope, "CloudEvents", {})
+def _event_operation(path: str) -> dict[str, Any]:
+    found = _describe(OPERATIONS["Score"], path, "CloudEvents", {})
     found["operationId"] = "SendModelEvent" if _parameters(path) else "SendEvent"
+    found["summary"] = "Record the predictions of an inference logger"
     found["requestBody"] = {
         "required": True,
         "content": {
@@ -217,31 +217,31 @@ def _event_operation(path: Path, scope: str) -> dict[str, Any]:
     return found
 
 
-def _message_operation(path: Path, scope: str, schemas: dict[str, Schema]) -> dict[str, Any]:
-    request, response = path.descriptor.input_type, path.descriptor.output_type
-    found = _operation(path, scope, "darksight.v1", _message(response, schemas))
-    in_path = _parameters(path)
-    if path.verb in ("POST", "PUT"):
-        _message(request, schemas)
-        found["requestBody"] = {"content": {"application/json": {"schema": _reference(request.full_name)}}}
+def _message_operation(operation: Operation, route: str, schemas: dict[str, Schema]) -> dict[str, Any]:
+    verb, _, path = route.partition(" ")
+    request: Any = operation.request.DESCRIPTOR
+    response: Any = operation.response.DESCRIPTOR
+    found = _describe(operation, path, "darksight.v1", _message_schema(response, schemas))
+    if verb in ("POST", "PUT"):
+        found["requestBody"] = {"content": {"application/json": {"schema": _message_schema(request, schemas)}}}
     else:
         found["parameters"] += [
             {"name": field.name, "in": "query", "schema": _PAIRS if _is_map(field) else _field(field, schemas)}
             for field in request.fields
-            if field.name not in in_path
+            if field.name not in _parameters(path)
         ]
     return found
 
 
-def _parameters(path: Path) -> list[str]:
-    return re.findall(r"\{(\w+)\}", path.path)
+def _parameters(path: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", path)
 
 
 def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _message(descriptor: Descriptor, schemas: dict[str, Schema]) -> Schema:
+def _message_schema(descriptor: Descriptor, schemas: dict[str, Schema]) -> Schema:
     """A reference to the schema of a message, which is added with those of its fields."""
     if descriptor.full_name not in schemas:
         schemas[descriptor.full_name] = {}
@@ -271,5 +271,5 @@ def _item(field: FieldDescriptor, schemas: dict[str, Schema]) -> Schema:
         return _SCALARS[field.type]
     if field.message_type.full_name == _TIME:
         return {"type": "string", "format": "date-time"}
-    found = _message(field.message_type, schemas)
+    found = _message_schema(field.message_type, schemas)
     return {"anyOf": [_ROWS, found]} if field.message_type.name == "Rows" else found

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_service.errors import RequestError
-from darksight_service.http.api.messages import read_json
 from darksight_service.http.api.tensors import read_numbers, split_body
+from darksight_service.http.requests import read_json
 
 __all__ = ["find_rows", "read_payload"]
 

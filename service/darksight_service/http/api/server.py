@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 
-from darksight_service.http.api.app import Limits, make_app
-from darksight_service.http.api.calls import Callers, Method
+from darksight_service.http.api.app import make_api
+from darksight_service.http.app import Pool
 from darksight_service.http.web.limits import API
 from darksight_service.http.web.server import WebServer
 from darksight_service.http.web.sockets import listen
-from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.operation import Pool as PoolName
+from darksight_service.operations.operation import Service
 from darksight_service.settings import Settings
 
 __all__ = ["make_server"]
@@ -21,29 +23,14 @@ _IDLE_SECONDS = 60
 
 def make_server(
     settings: Settings,
-    methods: Mapping[str, Method],
-    callers: Callers | None,
-    counts: ProcessCounts,
+    service: Service,
+    callers: Callers,
+    pools: Mapping[PoolName, Pool],
     run_bulk: Callable[[Callable[[], object]], object],
 ) -> WebServer:
-    """The HTTP server of a worker, not yet started.
-
-    Parameters
-    ----------
-    settings
-        Address, limits and certificates.
-    methods
-        The methods of the gRPC server, by full name.
-    callers
-        Permits calls; None if everybody may call.
-    counts
-        Counters of the process.
-    run_bulk
-        Runs a function in the bulk thread.
-    """
-    limits = Limits(callers, settings.max_message_bytes, settings.durability == "fsync", counts, run_bulk)
+    """The HTTP server of a worker, not yet started; the parameters are those of `make_api`."""
     return WebServer(
-        make_app(methods, limits, settings.passive),
+        make_api(service, callers, pools, run_bulk, settings.max_message_bytes, settings.passive),
         settings,
         # The kernel gives each connection to one of the workers.
         listen(settings, "api_port", socket.SO_REUSEPORT),

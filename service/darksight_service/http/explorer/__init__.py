@@ -1,6 +1,6 @@
 """The explorer: the map and the other pages in a browser, served by a process of its own.
 
-    app         `make_app(sources)`: the ASGI application with its routes, headers and errors
+    app         `make_app(sources)`: the ASGI application with its routes
     session     login by token, cookie, CSRF
     oidc        login through an OpenID provider
     pages       the list of pages, rendered by jinja2 from `templates/`

@@ -1,32 +1,23 @@
-"""The explorer as an ASGI application: pages, static files and endpoints.
-
-Every response has headers that forbid framing, content sniffing and resources of other hosts. Endpoints run in threads,
-so SQL never blocks the event loop. A DarkSightError becomes a status and a message; of any other exception only a
-request id leaves the process.
-"""
+"""The explorer as an ASGI application: pages, static files, endpoints and the operations that its pages call."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from darksight_core import __version__
 from darksight_core.errors import DarkSightError
-from darksight_service.control.tokens import TokenFile
-from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError, report_error
+from darksight_service.control.tokens import OPEN, TokenFile
+from darksight_service.errors import ForbiddenError, UnauthenticatedError, report_error
+from darksight_service.http import app as stack
 from darksight_service.http.explorer.answers import Answer, Download, FileAnswer, to_json
 from darksight_service.http.explorer.api import drift, gate, models, points, reference, regions, review
 from darksight_service.http.explorer.api import map as map_page
@@ -36,21 +27,13 @@ from darksight_service.http.explorer.inputs import Input
 from darksight_service.http.explorer.oidc import LOGIN_SECONDS, Provider
 from darksight_service.http.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.http.explorer.session import Guard
+from darksight_service.http.requests import HttpCall, Request
 from darksight_service.report.plotly_js import packed_plotly
-from darksight_service.settings import Settings
 
 __all__ = ["make_app"]
 
 _MAX_BODY = 1 << 20
-_BARE_POLICY = "default-src 'none'; frame-ancestors 'none'"
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
+_THREADS = 40
 _FILE_HEADERS = {
     "content-disposition": "attachment",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -58,14 +41,18 @@ _FILE_HEADERS = {
 
 _log = logging.getLogger("darksight.explorer")
 
-_Handler = Callable[[Request], Awaitable[Response]]
+
+class _Threads(ThreadPoolExecutor):
+    """Threads for all requests, which wait for one if there are too many; connections are limited."""
+
+    limit, is_full = _THREADS, False
 
 
 class _Login(Input):
     token: str = ""
 
 
-def make_app(sources: Sources) -> ASGIApp:
+def make_app(sources: Sources) -> stack.App:
     """The application.
 
     Parameters
@@ -78,112 +65,120 @@ def make_app(sources: Sources) -> ASGIApp:
     is_secure = settings.tls_cert is not None or settings.explorer_url.startswith("https:")
     guard = Guard(tokens, is_secure=is_secure)
     provider = Provider(settings) if settings.oidc_issuer else None
-    modules = (models, map_page, regions, gate, drift, review, points, reference)
-    endpoints = [endpoint for module in modules for endpoint in module.endpoints(sources)]
-    routes = [
-        Route("/", lambda _: RedirectResponse(f"/{PAGES[0].name}")),
-        # Alerts and dashboards link to this path.
-        Route("/models/{model}", lambda request: RedirectResponse(f"/map?model={quote(request.path_params['model'])}")),
-        *(_page(page, guard, settings, has_provider=provider is not None) for page in (*PAGES, LOGIN)),
-        *(_route(endpoint, sources, guard) for endpoint in endpoints),
-        *_session_routes(guard, provider),
-        *([] if provider is None else _provider_routes(guard, provider, is_secure=is_secure)),
-        Route("/vendor/plotly.min.js", _plotly),
-        Mount("/static", StaticFiles(directory=STATIC)),
-    ]
-    return _Guarded(Starlette(routes=routes), guard)
+    pool, limits = _Threads(_THREADS, "explorer"), stack.Limits(guard, _MAX_BODY, sources.counts)
+    routes: list[BaseRoute] = []
+
+    def add(route: str, answer: stack.Answer, scope: str = OPEN) -> None:
+        routes.append(stack.HttpRoute(route, stack.Endpoint(answer, scope, pool, limits)))
+
+    add("GET /", lambda request, call: RedirectResponse(f"/{PAGES[0].name}"))
+    # Alerts and dashboards link to this path.
+    add("GET /models/{model}", lambda request, call: _redirect("/map?model=", request.parameters["model"]))
+    for page in (*PAGES, LOGIN):
+        add(f"GET /{page.name}", _page(page, guard, settings.reference_origins, has_provider=provider is not None))
+    for module in (models, map_page, regions, gate, drift, review, points, reference):
+        for endpoint in module.endpoints(sources):
+            add(f"{endpoint.method} {endpoint.path}", _endpoint(endpoint, sources), endpoint.scope)
+    sessions = _Sessions(guard, provider, is_secure=is_secure)
+    add("GET /api/session", sessions.describe)
+    add("POST /api/login", sessions.log_in)
+    add("POST /api/logout", sessions.log_out)
+    if provider is not None:
+        add("GET /oidc/login", sessions.start)
+        add("GET /oidc/callback", sessions.finish)
+    add("GET /vendor/plotly.min.js", _plotly)
+    routes.append(Mount("/static", StaticFiles(directory=STATIC)))
+    return stack.App(routes, guard)
 
 
-def _page(page: Page, guard: Guard, settings: Settings, *, has_provider: bool) -> Route:
-    text, policy = page.render(has_provider=has_provider), page.policy(settings.reference_origins)
+def _redirect(url: str, value: str, status: int = 307) -> Response:
+    """A redirect to a URL that ends with a value."""
+    return RedirectResponse(url + quote(value, safe=""), status)
 
-    def show(request: Request) -> Response:
-        if guard.needs_login and page is not LOGIN:
+
+def _page(page: Page, guard: Guard, origins: tuple[str, ...], *, has_provider: bool) -> stack.Answer:
+    text, policy = page.render(has_provider=has_provider), page.policy(origins)
+
+    def show(request: Request, call: HttpCall) -> Response:
+        if guard.needs_token and page is not LOGIN:
             try:
                 guard.permit(request, "read")
             except (UnauthenticatedError, ForbiddenError):
-                target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-                return RedirectResponse(f"/login?next={quote(target, safe='')}")
+                query = f"?{request.query.decode('latin-1')}" if request.query else ""
+                return _redirect("/login?next=", request.path + query)
         return HTMLResponse(text, headers={"content-security-policy": policy})
 
-    return Route(f"/{page.name}", show)
+    return show
 
 
-def _route(endpoint: Endpoint[Any], sources: Sources, guard: Guard) -> Route:
-    def answer(request: Request, body: bytes) -> Response:
-        caller = guard.permit(request, endpoint.scope)
-        given = endpoint.read(request.query_params, body)
-        endpoint.check_model(caller, given)
+def _endpoint(endpoint: Endpoint[Any], sources: Sources) -> stack.Answer:
+    def answer(request: Request, call: HttpCall) -> Response:
+        query = _query(request)
+        given = endpoint.read(query, request.body)
+        endpoint.check_model(call.caller, given)
         sources.registry.refresh()
-        return _respond(endpoint.answer(Call(given, caller)))
+        return _respond(endpoint.answer(Call(given, call.caller)))
 
-    async def handle(request: Request) -> Response:
-        return await run_in_threadpool(answer, request, await _read(request))
-
-    return Route(endpoint.path, _with_errors(handle), methods=[endpoint.method])
+    return answer
 
 
-def _session_routes(guard: Guard, provider: Provider | None) -> list[Route]:
-    async def describe(request: Request) -> Response:
-        return _respond({**guard.describe(request), "version": __version__})
+class _Sessions:
+    """Login and logout, with a token or through an OpenID provider."""
 
-    async def log_in(request: Request) -> Response:
+    def __init__(self, guard: Guard, provider: Provider | None, *, is_secure: bool) -> None:
+        self._guard = guard
+        self._provider = provider
+        # The provider is another site, so a strict cookie would not come back with the browser.
+        self._options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_secure}
+        self._cookie = "__Host-darksight-login" if is_secure else "darksight-login"
+
+    def describe(self, request: Request, call: HttpCall) -> Response:
+        """The session of a page."""
+        return _respond({**self._guard.describe(request), "version": __version__})
+
+    def log_in(self, request: Request, call: HttpCall) -> Response:
+        """Start a session with a token."""
         response = _respond({"ok": True})
-        guard.log_in(request, read_body(_Login, await _read(request)).token, response)
+        self._guard.log_in(request, read_body(_Login, request.body).token, response)
         return response
 
-    async def log_out(request: Request) -> Response:
-        ended = guard.log_out(request)
+    def log_out(self, request: Request, call: HttpCall) -> Response:
+        """End a session; the page goes to the URL, as the session at the provider would log in again."""
+        ended = self._guard.log_out(request)
         user = None if ended is None else ended.user
-        # The session of a user at the provider would log in again without a question.
-        url = "" if provider is None or user is None else await run_in_threadpool(provider.logout_url, user)
+        url = "" if self._provider is None or user is None else self._provider.logout_url(user)
         response = _respond({"ok": True, "url": url})
-        guard.forget(response)
+        self._guard.forget(response)
         return response
 
-    return [
-        Route("/api/session", _with_errors(describe)),
-        Route("/api/login", _with_errors(log_in), methods=["POST"]),
-        Route("/api/logout", _with_errors(log_out), methods=["POST"]),
-    ]
-
-
-def _provider_routes(guard: Guard, provider: Provider, *, is_secure: bool) -> list[Route]:
-    cookie = "__Host-darksight-login" if is_secure else "darksight-login"
-
-    def start(request: Request) -> Response:
+    def start(self, request: Request, call: HttpCall) -> Response:
+        """Send the browser to the provider."""
+        assert self._provider is not None
         try:
-            url, sealed = provider.start(request.query_params.get("next", "/"))
+            url, sealed = self._provider.start(_query(request).get("next", "/"))
         except DarkSightError as error:
             return _failed_login(error)
         response = RedirectResponse(url, 303)
-        # The provider is another site, so a strict cookie would not come back with the browser.
-        response.set_cookie(cookie, sealed, max_age=LOGIN_SECONDS, httponly=True, samesite="lax", secure=is_secure)
+        response.set_cookie(self._cookie, sealed, max_age=LOGIN_SECONDS, **self._options)
         return response
 
-    def finish(request: Request) -> Response:
+    def finish(self, request: Request, call: HttpCall) -> Response:
+        """Start the session of a user who comes back from the provider."""
+        assert self._provider is not None
         try:
-            user, target = provider.finish(request.query_params, request.cookies.get(cookie, ""))
+            user, target = self._provider.finish(_query(request), request.cookies.get(self._cookie, ""))
             # A browser that comes from another site sends no strict cookie yet. The login page asks for the session
             # by itself, and then shows the page that was asked for.
-            response: Response = RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
-            guard.log_in_user(user, response)
+            response = _redirect("/login?next=", target, 303)
+            self._guard.log_in_user(user, response)
         except DarkSightError as error:
             response = _failed_login(error)
-        response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
+        response.delete_cookie(self._cookie, **self._options)
         return response
 
-    return [
-        Route("/oidc/login", _with_errors(_in_thread(start))),
-        Route("/oidc/callback", _with_errors(_in_thread(finish))),
-    ]
 
-
-def _in_thread(answer: Callable[[Request], Response]) -> _Handler:
-    async def handle(request: Request) -> Response:
-        return await run_in_threadpool(answer, request)
-
-    return handle
+def _query(request: Request) -> dict[str, str]:
+    return dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True))
 
 
 def _failed_login(error: DarkSightError) -> Response:
@@ -194,80 +189,21 @@ def _failed_login(error: DarkSightError) -> Response:
     return HTMLResponse(text, found.http, headers={"content-security-policy": LOGIN.policy()})
 
 
-def _with_errors(handle: _Handler) -> _Handler:
-    """The same handler with exceptions as responses."""
-
-    async def handle_safely(request: Request) -> Response:
-        try:
-            return await handle(request)
-        except Exception as error:
-            return _error(error)
-
-    return handle_safely
-
-
-async def _read(request: Request) -> bytes:
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > _MAX_BODY:
-            raise RequestError(f"body: must be at most {_MAX_BODY:,} bytes", field="body")
-    return bytes(data)
-
-
-def _respond(answer: Answer, status: int = 200) -> Response:
+def _respond(answer: Answer) -> Response:
     if isinstance(answer, Columns):
-        return Response(answer.encode(), status, media_type="application/octet-stream")
+        return Response(answer.encode(), media_type="application/octet-stream")
     if isinstance(answer, Download):
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"}
-        return StreamingResponse(answer.parts, status, media_type=answer.media_type, headers=headers)
+        return StreamingResponse(answer.parts, media_type=answer.media_type, headers=headers)
     if isinstance(answer, FileAnswer):
-        return Response(answer.data, status, media_type=answer.media_type, headers=_FILE_HEADERS)
+        return Response(answer.data, media_type=answer.media_type, headers=_FILE_HEADERS)
     text = json.dumps(to_json(answer), allow_nan=False, ensure_ascii=False)
-    return Response(text.encode(), status, media_type="application/json")
+    return Response(text, media_type="application/json")
 
 
-def _error(error: Exception) -> Response:
-    found = report_error(error, _log)
-    answer = {"code": found.code, "message": found.message}
-    if isinstance(error, DarkSightError) and found.http != 500 and "field" in error.details:
-        answer["field"] = str(error.details["field"])
-    return _respond({"error": answer}, found.http)
-
-
-def _plotly(request: Request) -> Response:
+def _plotly(request: Request, call: HttpCall) -> Response:
     packed = packed_plotly()
     headers = {"cache-control": "private, max-age=86400", "vary": "accept-encoding"}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
+    if "gzip" not in request.header("accept-encoding"):
         return Response(gzip.decompress(packed), media_type="text/javascript", headers=headers)
     return Response(packed, media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
-
-
-class _Guarded:
-    """Checks the host name of every request and adds the security headers to every response."""
-
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
-        self._app = app
-        self._guard = guard
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("content-security-policy", _BARE_POLICY)
-                # Data is never cached; static files are revalidated by their ETag.
-                headers.setdefault("cache-control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
-            await send(message)
-
-        try:
-            self._guard.check_host(Headers(scope=scope).get("host", ""))
-        except ForbiddenError as error:
-            await _error(error)(scope, receive, send_with_headers)
-            return
-        await self._app(scope, receive, send_with_headers)

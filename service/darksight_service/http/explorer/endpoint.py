@@ -15,6 +15,7 @@ from darksight_service.control.tokens import ANYBODY, Caller
 from darksight_service.errors import RequestError
 from darksight_service.http.explorer.answers import Answer
 from darksight_service.http.explorer.inputs import Input, ModelInput, VersionInput
+from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
 from darksight_service.settings.validation import first_problem
 from darksight_service.store.store import Store
@@ -38,12 +39,15 @@ class Sources:
         Policies and regions.
     store
         Returns the store, or raises StoreUnavailableError.
+    counts
+        Counters of the process.
     """
 
     settings: Settings
     registry: Registry
     control: Control
     store: Callable[[], Store]
+    counts: ProcessCounts
 
     def active_model(self, given: VersionInput) -> ActiveModel:
         """The version that an input names, by default the active one."""

@@ -6,8 +6,7 @@ within a second, and a restart of the explorer ends all sessions. A request that
 session's CSRF token in a header, which a form of another site cannot set, and the right origin. A user of an OpenID
 provider (`oidc`) keeps the permissions of the login until the session ends.
 
-Without a token file everybody on this machine may read and change, as over gRPC. To prevent DNS rebinding, the host
-name of a request must then be an address, `localhost`, or a name without a dot, which nobody else can register.
+Without a token file everybody on this machine may read and change, as over gRPC.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.requests import Request
 from starlette.responses import Response
 
-from darksight_service.control.tokens import ANYBODY, SCOPES, Caller, TokenFile, permit_by_grants
+from darksight_service.control.tokens import ANYBODY, OPEN, SCOPES, Caller, TokenFile, permit_by_grants
 from darksight_service.errors import ForbiddenError, RequestError, UnauthenticatedError
 from darksight_service.http.explorer.oidc import User
-from darksight_service.settings.validation import is_local_host
+from darksight_service.http.requests import Request
 
 __all__ = ["CSRF_HEADER", "Guard", "Session"]
 
@@ -73,10 +71,16 @@ class Guard:
         Whether the explorer uses TLS.
     clock
         Unix time in seconds.
+
+    Attributes
+    ----------
+    needs_token
+        Whether a token is needed.
     """
 
     def __init__(self, tokens: TokenFile | None, *, is_secure: bool, clock: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
+        self.needs_token = tokens is not None
         self._is_secure = is_secure
         self._clock = clock
         self._lock = threading.Lock()
@@ -84,11 +88,6 @@ class Guard:
         self._open = Session("", secrets.token_urlsafe(32), float("inf"))
         # With this prefix a browser accepts the cookie over TLS and from this host only.
         self._cookie = "__Host-darksight" if is_secure else "darksight"
-
-    @property
-    def needs_login(self) -> bool:
-        """Whether a token is needed."""
-        return self._tokens is not None
 
     def session(self, request: Request) -> Session:
         """The session of a request; UnauthenticatedError if it has none or it has expired."""
@@ -101,10 +100,12 @@ class Guard:
 
     def permit(self, request: Request, scope: str) -> Caller:
         """The caller; an error if it lacks the scope."""
+        if scope == OPEN:
+            return ANYBODY
         session = self.session(request)
         if request.method != "GET":
             _check_origin(request)
-            if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), session.csrf.encode()):
+            if not hmac.compare_digest(request.header(CSRF_HEADER).encode(), session.csrf.encode()):
                 raise ForbiddenError(
                     "the CSRF token is missing or belongs to another session; reload the page", kind="csrf"
                 )
@@ -117,7 +118,7 @@ class Guard:
         if self._tokens is not None:
             scopes = [scope for scope in SCOPES if self._permits(session, scope)]
             name = session.name
-        return {"name": name, "scopes": scopes, "csrf": session.csrf, "needs_login": self.needs_login}
+        return {"name": name, "scopes": scopes, "csrf": session.csrf, "needs_login": self.needs_token}
 
     def log_in(self, request: Request, secret: str, response: Response) -> None:
         """Start a session with a token of scope `read`, and set its cookie."""
@@ -159,15 +160,6 @@ class Guard:
             secure=self._is_secure,
         )
 
-    def check_host(self, host: str) -> None:
-        """Without tokens, refuse a host name that somebody else could point to this machine."""
-        if self._tokens is None and not is_local_host(host):
-            raise ForbiddenError(
-                "without tokens the explorer can be opened by address, as localhost or by a name without a dot only; "
-                "use one of these, or set tokens_file",
-                kind="host",
-            )
-
     def _permitted(self, session: Session, scope: str) -> Caller:
         if self._tokens is None:
             return ANYBODY
@@ -184,6 +176,5 @@ class Guard:
 
 
 def _check_origin(request: Request) -> None:
-    _, _, origin = request.headers.get("origin", "").partition("://")
-    if not origin or origin != request.headers.get("host", ""):
+    if not request.header("origin") or not request.is_same_origin:
         raise ForbiddenError("the request comes from another origin", kind="origin")

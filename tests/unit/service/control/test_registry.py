@@ -15,10 +15,11 @@ from darksight_service.control.registry import Registry, Version
 from darksight_service.control.state import Change, apply_change
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import NotLoadedError
-from darksight_service.grpc_api.admin import Admin
-from darksight_service.grpc_api.callers import Callers
+from darksight_service.http.requests import HttpCall
 from darksight_service.metrics import Counts
 from darksight_service.metrics.files import Snapshot, list_files, read
+from darksight_service.operations.models import list_models
+from darksight_service.operations.operation import Service
 from darksight_service.scoring.service import ScoringService
 from darksight_service.store.ids import prediction_id
 from darksight_service.store.store import Store
@@ -90,9 +91,10 @@ def in_memory(kind: type) -> int:
 def list_versions(folder: Path, registry: Registry) -> list[admin_pb2.Version]:
     """What ListModels says of the model."""
     control = Control(registry, StateFile(folder / "registry.json"), lambda: pytest.fail("no store is needed"))
-    callers = Callers(None, has_certificates=False, counts=None)  # type: ignore[arg-type]  # counts nothing
-    listed = Admin(control, ScoringService(registry, Nowhere()), callers).list_models(b"", None)  # type: ignore[arg-type]  # not read
-    (model,) = admin_pb2.ListModelsResponse.FromString(listed).models
+    service = Service(
+        ScoringService(registry, Nowhere()), control, lambda: pytest.fail("no store is needed"), None, None
+    )  # type: ignore[arg-type]  # counts nothing
+    (model,) = list_models.handle(service, admin_pb2.ListModelsRequest(), HttpCall()).models
     return list(model.versions)
 
 

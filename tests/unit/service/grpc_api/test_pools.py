@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_service.errors import RequestError
+from darksight_service.grpc_api.methods import EncodedRequest, _is_short
 from darksight_service.grpc_api.pools import BulkPool, CallPool, supports_early_read
-from darksight_service.grpc_api.scoring import ScoreCall, Scoring
+from darksight_service.operations.operation import Service
+from darksight_service.operations.table import OPERATIONS
 from grpc import _server
 
 
@@ -103,6 +107,18 @@ def request(rows: int = 1, **fields: object) -> bytes:
 )
 def test_only_a_call_that_waits_for_nothing_is_short(data: bytes, waits_for_disk: bool, is_short: bool):
     """Whatever else it does would hold up the thread that reads for all."""
-    scoring = Scoring(None, None, None, None, None, waits_for_disk=waits_for_disk)
+    service = Service(None, None, None, None, None, waits_for_disk=waits_for_disk)  # type: ignore[arg-type]
+    score = OPERATIONS["Score"]
 
-    assert scoring.is_short(ScoreCall(data)) is is_short
+    assert _is_short(partial(score.is_short, service), EncodedRequest(score.parse, data)) is is_short
+
+
+def test_a_request_is_parsed_once() -> None:
+    """Whoever asks for it first; bytes that are not a request are an error each time."""
+    parse = OPERATIONS["Score"].parse
+    call, other = EncodedRequest(parse, request()), EncodedRequest(parse, b"\xff")
+
+    assert call.message() is call.message()
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            other.message()

@@ -7,8 +7,7 @@ import pytest
 from darksight_client.results.columns import COLUMNS, ScoreColumns, read_response
 from darksight_client.results.rows import read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
-from darksight_service.errors import RequestError
-from darksight_service.grpc_api.scoring import ScoreCall, write_response
+from darksight_service.operations.scoring import write_response
 from darksight_service.scoring.service import ScoreReply
 from darksight_service.store.ids import make_batch_id
 
@@ -60,13 +59,3 @@ def test_prediction_sets_are_what_protobuf_would_write(policy: ScoringPolicy) ->
     message.set_classes.pop()
     with pytest.raises(ValueError, match="301 classes"):
         read_scored(*read_response(message.SerializeToString(), 3), ())
-
-
-def test_the_message_of_a_call_is_parsed_once() -> None:
-    """Whoever asks for it first; bytes that are not a request are an error each time."""
-    call, other = ScoreCall(monitor_pb2.ScoreRequest(model="m").SerializeToString()), ScoreCall(b"\xff")
-
-    assert call.request() is call.request()
-    for _ in range(2):
-        with pytest.raises(RequestError):
-            other.request()

@@ -6,7 +6,7 @@ import pytest
 from darksight_client.requests import score_parts
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.errors import RequestError
-from darksight_service.grpc_api.scoring import _tags
+from darksight_service.operations.scoring import _tags
 from darksight_service.scoring.tags import read_tags
 
 from tests.support.builders import make_probs

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from darksight_service.errors import RequestError, report_error
-from darksight_service.http.api.calls import Call, Request
 from darksight_service.http.api.events import EventAnswer
-from darksight_service.http.api.problems import ProblemError
+from darksight_service.http.problems import HttpError
+from darksight_service.http.requests import HttpCall, Request
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.report.references.names import resolve
 from darksight_service.telemetry.logging import _JsonLines
@@ -66,10 +66,10 @@ def refuse_event(text: str, folder: Path) -> None:
                 "ce-inferenceservicename": text,
                 "content-type": "application/json",
             }
-            request = Request(names, b"", body, None, {name.encode(): value for name, value in headers.items()})
-            answer = EventAnswer(None, {}, ProcessCounts(folder, 0))  # type: ignore[arg-type]  # the method is not reached
-            with pytest.raises((DarkSightError, ProblemError)):
-                answer(request, Call({}))
+            request = Request(names, b"", body, {name.encode(): value for name, value in headers.items()})
+            answer = EventAnswer(None, {}, ProcessCounts(folder, 0))  # type: ignore[arg-type]  # Score is not reached
+            with pytest.raises((DarkSightError, HttpError)):
+                answer(request, HttpCall())
 
 
 def refuse_tags(text: str, folder: Path) -> None:

@@ -21,11 +21,7 @@ class Caller:
     """The context of a call."""
 
     def __init__(self, traceparent: str = f"00-{TRACE}-{PARENT}-01") -> None:
-        self._metadata = (("authorization", "Bearer x"), *([("traceparent", traceparent)] if traceparent else []))
-
-    def invocation_metadata(self) -> Any:
-        """Headers."""
-        return self._metadata
+        self.traceparent = traceparent
 
 
 class Spool:

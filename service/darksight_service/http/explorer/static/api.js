@@ -27,11 +27,11 @@ async function request(path, options = {}) {
   if (response.ok) return response;
   let found = {};
   try {
-    found = (await response.json()).error || {};
+    found = await response.json();
   } catch {
-    found = { message: `The explorer responded with status ${response.status}.` };
+    found = { detail: `The explorer responded with status ${response.status}.` };
   }
-  throw new ApiError(found.message, { status: response.status, code: found.code, field: found.field });
+  throw new ApiError(found.detail, { status: response.status, code: found.code, field: found.field });
 }
 
 /** `path` with parameters; empty, null and undefined ones are omitted. */

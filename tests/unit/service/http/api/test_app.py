@@ -1,17 +1,17 @@
-"""The application of the HTTP API around a method that needs no service."""
+"""The application of the HTTP API around handlers without a service."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from darksight_service.http.api.app import Limits, make_app
-from darksight_service.http.api.routes import INFERENCE_PATHS, MESSAGE_PATHS
+from darksight_service.http.api.app import make_api
 from darksight_service.metrics.processes import ProcessCounts
+from darksight_service.operations.callers import Callers
+from darksight_service.operations.operation import Service
 
 LIMIT = 10_000
 
@@ -31,17 +31,16 @@ class Pool:
 
 
 def call(pool: Pool, folder: Path, **options: Any) -> httpx.Response:
-    """The response to a call of ListModels, whose handler fails with an error that it does not expect."""
+    """The response to a call, by default of ListModels, whose handler fails with an error that it does not expect."""
 
-    def handle(request: bytes, context: Any) -> bytes:
-        raise RuntimeError("a secret")
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("a secret")
 
-    handle.scores = True  # type: ignore[attr-defined]
-    method = SimpleNamespace(
-        scope="read", pool=pool, handler=SimpleNamespace(request_deserializer=None, unary_unary=handle)
-    )
-    methods = {path.method: method for path in (*INFERENCE_PATHS, *MESSAGE_PATHS)}
-    app = make_app(methods, Limits(None, LIMIT, False, ProcessCounts(folder, 0), lambda run: run()))
+    counts = ProcessCounts(folder, 0)
+    service = Service(Broken(), Broken(), None, None, counts)  # type: ignore[arg-type]
+    pools = dict.fromkeys(("call", "store", "stream", "open"), pool)
+    app = make_api(service, Callers(None, counts=counts), pools, lambda run: run(), LIMIT)  # type: ignore[arg-type]
 
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
+from darksight_service.control.tokens import ANYBODY
 from darksight_service.errors import RequestError
-from darksight_service.http.api.calls import Call, Request
 from darksight_service.http.api.events import EventAnswer, batch_id_of, read_event
 from darksight_service.http.api.payloads import find_rows, read_payload
-from darksight_service.http.api.problems import ProblemError
+from darksight_service.http.problems import HttpError
+from darksight_service.http.requests import HttpCall, Request
 from darksight_service.metrics.catalogue import EVENT_RESULTS
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import PassiveModel
@@ -42,28 +42,27 @@ def request_of(kind: str = "kserve_v1_response", body: bytes | None = None, mode
     headers, found = read_wire(kind, **changed)
     named = {"model": model} if model else {}
     raw = {name.encode(): value for name, value in headers.items()}
-    return Request(named, b"", found if body is None else body, None, raw)
+    return Request(named, b"", found if body is None else body, raw)
 
 
 class Score:
-    """The method Score, which keeps its messages."""
+    """The operation Score, which keeps its messages."""
 
     def __init__(self, recorded: bool = True) -> None:
         self.messages: list[monitor_pb2.ScoreRequest] = []
         self.recorded = recorded
-        self.scope, self.pool = "score", None
-        self.handler = SimpleNamespace(request_deserializer=None, unary_unary=self._score)
 
-    def _score(self, data: bytes, context: Any) -> bytes:
-        self.messages.append(monitor_pb2.ScoreRequest.FromString(data))
-        return monitor_pb2.ScoreResponse(recorded=self.recorded).SerializeToString()
+    def __call__(self, message: monitor_pb2.ScoreRequest, call: HttpCall) -> monitor_pb2.ScoreResponse:
+        """The response to a message."""
+        self.messages.append(message)
+        return monitor_pb2.ScoreResponse(recorded=self.recorded)
 
 
 def answer(folder: Path, request: Request, method: Score | None = None, now: float = NOW) -> monitor_pb2.ScoreRequest:
     """The message that an event becomes; the answer to it is 202 without a body."""
     method = method or Score()
-    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, Call({}))
-    assert (reply.status, reply.body) == (202, b"")
+    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, HttpCall())
+    assert (reply.status_code, reply.body) == (202, b"")
     (message,) = method.messages
     return message
 
@@ -134,9 +133,9 @@ def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
     headers = {"specversion": "1.0", "id": "a", "source": "b", "type": "org.kubeflow.serving.inference.request"}
     structured = request_of("structured_response", json.dumps(headers).encode())
 
-    replies = [handle(request, Call({})) for request in (request_of("kserve_v1_request", b"\xff"), structured)]
+    replies = [handle(request, HttpCall()) for request in (request_of("kserve_v1_request", b"\xff"), structured)]
 
-    assert [reply.status for reply in replies] == [202, 202]
+    assert [reply.status_code for reply in replies] == [202, 202]
     assert method.messages == []
     assert counts.file.array[counts.file.offsets["events"] + EVENT_RESULTS.index("request")] == 2
 
@@ -198,7 +197,7 @@ def test_a_bad_event_names_the_field(tmp_path: Path, changed: dict[str, str], bo
     """And is counted."""
     counts = ProcessCounts(tmp_path, 0)
     with pytest.raises(RequestError) as raised:
-        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), Call({}))
+        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), HttpCall())
 
     assert raised.value.details["field"] == field
     assert raised.value.message.startswith(f"{field}: ")
@@ -208,7 +207,7 @@ def test_a_bad_event_names_the_field(tmp_path: Path, changed: dict[str, str], bo
 def test_what_is_not_an_event_is_refused() -> None:
     """A body without attributes, and structured events that are not objects."""
     with pytest.raises(RequestError, match=r"^content-type: must be application/cloudevents"):
-        read_event(Request({}, b"", b"{}", None, {b"content-type": "application/json"}))
+        read_event(Request({}, b"", b"{}", {b"content-type": "application/json"}))
     for body in (b"[]", b'{"data": {}}'):
         with pytest.raises(RequestError):
             read_event(request_of("structured_response", body))
@@ -222,10 +221,10 @@ def test_what_is_not_an_event_is_refused() -> None:
 
 def test_an_event_that_is_not_on_disk_is_to_be_sent_again(tmp_path: Path) -> None:
     """503, which brokers retry; nothing else tells the sender that the spool is full."""
-    with pytest.raises(ProblemError) as raised:
+    with pytest.raises(HttpError) as raised:
         answer(tmp_path, request_of(), Score(recorded=False))
 
-    assert (raised.value.problem.status, raised.value.problem.retry_seconds) == (503, 1.0)
+    assert (raised.value.status, raised.value.error.details["retry_seconds"]) == (503, 1.0)
 
 
 def test_deliveries_of_an_event_have_one_batch_id() -> None:
@@ -297,7 +296,7 @@ def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> N
     )
     method = Score()
 
-    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, Call({}))
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, HttpCall())
 
     (message,) = method.messages
     assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
@@ -323,7 +322,7 @@ def test_a_value_that_is_not_a_tag_is_left_out(tmp_path: Path, more: dict[str, A
     body = json.dumps({"predictions": ROWS.tolist()} | more).encode()
 
     EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(
-        request_of(body=body, model="iris"), Call({})
+        request_of(body=body, model="iris"), HttpCall()
     )
 
     (message,) = method.messages
@@ -342,8 +341,8 @@ def test_a_value_that_is_not_a_tag_is_left_out(tmp_path: Path, more: dict[str, A
 def test_the_trace_is_that_of_the_prediction(tmp_path: Path, changed: dict[str, str]) -> None:
     """By the attribute, by the headers of KServe's logger, or by the delivery."""
     request = request_of(**{"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", **changed})
-    call = Call({name: value for name, value in request.headers.items() if name == b"traceparent"})
+    call = HttpCall.of(ANYBODY, request)
 
     EventAnswer(Score(), MODELS, ProcessCounts(tmp_path, 0))(request, call)
 
-    assert call.invocation_metadata() == (("traceparent", TRACEPARENT),)
+    assert call.traceparent == TRACEPARENT

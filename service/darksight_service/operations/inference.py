@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, so that clients of Triton and KServe work unchanged.
+"""The Open Inference Protocol, so that clients of Triton and KServe work unchanged.
 
     input     "probs" or "logits", FP32 or FP64, [n, K] or [K]; raw or typed contents
     outputs   points [n, 2], log_density, log_kde, p_value [n] FP64; decision, reason [n] INT32, numbered as in
@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
 from numpy.typing import NDArray
@@ -28,18 +26,25 @@ from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.tokens import OPEN
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
-from darksight_service.grpc_api.callers import Callers
-from darksight_service.grpc_api.pools import BulkPool
-from darksight_service.grpc_api.scoring import parse
-from darksight_service.scoring.service import ScoreReply, ScoringService, Tensor
+from darksight_service.operations.operation import Call, Service, operation
+from darksight_service.scoring.service import ScoreReply, Tensor
 from darksight_service.store.ids import MAX_ROWS
-from darksight_service.telemetry.traceparent import trace_of
-from darksight_service.telemetry.tracing import traced_call
 
-__all__ = ["InferenceServicer"]
+__all__ = [
+    "INFERENCE",
+    "model_config",
+    "model_infer",
+    "model_metadata",
+    "model_ready",
+    "repository_index",
+    "server_live",
+    "server_metadata",
+    "server_ready",
+]
 
-Handler = Callable[[bytes, grpc.ServicerContext], bytes]
+INFERENCE = pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
+_MODEL = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _PLATFORM = "darksight"
 # A client names each output once.
 _MAX_OUTPUTS = 64
@@ -71,129 +76,98 @@ _OUTPUTS = {
 }
 
 
-class InferenceServicer:
-    """Handlers of GRPCInferenceService.
+@operation(INFERENCE, "score", "call", *(f"POST {path}/infer" for path in _MODEL), is_scoring=True, span="infer")
+def model_infer(service: Service, request: pb2.ModelInferRequest, call: Call) -> pb2.ModelInferResponse:
+    """Score predictions."""
+    names = _wanted(request)
+    kind, values = _read_input(request)
+    reply = service.scoring.score(
+        request.model_name,
+        request.model_version,
+        values,
+        logits=kind == "logits",
+        partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
+        tags=_tags(request),
+        trace=call.trace,
+        is_wanted=call.is_active,
+    )
+    return _response(request, reply, names)
 
-    Parameters
-    ----------
-    monitor
-        Scores and records.
-    bulk
-        Where large batches are scored.
-    callers
-        Know the models that a caller may use.
-    """
 
-    def __init__(self, monitor: ScoringService, bulk: BulkPool, callers: Callers) -> None:
-        self._monitor = monitor
-        self._bulk = bulk
-        self._callers = callers
-        self._traced_infer = traced_call("infer", self._infer)
+@operation(INFERENCE, OPEN, "open", *(f"GET {path}/ready" for path in _MODEL))
+def model_ready(service: Service, request: pb2.ModelReadyRequest, call: Call) -> pb2.ModelReadyResponse:
+    """Whether a model is loaded."""
+    try:
+        service.scoring.model(request.name, request.version)
+    except (NotFoundError, NotLoadedError, RequestError):
+        return pb2.ModelReadyResponse(ready=False)
+    return pb2.ModelReadyResponse(ready=True)
 
-    def methods(self) -> Mapping[str, tuple[str, Handler]]:
-        """Scope and handler of each method."""
-        return {
-            "ServerLive": (OPEN, self.server_live),
-            "ServerReady": (OPEN, self.server_ready),
-            "ModelReady": (OPEN, self.model_ready),
-            "ServerMetadata": ("score", self.server_metadata),
-            "ModelMetadata": ("score", self.model_metadata),
-            "ModelConfig": ("score", self.model_config),
-            "ModelInfer": ("score", self.model_infer),
-            "RepositoryIndex": ("read", self.repository_index),
-        }
 
-    def server_live(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerLive."""
-        return pb2.ServerLiveResponse(live=True).SerializeToString()
+@operation(INFERENCE, "score", "call", *(f"GET {path}" for path in _MODEL))
+def model_metadata(service: Service, request: pb2.ModelMetadataRequest, call: Call) -> pb2.ModelMetadataResponse:
+    """Inputs and outputs of a model."""
+    active = service.scoring.model(request.name, request.version)
+    tensor = pb2.ModelMetadataResponse.TensorMetadata
+    name, classes = _needed(active)
+    return pb2.ModelMetadataResponse(
+        name=active.model,
+        versions=[active.version],
+        platform=_PLATFORM,
+        inputs=[tensor(name=name, datatype="FP32", shape=[-1, classes])],
+        outputs=[
+            tensor(name=name, datatype=output.datatype, shape=(-1, *output.row_shape))
+            for name, output in _OUTPUTS.items()
+        ],
+    )
 
-    def server_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerReady: whether a model is loaded, and every model that was served before."""
-        is_ready = bool(self._monitor.models()) and self._monitor.registry.is_ready
-        return pb2.ServerReadyResponse(ready=is_ready).SerializeToString()
 
-    def model_ready(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ModelReady."""
-        request = parse(pb2.ModelReadyRequest, data)
-        try:
-            self._monitor.model(request.name, request.version)
-        except (NotFoundError, NotLoadedError, RequestError):
-            return pb2.ModelReadyResponse(ready=False).SerializeToString()
-        return pb2.ModelReadyResponse(ready=True).SerializeToString()
+@operation(INFERENCE, "score", "call", *(f"GET {path}/config" for path in _MODEL))
+def model_config(service: Service, request: pb2.ModelConfigRequest, call: Call) -> pb2.ModelConfigResponse:
+    """Configuration as Triton puts it, without the batch in shapes."""
+    active = service.scoring.model(request.name, request.version)
+    name, classes = _needed(active)
+    config = pb2.ModelConfig(
+        name=active.model,
+        platform=_PLATFORM,
+        backend=_PLATFORM,
+        max_batch_size=MAX_ROWS,
+        input=[pb2.ModelInput(name=name, data_type=pb2.TYPE_FP32, dims=[classes])],
+        output=[
+            # Triton has no tensors without dimensions: one number per row is [1].
+            pb2.ModelOutput(name=name, data_type=f"TYPE_{output.datatype}", dims=output.row_shape or (1,))
+            for name, output in _OUTPUTS.items()
+        ],
+    )
+    return pb2.ModelConfigResponse(config=config)
 
-    def server_metadata(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ServerMetadata."""
-        response = pb2.ServerMetadataResponse(name=_PLATFORM, version=__version__, extensions=["model_configuration"])
-        return response.SerializeToString()
 
-    def model_metadata(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ModelMetadata: the one input that is needed, and all outputs."""
-        request = parse(pb2.ModelMetadataRequest, data)
-        active = self._monitor.model(request.name, request.version)
-        tensor = pb2.ModelMetadataResponse.TensorMetadata
-        name, classes = _needed(active)
-        response = pb2.ModelMetadataResponse(
-            name=active.model,
-            versions=[active.version],
-            platform=_PLATFORM,
-            inputs=[tensor(name=name, datatype="FP32", shape=[-1, classes])],
-            outputs=[
-                tensor(name=name, datatype=output.datatype, shape=(-1, *output.row_shape))
-                for name, output in _OUTPUTS.items()
-            ],
-        )
-        return response.SerializeToString()
+@operation(INFERENCE, "score", "call", "GET /v2", lists_models=True)
+def server_metadata(service: Service, request: pb2.ServerMetadataRequest, call: Call) -> pb2.ServerMetadataResponse:
+    """Name, version and extensions of the server."""
+    return pb2.ServerMetadataResponse(name=_PLATFORM, version=__version__, extensions=["model_configuration"])
 
-    def model_config(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ModelConfig: the same as Triton puts it, without the batch in shapes."""
-        request = parse(pb2.ModelConfigRequest, data)
-        active = self._monitor.model(request.name, request.version)
-        name, classes = _needed(active)
-        config = pb2.ModelConfig(
-            name=active.model,
-            platform=_PLATFORM,
-            backend=_PLATFORM,
-            max_batch_size=MAX_ROWS,
-            input=[pb2.ModelInput(name=name, data_type=pb2.TYPE_FP32, dims=[classes])],
-            output=[
-                # Triton has no tensors without dimensions: one number per row is [1].
-                pb2.ModelOutput(name=name, data_type=f"TYPE_{output.datatype}", dims=output.row_shape or (1,))
-                for name, output in _OUTPUTS.items()
-            ],
-        )
-        return pb2.ModelConfigResponse(config=config).SerializeToString()
 
-    def repository_index(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """RepositoryIndex: the active version of each model."""
-        parse(pb2.RepositoryIndexRequest, data)
-        caller = self._callers.caller(context, "read")
-        index = pb2.RepositoryIndexResponse.ModelIndex
-        models = [
-            index(name=name, version=active.version, state="READY")
-            for name, active in self._monitor.models().items()
-            if caller.may_use(name)
-        ]
-        return pb2.RepositoryIndexResponse(models=models).SerializeToString()
+@operation(INFERENCE, OPEN, "open", "GET /v2/health/live", lists_models=True)
+def server_live(service: Service, request: pb2.ServerLiveRequest, call: Call) -> pb2.ServerLiveResponse:
+    """Whether the server runs."""
+    return pb2.ServerLiveResponse(live=True)
 
-    def model_infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """ModelInfer: Score."""
-        return self._bulk.run(len(data), partial(self._traced_infer, data, context))
 
-    def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        request = parse(pb2.ModelInferRequest, data)
-        names = _wanted(request)
-        kind, values = _read_input(request)
-        reply = self._monitor.score(
-            request.model_name,
-            request.model_version,
-            values,
-            logits=kind == "logits",
-            partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
-            tags=_tags(request),
-            trace=trace_of(context.invocation_metadata()),
-            is_wanted=context.is_active,
-        )
-        return _response(request, reply, names).SerializeToString()
+@operation(INFERENCE, OPEN, "open", "GET /v2/health/ready", lists_models=True)
+def server_ready(service: Service, request: pb2.ServerReadyRequest, call: Call) -> pb2.ServerReadyResponse:
+    """Whether a model is loaded, and every model that was served before."""
+    return pb2.ServerReadyResponse(ready=bool(service.scoring.models()) and service.scoring.registry.is_ready)
+
+
+@operation(INFERENCE, "read", "call", "POST /v2/repository/index", lists_models=True)
+def repository_index(service: Service, request: pb2.RepositoryIndexRequest, call: Call) -> pb2.RepositoryIndexResponse:
+    """The active version of each model."""
+    caller, index = call.caller, pb2.RepositoryIndexResponse.ModelIndex
+    models = service.scoring.models().items()
+    return pb2.RepositoryIndexResponse(
+        models=[index(name=name, version=each.version, state="READY") for name, each in models if caller.may_use(name)]
+    )
 
 
 def _needed(active: ActiveModel) -> tuple[str, int]:
