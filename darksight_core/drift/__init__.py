@@ -2,6 +2,8 @@
 
 Conformal p-values are uniform while nothing changes, whatever the classifier, so one reference serves every model.
 
+    What is a detector, and which are there? detector       protocol: start, update, evidence, encode, decode
+                                             detectors      the list of all
     Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
                                              urn, betting   its null hypothesis and its bets
     Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries

@@ -22,13 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.drift.betting import Bets, BetState, score_bets
 from darksight_core.drift.checks import checked_level
+from darksight_core.drift.detector import Baseline, Evidence, RowBatch
 from darksight_core.drift.urn import ScoreCells
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
@@ -79,14 +81,10 @@ class SegmentState:
         """Row of the segment, counted from 1, at which the change is estimated to have begun."""
         return max((self.calibrated, self.own), key=lambda each: each.log_restarting).since_row
 
-    def encode(self) -> bytes:
-        """The state as bytes, for `SegmentTest.decode`."""
-        return np.concatenate([[_FORMAT], self.calibrated.numbers(), self.own.numbers()]).tobytes()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTest:
-    """The test of the segments of a model; states of segments are kept by the caller.
+    """The test of the segments of a model, with a state for each.
 
     Parameters
     ----------
@@ -97,10 +95,15 @@ class SegmentTest:
 
     >>> rng = np.random.default_rng(0)
     >>> test = SegmentTest(Calibration(rng.normal(size=999)))
-    >>> state = test.update(test.start(), rng.normal(-2.0, 1.0, 100), rng.random((100, 3)))
+    >>> scores, uniforms = rng.normal(-2.0, 1.0, 100), rng.random((100, 3))
+    >>> state = test.update(test.start(), RowBatch(scores, np.ones(100), np.zeros(100, dtype=np.int64), uniforms))
     >>> test.log_evidence(state) > math.log(400 / test.level)
     True
     """
+
+    name: ClassVar[str] = "segments"
+    kinds: ClassVar[Mapping[str, str]] = MappingProxyType({"segment": "outlier scores of a segment"})
+    is_by_segment: ClassVar[bool] = True
 
     calibration: Calibration
     level: float = 0.05
@@ -114,6 +117,11 @@ class SegmentTest:
         object.__setattr__(self, "_cells", cells)
         object.__setattr__(self, "_bets", (by_calibration, by_past))
 
+    @classmethod
+    def of(cls, baseline: Baseline) -> SegmentTest:
+        """The test of a bundle."""
+        return cls(baseline.calibration)
+
     @property
     def threshold(self) -> float:
         """Log evidence at which a process stops: its segment is then a discovery among `MAX_SEGMENTS`."""
@@ -123,19 +131,19 @@ class SegmentTest:
         """The state before the first row."""
         return SegmentState(*(bets.start() for bets in self._bets))
 
-    def update(self, state: SegmentState, scores: ArrayLike, uniforms: Floats) -> SegmentState:
-        """The state after more rows of the segment; it does not depend on how they are divided into calls.
-
-        Parameters
-        ----------
-        scores
-            Outlier scores in order of arrival, (m,), finite.
-        uniforms
-            Three independent uniform numbers of each row, (m, 3); see `row_uniforms`.
-        """
-        cells = self._cells.cells(scores, uniforms[:, 0])
+    def update(self, state: SegmentState, rows: RowBatch) -> SegmentState:
+        """The state after more rows of the segment."""
+        cells = self._cells.cells(rows.scores, rows.uniforms[:, 0])
         pairs = zip(self._bets, (state.calibrated, state.own), strict=True)
-        return SegmentState(*(bets.update(known, cells, uniforms[:, 2])[0] for bets, known in pairs))
+        return SegmentState(*(bets.update(known, cells, rows.uniforms[:, 2])[0] for bets, known in pairs))
+
+    def evidence(self, state: SegmentState) -> dict[str, Evidence]:
+        """Evidence of the segment; it has no restarting bets."""
+        return {"segment": Evidence(self.log_evidence(state), rows=state.rows, since_row=state.since_row)}
+
+    def encode(self, state: SegmentState) -> bytes:
+        """The state as bytes."""
+        return np.concatenate([[_FORMAT], state.calibrated.numbers(), state.own.numbers()]).tobytes()
 
     def log_evidence(self, state: SegmentState) -> float:
         """ln E, at most `threshold`."""
@@ -152,9 +160,9 @@ class SegmentTest:
         return low / (len(self.calibration) + 1)
 
     def decode(self, data: bytes) -> SegmentState:
-        """Inverse of `SegmentState.encode`; ConfigError if the state is of another model or format."""
+        """Inverse of `encode`; ConfigError if the state is of another model or format."""
         blank = self.start()
-        size = len(blank.encode())
+        size = len(self.encode(blank))
         numbers = np.frombuffer(data, dtype=np.float64) if len(data) == size else np.zeros(1)
         if numbers[0] != _FORMAT:
             raise ConfigError(f"the segment state of {len(data)} bytes is of another model or format")

@@ -1,30 +1,30 @@
 """The drift test of a model: evidence of its outlier scores, its confidence and its predicted classes, row by row.
 
-    scores       outlier score: foreign rows, and rows that are unusual in any way
-    confidence   log-odds of the largest probability: the classifier is less sure, or surer, than usual
-    classes      predicted class: the class mix
-
-The state is small and immutable, so a process that stores rows can store it with them: after a crash it continues with
-the state of the rows that were stored, and no row counts twice.
+scores       outlier score: foreign rows, and rows that are unusual in any way
+confidence   log-odds of the largest probability: the classifier is less sure, or surer, than usual
+classes      predicted class: the class mix
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from darksight_core.drift.betting import Bets, BetState, class_bets, score_bets
 from darksight_core.drift.checks import checked_level
+from darksight_core.drift.detector import Baseline, Evidence, RowBatch
 from darksight_core.drift.urn import Ints, ScoreCells
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["DriftState", "DriftTest", "mean_log_evidence"]
+__all__ = ["DriftState", "DriftTest"]
 
 _FORMAT = 1.0
 
@@ -52,10 +52,6 @@ class DriftState:
         """Number of the first row, counted from 1, at which any evidence reached its threshold, or None."""
         return min((each.alarm_row for each in self.kinds.values() if each.alarm_row is not None), default=None)
 
-    def encode(self) -> bytes:
-        """The state as bytes, for `DriftTest.decode`."""
-        return np.concatenate([[_FORMAT], *(each.numbers() for each in self.kinds.values())]).tobytes()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriftTest:
@@ -75,11 +71,19 @@ class DriftTest:
 
     >>> rng = np.random.default_rng(0)
     >>> test = DriftTest(Calibration(rng.normal(size=999), top=rng.random(999)), np.array([500, 500]))
-    >>> rows = rng.normal(-2.0, 1.0, 100), rng.random(100), rng.integers(0, 2, 100)
-    >>> state, _ = test.update(test.start(), *rows, rng.random((100, 3)))
+    >>> rows = RowBatch(
+    ...     rng.normal(-2.0, 1.0, 100), rng.random(100), rng.integers(0, 2, 100), rng.random((100, 3))
+    ... )
+    >>> state = test.update(test.start(), rows)
     >>> state.alarm_row is not None and state.alarm_row < 20
     True
     """
+
+    name: ClassVar[str] = "stream"
+    kinds: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"scores": "outlier scores", "confidence": "confidence", "classes": "predicted classes"}
+    )
+    is_by_segment: ClassVar[bool] = False
 
     calibration: Calibration
     class_counts: Ints
@@ -97,6 +101,11 @@ class DriftTest:
         object.__setattr__(self, "_cells", cells)
         object.__setattr__(self, "_bets", (by_score, by_confidence, by_class))
 
+    @classmethod
+    def of(cls, baseline: Baseline) -> DriftTest:
+        """The test of a bundle."""
+        return cls(baseline.calibration, baseline.class_counts)
+
     @property
     def threshold(self) -> float:
         """ln(3.5 / level): log evidence of an alarm, of each kind."""
@@ -106,40 +115,41 @@ class DriftTest:
         """The state before the first row."""
         return DriftState(*(bets.start() for bets in self._bets))
 
-    def update(
-        self, state: DriftState, scores: ArrayLike, top: ArrayLike, classes: ArrayLike, uniforms: Floats
-    ) -> tuple[DriftState, Floats]:
-        """The state after more rows, and the log evidence of each kind after each of them, (m, 3).
+    def update(self, state: DriftState, rows: RowBatch) -> DriftState:
+        """The state after more rows; rows of classes that the bundle does not have are left out."""
+        return self.follow(state, rows)[0]
 
-        The result does not depend on how rows are divided into calls.
-
-        Parameters
-        ----------
-        scores
-            Outlier scores in order of arrival, (m,), finite.
-        top
-            Largest probabilities, (m,).
-        classes
-            Predicted classes, (m,).
-        uniforms
-            Three independent uniform numbers of each row, (m, 3); see `row_uniforms`.
-        """
+    def follow(self, state: DriftState, rows: RowBatch) -> tuple[DriftState, Floats]:
+        """The state after more rows, and the log evidence of each kind after each of them, (m, 3)."""
+        is_known = (rows.classes >= 0) & (rows.classes < len(self.class_counts))
+        known = rows if is_known.all() else rows.take(is_known)
         found = (
-            self._cells[0].cells(scores, uniforms[:, 0]),
-            self._cells[1].cells(_log_odds(top), uniforms[:, 1]),
-            np.asarray(classes, dtype=np.int64),
+            self._cells[0].cells(known.scores, known.uniforms[:, 0]),
+            self._cells[1].cells(_log_odds(known.top), known.uniforms[:, 1]),
+            np.asarray(known.classes, dtype=np.int64),
         )
         states, paths = [], []
-        for bets, known, cells in zip(self._bets, state.kinds.values(), found, strict=True):
-            after, path = bets.update(known, cells, uniforms[:, 2])
+        for bets, before, cells in zip(self._bets, state.kinds.values(), found, strict=True):
+            after, path = bets.update(before, cells, known.uniforms[:, 2])
             states.append(after)
             paths.append(path)
         return DriftState(*states), np.stack(paths, axis=1)
 
+    def evidence(self, state: DriftState) -> dict[str, Evidence]:
+        """Evidence by kind."""
+        return {
+            kind: Evidence(each.log_evidence, each.log_restarting, each.rows, each.since_row)
+            for kind, each in state.kinds.items()
+        }
+
+    def encode(self, state: DriftState) -> bytes:
+        """The state as bytes."""
+        return np.concatenate([[_FORMAT], *(each.numbers() for each in state.kinds.values())]).tobytes()
+
     def decode(self, data: bytes) -> DriftState:
-        """Inverse of `DriftState.encode`; ConfigError if the state is of another model or format."""
+        """Inverse of `encode`; ConfigError if the state is of another model or format."""
         blank = self.start()
-        size = len(blank.encode())
+        size = len(self.encode(blank))
         if len(data) != size:
             raise ConfigError(f"the drift state has {len(data)} bytes, not {size}: it is of another model or format")
         numbers = np.frombuffer(data, dtype=np.float64)
@@ -148,14 +158,6 @@ class DriftTest:
         ends = 1 + np.cumsum([len(each.numbers()) for each in blank.kinds.values()])
         parts = np.split(numbers[1:], ends[:-1] - 1)
         return DriftState(*(each.like(part) for part, each in zip(parts, blank.kinds.values(), strict=True)))
-
-
-def mean_log_evidence(states: Sequence[DriftState]) -> dict[str, float]:
-    """ln of the mean evidence of replicas by kind: valid as the evidence of one, whatever their dependence."""
-    return {
-        kind: float(np.logaddexp.reduce([each.kinds[kind].log_evidence for each in states])) - math.log(len(states))
-        for kind in states[0].kinds
-    }
 
 
 def _log_odds(top: ArrayLike) -> Floats:

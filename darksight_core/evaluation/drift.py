@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle, Reference
 from darksight_core.drift.accuracy import Accuracy
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
+from darksight_core.drift.detector import Baseline, RowBatch
 from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.verdict import Verdict, Window, classify
 from darksight_core.rows.schema import ScoredBatch
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["DriftReport", "WindowReport", "drift_test", "report_drift", "report_window"]
+__all__ = ["DriftReport", "WindowReport", "baseline_of", "report_drift", "report_window", "row_batch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +109,15 @@ class DriftReport(WindowReport):
         }
 
 
-def drift_test(bundle: Bundle, level: float = 0.01) -> DriftTest:
-    """The drift test of a bundle: its calibration scores and the predicted classes of its reference rows."""
-    return DriftTest(bundle.calibration, _class_counts(bundle), level)
+def baseline_of(bundle: Bundle) -> Baseline:
+    """What detectors compare rows of a bundle with: calibration rows, and classes of the reference rows."""
+    return Baseline(bundle.calibration, _class_counts(bundle))
+
+
+def row_batch(scored: ScoredBatch, seed: int = 0) -> RowBatch:
+    """Rows for a detector, with uniform numbers of a seed."""
+    uniforms = np.random.default_rng(seed).random((len(scored.outlier_score), 3))
+    return RowBatch(scored.outlier_score, scored.top, scored.predicted, uniforms)
 
 
 def report_drift(
@@ -131,15 +138,13 @@ def report_drift(
     seed
         Seed of the uniform numbers that break ties.
     """
-    test = drift_test(bundle, level)
-    uniforms = np.random.default_rng(seed).random((len(probs), 3))
-    arguments: tuple[NDArray[Any], ...] = scored.outlier_score, scored.top, scored.predicted, uniforms
-    state, _ = test.update(test.start(), scored.outlier_score, scored.top, scored.predicted, uniforms)
+    test = DriftTest(bundle.calibration, _class_counts(bundle), level)
+    batch = row_batch(scored, seed)
+    state = test.update(test.start(), batch)
     since_row = None
     if state.alarm_row is not None:
         until = state.alarm_row
-        first = [each[:until] for each in arguments]
-        at_alarm, _ = test.update(test.start(), first[0], first[1], first[2], first[3])
+        at_alarm = test.update(test.start(), batch.take(slice(until)))
         since_row = next(each.since_row for each in at_alarm.kinds.values() if each.alarm_row == until)
     rows = slice(0 if since_row is None else since_row - 1, None)
     window = report_window(
@@ -189,7 +194,7 @@ def report_window(
         is_class_alarm=is_class_alarm,
         level=level,
     )
-    shares, accuracy = _class_shares(bundle, probs, window), _accuracy(bundle, probs, window, verdict)
+    shares, accuracy = _class_shares(bundle, probs, window), _estimated_accuracy(bundle, probs, window, verdict)
     return WindowReport(verdict, shares, accuracy, bundle.class_names)
 
 
@@ -218,7 +223,7 @@ def _mean_probs(reference: Reference, classes: int) -> Floats | None:
     return shares
 
 
-def _accuracy(bundle: Bundle, probs: Floats, window: Window, verdict: Verdict) -> Accuracy:
+def _estimated_accuracy(bundle: Bundle, probs: Floats, window: Window, verdict: Verdict) -> Accuracy:
     model = bundle.accuracy_model
     if model is None:
         reason = "the bundle was fitted without labels, or with too few of them to back-test an estimate"

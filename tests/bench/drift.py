@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import kstest, kstwo
 
 from darksight_core.drift.betting import BetState
+from darksight_core.drift.detector import RowBatch
 from darksight_core.drift.psi import p_value_counts, psi, psi_critical
 from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.stream import DriftState, DriftTest
@@ -127,7 +128,7 @@ ANY = "**any of the three, level 1 %**"
 
 def follow(test: DriftTest, state: DriftState, rows: Rows, uniforms: Floats) -> tuple[DriftState, Floats]:
     """The state after more rows, and the path of the evidence."""
-    return test.update(state, rows.scores, rows.top, rows.classes, uniforms)
+    return test.follow(state, RowBatch(rows.scores, rows.top, rows.classes, uniforms))
 
 
 def alarm_after(test: DriftTest, state: DriftState, rows: Rows, rng: np.random.Generator) -> dict[str, float]:
@@ -228,7 +229,7 @@ def replicas_alarm(test: DriftTest, rows: Rows, uniforms: Floats, rng: np.random
         state, paths = test.start(), []
         for part in np.array_split(own, 3):
             state, path = follow(test, state, rows.take(part), uniforms[part])
-            state = test.decode(state.encode())
+            state = test.decode(test.encode(state))
             paths.append(path)
         steps = np.searchsorted(own, np.arange(len(owner)), side="right")
         latest[:, replica] = np.vstack([np.ones((1, 3)), np.exp(np.concatenate(paths))])[steps]
@@ -251,7 +252,7 @@ def swaps_alarm(data: Data, test: DriftTest, rows: Rows, uniforms: Floats, rng: 
         part = queue.pop()
         states[active], _ = follow(tests[active], states[active], rows.take(part), uniforms[part])
         if rng.random() < 0.05:
-            states = [each.decode(state.encode()) for each, state in zip(tests, states, strict=True)]
+            states = [each.decode(each.encode(state)) for each, state in zip(tests, states, strict=True)]
         if rng.random() < 0.025:
             active = 1 - active
     return any(state.alarm_row is not None for state in states)
@@ -287,7 +288,9 @@ class SegmentStream:
         uniforms, after = self.rng.random((len(cameras), 3)), list(states)
         for camera in np.unique(cameras).tolist():
             own = cameras == camera
-            after[camera] = self.test.update(states[camera], rows.scores[own], uniforms[own])
+            after[camera] = self.test.update(
+                states[camera], RowBatch(rows.scores[own], rows.top[own], rows.classes[own], uniforms[own])
+            )
         return after
 
     def cameras(self, rows: int) -> Ints:

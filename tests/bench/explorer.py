@@ -25,7 +25,8 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.store.store import Store
 
 from darksight_core.bundle import Bundle, read_bundle, write_bundle
-from darksight_core.evaluation.drift import drift_test
+from darksight_core.drift.detectors import make_detectors
+from darksight_core.evaluation.drift import baseline_of
 from tests.bench import results
 from tests.bench.store import CLASSES, batches
 from tests.support.browser import running_browser, watched_page
@@ -52,8 +53,8 @@ def fill(url: str, bundle: Bundle, rows: int, now_ms: int) -> int:
     """Ten days of points up to now, of 40 cameras in 5 cities; how many were stored."""
     store = Store.open(url, check=False)
     store.upgrade()
-    test = drift_test(bundle)
-    store.follow_drift("bench", lambda model, version: test)
+    detectors = make_detectors(baseline_of(bundle))
+    store.follow_drift("bench", lambda model, version: detectors)
     cameras = np.random.default_rng(0).integers(0, CAMERAS, SIZE)
     sets = tuple((("camera", str(each)), ("city", f"city {each % 5}")) for each in range(CAMERAS))
     tagged = {"versions": (bundle.version,), "tag_sets": sets, "tags": cameras.astype(np.intp)}

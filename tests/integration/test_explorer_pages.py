@@ -23,7 +23,8 @@ from darksight_service.store.points import OutcomeBatch, PointFilter
 from darksight_service.store.store import Store
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.evaluation.drift import drift_test
+from darksight_core.drift.detectors import make_detectors
+from darksight_core.evaluation.drift import baseline_of
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.runtime.policy import ScoringPolicy
@@ -72,8 +73,8 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     write_bundle(path, bundle.with_gate(gate, {"outlier": None, "reject": part}))
     store = Store.open(settings.store_url, auto_upgrade=True)
     deploy_at_start(StateFile(settings.data_dir / "registry.json"), store, settings.bundles, [("digits", path)])
-    test = drift_test(read_bundle(path))
-    store.follow_drift("replica", lambda model, version: test)
+    detectors = make_detectors(baseline_of(read_bundle(path)))
+    store.follow_drift("replica", lambda model, version: detectors)
     until = time.time_ns() // 1_000_000
     truth = _fill(store, path, until)
     with running_explorer(settings) as url, httpx.Client(base_url=url, timeout=60.0) as client:
@@ -213,7 +214,8 @@ def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explor
     found = explored.get("drift")
 
     drift, audit = found["drift"], found["audit"]
-    assert max(drift["evidence"].values()) > drift["threshold"]
+    assert [each["kind"] for each in drift["evidence"]] == ["scores", "confidence", "classes"]
+    assert any(each["value"] > each["threshold"] for each in drift["evidence"])
     assert drift["rows"] >= ROWS
     assert drift["verdict"] in ("new_content", "less_sure")
     assert "in the reference" in drift["reason"]

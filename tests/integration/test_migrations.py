@@ -17,6 +17,7 @@ from darksight_service.errors import SchemaMismatchError
 from darksight_service.store import migrate, revisions
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
+from darksight_service.store.tables import detector_state
 from sqlalchemy import inspect, text
 
 from tests.support.points import make_outcomes, make_points
@@ -30,6 +31,7 @@ import os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
 from darksight_service.store import migrate
 from darksight_service.store.store import Store
+from darksight_service.store.tables import detector_state
 url = sys.argv[2]
 gate, open_gate = os.pipe()
 children = []
@@ -53,6 +55,7 @@ import sys, time
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/service"]
 from sqlalchemy import Engine, event
 from darksight_service.store.store import Store
+from darksight_service.store.tables import detector_state
 
 @event.listens_for(Engine, "before_cursor_execute")
 def hang(connection, cursor, statement, *_):
@@ -95,6 +98,34 @@ def test_up_check_down_up_with_rows_present(empty_url: str, open_store: Callable
     again.upgrade()
     again.check()
     assert again.insert([batch]).points == 50
+
+
+def test_states_of_detectors_move_with_the_schema(empty_url: str, open_store: Callable[..., Store]) -> None:
+    """Drift evidence outlives revision 0009 and its way back; the row of the lock stays behind."""
+    store = open_store(empty_url, check=False)
+    store.upgrade()
+    of_all = {"bundle_id": 1, "replica": "a", "tag_id": 0}
+    states = [
+        {**of_all, "detector": "", "state": b""},
+        {**of_all, "detector": "segments", "tag_id": 7, "state": b"of a tag"},
+        {**of_all, "detector": "stream", "state": b"of all"},
+    ]
+    with store._engine.begin() as connection:
+        connection.execute(detector_state.insert(), states)
+
+    migrate.downgrade(store._engine, "0008")
+    with store._engine.begin() as connection:
+        before = [[*connection.execute(text(f"SELECT * FROM {name}"))] for name in ("drift_state", "segment_state")]
+    store.upgrade()
+
+    assert [[(*row[:-1], bytes(row[-1])) for row in rows] for rows in before] == [
+        [(1, "a", b"of all")],
+        [(1, "a", 7, b"of a tag")],
+    ]
+    with store._engine.begin() as connection:
+        found = connection.execute(detector_state.select().order_by(detector_state.c.detector)).mappings().all()
+    assert [{**row, "state": bytes(row["state"])} for row in found] == states[1:]
+    store.check()
 
 
 def test_check_sees_a_table_that_was_altered_by_hand(empty_url: str, open_store: Callable[..., Store]) -> None:

@@ -10,9 +10,10 @@ import pytest
 from darksight_service.scoring.live_segments import live_segments
 from darksight_service.store.engine import writing
 from darksight_service.store.store import Store
-from darksight_service.store.tables import segment_state
-from darksight_service.store.write import segment_state as module
+from darksight_service.store.tables import detector_state
+from darksight_service.store.write import detector_state as module
 
+from darksight_core.drift.detector import RowBatch, mean_log_evidence
 from darksight_core.drift.segments import SegmentTest, describe
 from darksight_core.drift.stream import DriftTest
 from darksight_core.drift.urn import row_uniforms
@@ -34,8 +35,15 @@ def test() -> DriftTest:
 
 def follow(store: Store, test: DriftTest, replica: str = "a") -> Store:
     """The store, which follows the drift of one model."""
-    store.follow_drift(replica, lambda model, version: test if (model, version) == ("digits", VERSION) else None)
+    detectors = test, SegmentTest(test.calibration)
+    store.follow_drift(replica, lambda model, version: detectors if (model, version) == ("digits", VERSION) else ())
     return store
+
+
+def evidence_of(store: Store, segments: SegmentTest) -> float:
+    """Log evidence of camera 7, of all replicas."""
+    states = store.detector_states("digits", VERSION, segments)["camera", "7"]
+    return mean_log_evidence(segments, states)["segment"]
 
 
 def traffic(number: int, *, is_bad: bool) -> tuple[Any, int]:
@@ -82,12 +90,14 @@ def test_a_row_counts_once_in_each_of_its_segments(url: str, open_store: Callabl
     store.insert(batches)
     store.insert([make_points(50, ms=NOW_MS + 9, seed=9, tags={"camera": "7"}, is_shadow=True)])
 
-    ((_, state),) = store.segment_evidence("digits", VERSION, segments).values()
+    ((state,),) = store.detector_states("digits", VERSION, segments).values()
 
     expected = segments.start()
     for points in batches:
-        expected = segments.update(expected, points.outlier_score, row_uniforms(points.ids))
-    assert np.frombuffer(state.encode()) == pytest.approx(np.frombuffer(expected.encode()), rel=1e-9)
+        rows = RowBatch(points.outlier_score, points.top, points.predicted, row_uniforms(points.ids))
+        expected = segments.update(expected, rows)
+    found = np.frombuffer(segments.encode(state))
+    assert found == pytest.approx(np.frombuffer(segments.encode(expected)), rel=1e-9)
 
 
 def test_replicas_are_averaged_and_a_reset_deletes_segments(
@@ -98,15 +108,15 @@ def test_replicas_are_averaged_and_a_reset_deletes_segments(
     bad = make_points(300, seed=1, tags={"camera": "7"}, with_invalid=False, outlier_score=np.full(300, -6.0))
     usual = make_points(300, ms=NOW_MS + 1, seed=2, tags={"camera": "8"}, with_invalid=False)
     follow(open_store(url), test, "a").insert([bad])
-    alone, _ = open_store(url).segment_evidence("digits", VERSION, segments)["camera", "7"]
+    alone = evidence_of(open_store(url), segments)
     store = follow(open_store(url), test, "b")
     store.insert([usual])
 
-    both, _ = store.segment_evidence("digits", VERSION, segments)["camera", "7"]
+    both = evidence_of(store, segments)
     store.append_change("evidence", "digits", {"version": VERSION})
 
     assert both == pytest.approx(np.log((np.exp(alone) + 1.0) / 2.0))
-    assert store.segment_evidence("digits", VERSION, segments) == {}
+    assert store.detector_states("digits", VERSION, segments) == {}
 
 
 def test_segments_are_bounded_and_states_of_earlier_releases_start_again(
@@ -118,14 +128,14 @@ def test_segments_are_bounded_and_states_of_earlier_releases_start_again(
     tags = [{"camera": str(row)} for row in range(10)]
     store.insert([make_points(10, tags=tags, with_invalid=False)])
     with writing(store._engine) as connection:
-        connection.execute(segment_state.update().values(state=b"old"))
-    assert store.segment_evidence("digits", VERSION, segments) == {}
+        connection.execute(detector_state.update().values(state=b"old"))
+    assert store.detector_states("digits", VERSION, segments) == {}
 
     store.insert([make_points(10, ms=NOW_MS + 5, seed=5, tags=tags, with_invalid=False)])
 
-    found = store.segment_evidence("digits", VERSION, segments)
+    found = store.detector_states("digits", VERSION, segments)
     assert len(found) == 3
-    assert {state.rows for _, state in found.values()} == {1}
+    assert {state.rows for (state,) in found.values()} == {1}
     assert (
         sum(each.points for each in store.tag_counts("digits", VERSION, until_ms=NOW_MS + 60_000, minutes=5).values())
         == 6

@@ -21,6 +21,7 @@ from darksight_service.metrics.exposition import render
 from darksight_service.metrics.processes import SupervisorCounts
 from grafana_foundation_sdk.models.dashboard import Panel
 
+from darksight_core.drift.detector import RowBatch
 from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
 from tests.support.prometheus import Prometheus, run_prometheus
@@ -70,7 +71,7 @@ class Replica:
                 self._learn(rows)
                 _, _, p, predicted, _ = rows
                 uniforms = self._rng.random((len(p), 3))
-                self._drift, _ = self._test.update(self._drift, p, p, predicted, uniforms)
+                self._drift = self._test.update(self._drift, RowBatch(p, p, predicted, uniforms))
             counts.process.start_call()
             counts.process.report_outcomes(int(self._rng.integers(5, 15)))
             counts.process.end_call()
@@ -88,7 +89,7 @@ class Replica:
             self._storage.follow("drain_rows", sum(self._appended), value="inserted")
         else:
             self._storage.add("store_errors", 2.0)
-        self._storage.set_drift("vision", VERSION, self._drift)
+        self._storage.set_drift("vision", VERSION, self._test.evidence(self._drift))
         self._storage.set_figures("vision", VERSION, *self._figures(unusual))
         accepted, rejected = self._labelled.tolist()
         self._storage.set_accuracy(

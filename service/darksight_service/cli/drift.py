@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from darksight_core.bundle import read_bundle
 from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.segments import SegmentTest
-from darksight_core.evaluation.drift import DriftReport, report_drift
-from darksight_core.evaluation.segments import SegmentDriftReport, report_segments
+from darksight_core.evaluation.drift import DriftReport, report_drift, row_batch
+from darksight_core.evaluation.segment_figures import SegmentDriftReport, report_segments
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import print_json, print_table, say
@@ -72,7 +72,7 @@ def drift(
     segments = None
     if by:
         tags = {key: values_of(predictions, key).tolist() for key in by}
-        segments = report_segments(SegmentTest(loaded.calibration), scored.outlier_score, scored.p_value, tags)
+        segments = report_segments(SegmentTest(loaded.calibration), row_batch(scored), scored.p_value, tags)
     if json:
         found = {} if segments is None else {"segments": segments.as_dict()}
         print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict(), **found})

@@ -14,7 +14,7 @@ from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.failure import FailureFigures, OodFigures
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.evaluation.segments import SegmentFigures, measure_segments
+from darksight_core.evaluation.segment_figures import SegmentFigures, measure_segments
 from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict

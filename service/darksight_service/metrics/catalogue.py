@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from darksight_core.drift.detectors import KINDS
+
 __all__ = [
     "AUTH_FAILURES",
     "DRIFT_KINDS",
@@ -37,8 +39,8 @@ EVENT_RESULTS = ("scored", "request", "refused")
 """Results of an event of an inference logger: scored and recorded, the same without the tags of its request, an event
 of a request, or refused."""
 
-DRIFT_KINDS = ("scores", "confidence", "classes")
-"""Kinds of drift evidence, as in `darksight_core.drift.stream`."""
+DRIFT_KINDS = tuple(KINDS)
+"""Kinds of drift evidence, as in `darksight_core.drift.detectors`."""
 
 VERDICTS = ("none", "class_mix", "new_content", "less_sure", "surer")
 """Kinds of drift, as in `darksight_core.drift.verdict`."""

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from darksight_core.drift.detector import Evidence
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import DRIFT_KINDS, GRPC_CODES, METRICS, VERDICTS
 from darksight_service.metrics.files import SUFFIX, MetricFile, list_files, read
 
-__all__ = ["DriftNumbers", "ProcessCounts", "SpoolNumbers", "StorageCounts", "SupervisorCounts", "clear_gauges"]
+__all__ = ["ProcessCounts", "SpoolNumbers", "StorageCounts", "SupervisorCounts", "clear_gauges"]
 
 
 class SpoolNumbers(Protocol):
@@ -34,15 +35,6 @@ class SpoolNumbers(Protocol):
     def dropped(self) -> int: ...  # noqa: D102
     @property
     def errors(self) -> int: ...  # noqa: D102
-
-
-class DriftNumbers(Protocol):
-    """Drift evidence of a version; see `darksight_core.drift.stream.DriftState`."""
-
-    @property
-    def rows(self) -> int: ...  # noqa: D102
-    @property
-    def kinds(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
 _UNKNOWN = GRPC_CODES.index("UNKNOWN")
@@ -169,13 +161,13 @@ class StorageCounts(_Cells):
             certified_accuracy=(target_accuracy or math.nan,),
         )
 
-    def set_drift(self, model: str, version: str, state: DriftNumbers) -> None:
-        """Drift evidence of the rows that were stored."""
-        kinds = [state.kinds[name] for name in DRIFT_KINDS]
+    def set_drift(self, model: str, version: str, evidence: Mapping[str, Evidence]) -> None:
+        """Drift evidence by kind of the rows that were stored."""
+        kinds = [evidence.get(name, Evidence(0.0)) for name in DRIFT_KINDS]
         self._publish(
             "drift",
             (model, version),
-            drift_tested_rows=(state.rows,),
+            drift_tested_rows=(max(each.rows for each in kinds),),
             drift_log_evidence=[each.log_evidence for each in kinds],
             drift_restarting_log_evidence=[each.log_restarting for each in kinds],
         )

@@ -1,21 +1,22 @@
 """Drift and accuracy of the active versions, which the storage worker publishes.
 
-Bundles are read here because the drift test of stored rows and all figures need them. A bundle that cannot be read is
-tried again every few seconds.
+Bundles are read here because the drift detectors of stored rows and all figures need them. A bundle that cannot be read
+is tried again every few seconds. What is known about a version is dropped when the version is not active and no rows of
+it were stored since the last time that accuracy was published.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from darksight_core.bundle import Bundle
+from darksight_core.drift.detectors import make_detectors
 from darksight_core.drift.segments import SegmentTest, describe
-from darksight_core.drift.stream import DriftTest
 from darksight_core.errors import ConfigError, DarkSightError
-from darksight_core.evaluation.drift import drift_test
+from darksight_core.evaluation.drift import baseline_of
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.bundle_files import read_version
 from darksight_service.control.state import Deployment
@@ -26,6 +27,7 @@ from darksight_service.scoring.live_drift import LiveDrift, certified_accuracy, 
 from darksight_service.scoring.live_segments import LiveSegments, live_segments
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
+from darksight_service.store.write.detector_state import Detectors
 
 __all__ = ["LiveFigures"]
 
@@ -59,46 +61,43 @@ class LiveFigures:
         self._counts = counts
         self._accuracy_file = AccuracyFile(settings.data_dir / "accuracy.json")
         self._bundles: dict[str, Bundle] = {}
-        self._tests: dict[str, DriftTest | None] = {}
-        self._segment_tests: dict[str, SegmentTest] = {}
+        self._detectors: dict[str, Detectors] = {}
+        self._used: set[str] = set()
         self._retries: dict[tuple[str, str], float] = {}
-        self._evidence_ms: dict[tuple[str, str], int] = {}
+        self._states: dict[tuple[str, str], dict[str, Any]] = {}
         self._drifts: dict[tuple[str, str], tuple[int, LiveDrift | None]] = {}
 
-    def drift_test(self, model: str, version: str) -> DriftTest | None:
-        """The drift test of a version; None if its bundle has none, or cannot be read now."""
-        if version not in self._tests:
+    def detectors(self, model: str, version: str) -> Detectors:
+        """The drift detectors of a version; none if its bundle has none, or cannot be read now."""
+        self._used.add(version)
+        found = self._detectors.get(version)
+        if found is None:
             bundle = self._bundle(model, version)
             if bundle is None:
-                return None
+                return ()
             try:
-                self._tests[version] = drift_test(bundle)
+                found = make_detectors(baseline_of(bundle))
             except ConfigError as error:
                 _log.warning("drift_not_tested", extra={"model": model, "version": version, "error": error.message})
-                self._tests[version] = None
-        return self._tests[version]
+                found = ()
+            self._detectors[version] = found
+        return found
 
     def publish_evidence(self) -> None:
         """Publish the drift evidence of active versions."""
-        published = []
-        for name, model in self._state_file.read().models.items():
-            evidence_ms = model.versions[model.active].evidence_ms
-            if self._evidence_ms.get((name, model.active), evidence_ms) != evidence_ms:
-                self._store.forget_drift(name, model.active)
-            self._evidence_ms[name, model.active] = evidence_ms
-            state = self._store.drift_state(name, model.active)
-            if state is not None:
-                self._counts.set_drift(name, model.active, state)
-                published.append((name, model.active))
-        self._counts.drop_drift(published)
+        models = self._state_file.read().models
+        self._states = self._store.own_states({(name, model.active) for name, model in models.items()})
+        for (name, version), states in self._states.items():
+            found = [each.evidence(states[each.name]) for each in self.detectors(name, version) if each.name in states]
+            self._counts.set_drift(name, version, {kind: each for part in found for kind, each in part.items()})
+        self._counts.drop_drift(self._states)
 
     def publish_accuracy(self) -> None:
         """Publish verdict, estimated accuracy, live accuracy and segments of active versions."""
         models = self._state_file.read().models
         active = {(name, model.active): model.versions[model.active] for name, model in models.items()}
         self._counts.drop_accuracy(active)
-        used = {version for _, version in active}
-        self._bundles = {version: bundle for version, bundle in dict(self._bundles).items() if version in used}
+        self._drop_all_but(active)
         found, failed = {}, set()
         segments: dict[tuple[str, str, str], tuple[float, bool, bool]] = {}
         for (name, version), deployed in active.items():
@@ -143,23 +142,32 @@ class LiveFigures:
         self, model: str, version: str, bundle: Bundle, keys: Sequence[str]
     ) -> dict[tuple[str, str, str], tuple[float, bool, bool]]:
         """Segments of a version, of the tags that its policy names."""
-        if not keys or not len(bundle.calibration):
-            return {}
-        if version not in self._segment_tests:
-            self._segment_tests[version] = SegmentTest(bundle.calibration)
-        live = live_segments(self._store, bundle, self._segment_tests[version], model, version)
+        test = next((each for each in self.detectors(model, version) if isinstance(each, SegmentTest)), None)
+        live = None if test is None or not keys else live_segments(self._store, bundle, test, model, version)
         return {} if live is None else _named_segments(model, version, live, keys)
 
     def _drift(self, model: str, version: str, bundle: Bundle) -> LiveDrift | None:
         """Drift of a version, computed again after new rows."""
-        test, state = self.drift_test(model, version), self._store.drift_state(model, version)
-        if test is None or state is None:
+        states = self._states.get((model, version), {})
+        found = [(each, [states[each.name]]) for each in self.detectors(model, version) if each.name in states]
+        if not found:
             return None
+        now = max(part.rows for each, (state,) in found for part in each.evidence(state).values())
         rows, drift = self._drifts.get((model, version), (-1, None))
-        if rows != state.rows:
-            drift = live_drift(self._store, bundle, test, [state], model, version)
-            self._drifts[model, version] = state.rows, drift
+        if rows != now:
+            drift = live_drift(self._store, bundle, found, model, version)
+            self._drifts[model, version] = now, drift
         return drift
+
+    def _drop_all_but(self, active: Collection[tuple[str, str]]) -> None:
+        """Drop what is known about versions that are neither active nor in use."""
+        shown = {version for _, version in active}
+        # Another thread may add a version meanwhile.
+        used, self._used = self._used | shown, set()
+        self._bundles = {version: each for version, each in dict(self._bundles).items() if version in shown}
+        self._detectors = {version: each for version, each in dict(self._detectors).items() if version in used}
+        self._retries = {key: each for key, each in dict(self._retries).items() if key[1] in used}
+        self._drifts = {key: each for key, each in self._drifts.items() if key in active}
 
     def _bundle(self, model: str, version: str) -> Bundle | None:
         if version not in self._bundles and time.monotonic() >= self._retries.get((model, version), 0.0):

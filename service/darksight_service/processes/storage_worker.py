@@ -115,7 +115,7 @@ class StorageWorker:
         self._not_copied: dict[str, str] = {}
         self._is_store_up = True
         self._figures = LiveFigures(settings, self._state_file, store, counts)
-        store.follow_drift(_replica(settings.data_dir), self._figures.drift_test)
+        store.follow_drift(_replica(settings.data_dir), self._figures.detectors)
         self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:

@@ -18,7 +18,7 @@ from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
 from darksight_core.evaluation.progress import Report, silent
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
-from darksight_core.evaluation.segments import SegmentFigures, measure_segments
+from darksight_core.evaluation.segment_figures import SegmentFigures, measure_segments
 from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.paths import MapPath, bridge, confused_pairs, trace

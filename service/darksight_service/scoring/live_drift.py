@@ -13,7 +13,7 @@ import numpy as np
 
 from darksight_core.bundle import Bundle
 from darksight_core.drift.audit import AuditReport, report_audit
-from darksight_core.drift.stream import DriftState, DriftTest, mean_log_evidence
+from darksight_core.drift.detector import Detector, Evidence, mean_log_evidence
 from darksight_core.drift.verdict import Window
 from darksight_core.evaluation.drift import WindowReport, report_window
 from darksight_service.control.state import Deployment
@@ -37,8 +37,8 @@ class LiveDrift:
         Rows that the evidence is about, of all replicas given.
     evidence
         ln of the mean evidence of the replicas, by kind.
-    threshold
-        Log evidence of an alarm.
+    thresholds
+        Log evidence of an alarm, by kind.
     points
         The newest rows: since the estimated change, or the last ones without an alarm.
     window
@@ -47,25 +47,30 @@ class LiveDrift:
 
     rows: int
     evidence: Mapping[str, float]
-    threshold: float
+    thresholds: Mapping[str, float]
     points: PointTable
     window: WindowReport
 
 
 def live_drift(
-    store: Store, bundle: Bundle, test: DriftTest, states: Sequence[DriftState], model: str, version: str
+    store: Store, bundle: Bundle, found: Sequence[tuple[Detector[Any], Sequence[Any]]], model: str, version: str
 ) -> LiveDrift | None:
-    """Drift of a version from the evidence of its replicas; None without rows."""
-    if not states:
+    """Drift of a version from the states of its detectors, of one or all replicas; None without rows."""
+    by_kind: dict[str, list[Evidence]] = {}
+    evidence: dict[str, float] = {}
+    thresholds: dict[str, float] = {}
+    for detector, states in found:
+        evidence |= mean_log_evidence(detector, states)
+        thresholds |= dict.fromkeys(detector.kinds, detector.threshold)
+        parts = [detector.evidence(state) for state in states]
+        by_kind |= {kind: [part[kind] for part in parts] for kind in detector.kinds}
+    if not evidence:
         return None
-    evidence = mean_log_evidence(states)
-    alarms = {kind for kind, value in evidence.items() if value >= test.threshold}
+    alarms = {kind for kind, value in evidence.items() if value >= thresholds[kind]}
     wanted = _MOST_ROWS
     if alarms:
-        # Of each replica the rows since its change, by the kind with the most evidence.
-        strongest = [
-            max((state.kinds[kind] for kind in alarms), key=lambda each: each.log_evidence) for state in states
-        ]
+        # The rows since the change of each replica, by the kind with the most evidence.
+        strongest = by_kind[max(alarms, key=evidence.__getitem__)]
         wanted = min(max(sum(each.rows - each.since_row + 1 for each in strongest), _LEAST_ROWS), _MOST_ROWS)
     points = store.newest_points(PointFilter(model, version), limit=wanted)
     classes = bundle.embedder.n_inputs
@@ -76,11 +81,11 @@ def live_drift(
         bundle,
         _probs(points, classes),
         Window(points.p_value, points.outlier_score, points.predicted, points.top),
-        is_score_alarm=bool(alarms & {"scores", "confidence"}),
+        is_score_alarm=bool(alarms - {"classes"}),
         is_class_alarm="classes" in alarms,
-        level=test.level,
     )
-    return LiveDrift(sum(each.rows for each in states), evidence, test.threshold, points, window)
+    rows = max(sum(each.rows for each in parts) for parts in by_kind.values())
+    return LiveDrift(rows, evidence, thresholds, points, window)
 
 
 def live_audit(store: Store, bundle: Bundle, deployed: Deployment, model: str, version: str) -> AuditReport:

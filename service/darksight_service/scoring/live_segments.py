@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
+from darksight_core.drift.detector import mean_log_evidence
 from darksight_core.drift.segments import Description, Segment, SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.urn import row_uniforms
 from darksight_service.store.points import PointFilter, PointTable
@@ -51,10 +52,11 @@ def live_segments(
     store: Store, bundle: Bundle, test: SegmentTest, model: str, version: str, *, reads_points: bool = False
 ) -> LiveSegments | None:
     """Segments of a version; None without any. With `reads_points` the newest rows are read without discoveries too."""
-    stored = store.segment_evidence(model, version, test)
+    stored = {part: each for part, each in store.detector_states(model, version, test).items() if part is not None}
     if not stored:
         return None
-    evidence = {segment: stored[segment][0] for segment in sorted(stored, key=lambda each: -stored[each][0])}
+    means = {segment: mean_log_evidence(test, states)["segment"] for segment, states in stored.items()}
+    evidence = {segment: means[segment] for segment in sorted(means, key=lambda each: -means[each])}
     found = discoveries(evidence, test.level)
     points: PointTable | None = None
     named: tuple[Description, ...] = ()
@@ -64,7 +66,8 @@ def live_segments(
     if found and points is not None and len(points):
         ranks = test.p_values(points.outlier_score, row_uniforms(points.ids))
         named = explain(found, ranks, tag_columns(points), len(bundle.calibration))
-    return LiveSegments(evidence, {each: stored[each][1] for each in stored}, found, named, points, test)
+    strongest = {segment: max(states, key=test.log_evidence) for segment, states in stored.items()}
+    return LiveSegments(evidence, strongest, found, named, points, test)
 
 
 def tag_columns(points: PointTable) -> dict[str, NDArray[np.str_]]:

@@ -25,11 +25,11 @@ from darksight_service.store.points import PointTable
 from darksight_service.store.tables import (
     BINS,
     OTHER_CLASSES,
+    detector_state,
     insert_into,
     rollup,
     rollup_bin,
     rollup_tag,
-    segment_state,
     tag,
     tag_bin,
 )
@@ -290,7 +290,7 @@ class RollupQueries(Database):
         bundles = self._names.known(model, version)
         numbers, last = list(bundles), -(-until_ms // MINUTE_MS)
         of = rollup_tag.c
-        followed = select(segment_state.c.tag_id).where(segment_state.c.bundle_id.in_(numbers))
+        followed = select(detector_state.c.tag_id).where(detector_state.c.bundle_id.in_(numbers))
         query = (
             select(tag.c.key, tag.c.value, func.sum(of.points), func.sum(of.accepted), func.sum(of.outliers))
             .join(tag, tag.c.id == of.tag_id)

@@ -8,15 +8,15 @@ processes may share a database.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Engine, exists, func, select
 
-from darksight_core.drift.segments import SegmentTest
-from darksight_core.drift.stream import DriftState, DriftTest
+from darksight_core.drift.detector import Detector
+from darksight_core.drift.segments import Segment
 from darksight_service.store import revisions
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
 from darksight_service.store.ids import MINUTE_MS
@@ -32,11 +32,10 @@ from darksight_service.store.rollups import RollupQueries
 from darksight_service.store.tables import outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.audit_trail import TrailQueries
-from darksight_service.store.write.drift_state import DriftFollower, read_states, reset_evidence
+from darksight_service.store.write.detector_state import Detectors, DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
 from darksight_service.store.write.outcomes import OutcomeCounts, OutcomeMatcher, insert_outcomes
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
-from darksight_service.store.write.segment_state import SegmentEvidence, read_segments
 from darksight_service.store.write.tags import TagNumbers
 
 __all__ = ["Inserted", "Store", "StoreStats"]
@@ -183,39 +182,28 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         insert_outcomes(self._engine, self._names, outcomes, done)
         return done
 
-    def follow_drift(self, replica: str, tests: Callable[[str, str], DriftTest | None]) -> None:
+    def follow_drift(self, replica: str, detectors: Callable[[str, str], Detectors]) -> None:
         """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""
-        self._inserter.follower = DriftFollower(replica, tests)
+        self._inserter.follower = DriftFollower(replica, detectors)
 
     def folded_tags(self) -> int:
         """Tags of points that this process stored as `_other` since its start."""
         return self._inserter.folded_tags
 
-    def drift_state(self, model: str, version: str) -> DriftState | None:
-        """Drift evidence of the rows of a bundle that this replica has stored; None if there are none."""
+    def own_states(self, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
+        """States of the detectors of all rows that this replica has stored, by model and version, and by detector."""
         follower = self._inserter.follower
-        return None if follower is None else follower.state(self._engine, model, version)
+        return {} if follower is None else follower.states(self._engine, wanted)
 
-    def drift_states(self, model: str, version: str, test: DriftTest) -> list[DriftState]:
-        """Drift evidence of a bundle, of each replica that has stored rows of it."""
-        return read_states(self._engine, model, version, test)
-
-    def segment_evidence(self, model: str, version: str, test: SegmentTest) -> SegmentEvidence:
-        """Drift evidence of the segments of a bundle, of all replicas."""
-        return read_segments(self._engine, model, version, test)
-
-    def forget_drift(self, model: str, version: str) -> None:
-        """Read the drift evidence of a bundle from the database again."""
-        if self._inserter.follower is not None:
-            self._inserter.follower.forget(model, version)
+    def detector_states(self, model: str, version: str, detector: Detector[Any]) -> dict[Segment | None, list[Any]]:
+        """States of a detector by segment, None for all rows, of each replica; see `detector_state.read_states`."""
+        return read_states(self._engine, model, version, detector)
 
     def forget_database(self) -> None:
         """Forget what was read, because the database is another one: restored, or after a fail-over."""
         self._names.clear()
         self._tags.clear()
         self._matcher = OutcomeMatcher(self._engine)
-        if self._inserter.follower is not None:
-            self._inserter.follower.forget_all()
 
     def maintain(self) -> int:
         """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.

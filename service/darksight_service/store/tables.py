@@ -7,8 +7,7 @@
            │          └─ rollup_tag     counts per minute by tag
            ├─ tag                       the different tags of points, by key and value
            └─ outcome ── outcome_point  labels, and the points they belong to
-    drift_state                         drift evidence by bundle and replica
-    segment_state                       the same of each tag
+    detector_state                      drift evidence by bundle, replica and detector; of a tag, or 0 of all rows
     policy_change                       the audit trail: versions, policies, regions
 
 The score columns of `point` come from `darksight_core.rows.schema.SCHEMA`. A point is small: real numbers have 4 bytes,
@@ -60,7 +59,7 @@ __all__ = [
     "PointId",
     "audit_point",
     "bundle",
-    "drift_state",
+    "detector_state",
     "insert_into",
     "metadata",
     "model",
@@ -71,7 +70,6 @@ __all__ = [
     "rollup",
     "rollup_bin",
     "rollup_tag",
-    "segment_state",
     "tag",
     "tag_bin",
 ]
@@ -258,19 +256,12 @@ rollup_tag = Table(
     sqlite_with_rowid=False,
 )
 
-drift_state = Table(
-    "drift_state",
+detector_state = Table(
+    "detector_state",
     metadata,
     Column("bundle_id", Integer, primary_key=True, autoincrement=False),
     Column("replica", Text, primary_key=True),
-    Column("state", LargeBinary, nullable=False),
-)
-
-segment_state = Table(
-    "segment_state",
-    metadata,
-    Column("bundle_id", Integer, primary_key=True, autoincrement=False),
-    Column("replica", Text, primary_key=True),
+    Column("detector", Text, primary_key=True),
     Column("tag_id", Integer, primary_key=True, autoincrement=False),
     Column("state", LargeBinary, nullable=False),
 )

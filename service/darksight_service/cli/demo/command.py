@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from darksight_core.bundle import read_bundle, write_bundle
-from darksight_core.evaluation.drift import drift_test, report_drift
+from darksight_core.drift.stream import DriftTest
+from darksight_core.evaluation.drift import baseline_of, report_drift
 from darksight_core.fit.config import FitConfig
 from darksight_core.gate.certify import Targets, certify
 from darksight_core.gate.scored_predictions import ScoredPredictions
@@ -132,7 +133,7 @@ def _monitor(service: DemoService, callers: list[_Caller], bundle: Path) -> None
         [(caller.kind, len(caller.answers), *caller.shares()) for caller in callers],
         ("traffic", "rows", "accepted", "outliers", "low confidence", "accuracy of all", "of accepted"),
     )
-    _print_evidence(callers, evidence, drift_test(read_bundle(bundle)).threshold)
+    _print_evidence(callers, evidence, DriftTest.of(baseline_of(read_bundle(bundle))).threshold)
     _print_drift(callers, bundle)
     print(
         "\nA wrong prediction need not be unusual. The networks are confident about most sideways digits, so the gate"

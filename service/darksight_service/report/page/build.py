@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from darksight_core import __version__
 from darksight_core.evaluation.cases import Case
-from darksight_core.evaluation.segments import SegmentFigures
+from darksight_core.evaluation.segment_figures import SegmentFigures
 from darksight_service.report.figures.chart import Figure, packed
 from darksight_service.report.figures.comparison import score_label
 from darksight_service.report.findings import Findings

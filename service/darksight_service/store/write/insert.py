@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Connection, Engine, text
 
-from darksight_core.drift.stream import DriftTest
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, LATEST_MS
@@ -27,7 +26,7 @@ from darksight_service.store.tables import point
 from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
-from darksight_service.store.write.drift_state import DriftFollower, version_of
+from darksight_service.store.write.detector_state import Detectors, DriftFollower, version_of
 from darksight_service.store.write.outcomes import match_points
 from darksight_service.store.write.tags import SetNumbers, TagNumbers, are_current
 
@@ -46,7 +45,7 @@ _EARLIEST_MS = -62_135_596_800_000
 
 
 class BundlePoints(NamedTuple):
-    """Points of one bundle, with numbers in the database, and its drift test.
+    """Points of one bundle, with numbers in the database, and its drift detectors.
 
     The numbers are those of the bundle, of its model, and of the tags of each set of tags.
     """
@@ -54,7 +53,7 @@ class BundlePoints(NamedTuple):
     bundle_id: int
     model_id: int
     points: PointTable
-    test: DriftTest | None = None
+    detectors: Detectors = ()
     tags: SetNumbers = SetNumbers(((),))
 
     def take(self, rows: Any) -> BundlePoints:
@@ -107,9 +106,6 @@ class Inserter:
             self._names.clear()
             self._tags.clear()
             raise
-        if self.follower is not None:
-            for group in groups:
-                self.follower.forget(group.points.model, version_of(group.points))
         self.folded_tags += written.folded_tags
         return written.points, written.matched
 
@@ -146,11 +142,9 @@ class Inserter:
             bundle_id, model_id = self._names.bundle_of(model, version)
             points = PointTable.join(parts)
             tags = self._tags.of_sets(model_id, points.tag_sets)
-            found.append(BundlePoints(bundle_id, model_id, points, self._test(model, version), tags))
+            detectors = () if self.follower is None else self.follower.detectors_of(model, version)
+            found.append(BundlePoints(bundle_id, model_id, points, detectors, tags))
         return found
-
-    def _test(self, model: str, version: str) -> DriftTest | None:
-        return None if self.follower is None else self.follower.test_of(model, version)
 
     def _copy(self, groups: Sequence[BundlePoints], today: int) -> _Written:
         by_table: dict[str, list[BundlePoints]] = {}
@@ -209,7 +203,7 @@ class Inserter:
         draw_points(connection, [(group.bundle_id, group.points) for group in groups])
         if self.follower is not None:
             self.follower.follow(
-                connection, [(group.bundle_id, group.points, group.test, group.tags.ids) for group in groups]
+                connection, [(group.bundle_id, group.points, group.detectors, group.tags.ids) for group in groups]
             )
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
         return _Written(sum(len(group.points) for group in groups), matched, sum(map(_folded_tags, groups)))

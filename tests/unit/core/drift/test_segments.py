@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from darksight_core.drift.detector import RowBatch
 from darksight_core.drift.segments import SegmentState, SegmentTest, describe, discoveries, explain
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
@@ -20,9 +21,14 @@ def make_test(rng: np.random.Generator, rows: int = 999) -> SegmentTest:
     return SegmentTest(Calibration(rng.normal(size=rows)), LEVEL)
 
 
+def batch(scores: Floats, uniforms: Floats) -> RowBatch:
+    """Rows of a segment, whose confidence and classes do not matter."""
+    return RowBatch(scores, np.ones(len(scores)), np.zeros(len(scores), dtype=np.int64), uniforms)
+
+
 def follow(test: SegmentTest, state: SegmentState, rng: np.random.Generator, scores: Floats) -> SegmentState:
     """The state of a segment after more rows."""
-    return test.update(state, scores, rng.random((len(scores), 3)))
+    return test.update(state, batch(scores, rng.random((len(scores), 3))))
 
 
 def test_quiet_segments_are_rarely_discovered() -> None:
@@ -91,21 +97,22 @@ def test_a_restarted_segment_continues_where_it_was() -> None:
     test = make_test(rng)
     scores, uniforms = rng.normal(-0.5, 1.0, 300), rng.random((300, 3))
 
-    whole = test.update(test.start(), scores, uniforms)
-    half = test.decode(test.update(test.start(), scores[:130], uniforms[:130]).encode())
-    parts = test.update(half, scores[130:], uniforms[130:])
+    whole = test.update(test.start(), batch(scores, uniforms))
+    half = test.decode(test.encode(test.update(test.start(), batch(scores[:130], uniforms[:130]))))
+    parts = test.update(half, batch(scores[130:], uniforms[130:]))
 
-    assert np.allclose(np.frombuffer(parts.encode()), np.frombuffer(whole.encode()), rtol=1e-9)
+    assert np.allclose(np.frombuffer(test.encode(parts)), np.frombuffer(test.encode(whole)), rtol=1e-9)
     assert parts.rows == 300
-    assert len(whole.encode()) < 1_200
+    assert len(test.encode(whole)) < 1_200
 
 
 def test_a_state_of_another_calibration_is_refused() -> None:
     """The bytes of a test with other cells are not mistaken for a state."""
     rng = np.random.default_rng(6)
 
+    other = make_test(rng, rows=20)
     with pytest.raises(ConfigError, match="of another model"):
-        make_test(rng).decode(make_test(rng, rows=20).start().encode())
+        make_test(rng).decode(other.encode(other.start()))
 
 
 def incident(rng: np.random.Generator, *, pair: bool) -> tuple[Floats, dict[str, np.ndarray]]:

@@ -16,7 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 from scipy.stats import beta
 
-from darksight_core.drift.stream import DriftState, DriftTest
+from darksight_core.drift.detector import Evidence, RowBatch
+from darksight_core.drift.stream import DriftTest
 from darksight_core.guarantees.calibration import Calibration
 from tests.support.tools import needs
 from tests.unit.service.metrics.test_instance import EXPIRES_2027
@@ -215,24 +216,25 @@ def test_fail_open_is_counted(tmp_path: Path) -> None:
     assert value(make_registry(tmp_path), "darksight_fail_open_total") == 2
 
 
-def drifted() -> DriftState:
+def drifted() -> dict[str, Evidence]:
     """Evidence of a few rows with very low scores."""
     test = DriftTest(Calibration(np.arange(99.0), top=np.full(99, 0.5)), np.array([50, 50]))
-    return test.update(test.start(), np.full(20, -1.0), np.full(20, 0.5), np.arange(20) % 2, np.full((20, 3), 0.5))[0]
+    rows = RowBatch(np.full(20, -1.0), np.full(20, 0.5), np.arange(20) % 2, np.full((20, 3), 0.5))
+    return test.evidence(test.update(test.start(), rows))
 
 
 def test_drift_evidence_of_active_versions_is_shown(tmp_path: Path) -> None:
     """Each kind has a series; the series of a version that is no longer active end."""
-    storage, state = StorageCounts(tmp_path), drifted()
-    storage.set_drift("m", VERSION, state)
-    storage.set_drift("old", VERSION, state)
+    storage, found = StorageCounts(tmp_path), drifted()
+    storage.set_drift("m", VERSION, found)
+    storage.set_drift("old", VERSION, found)
     storage.drop_drift([("m", VERSION)])
     registry = make_registry(tmp_path)
 
     for name, metric in (("log_evidence", "log_evidence"), ("log_restarting", "restarting_log_evidence")):
-        for kind, evidence in state.kinds.items():
+        for kind, evidence in found.items():
             assert value(registry, f"darksight_drift_{metric}", kind=kind) == getattr(evidence, name)
-    assert state.scores.log_evidence > 5.0
+    assert found["scores"].log_evidence > 5.0
     assert value(registry, "darksight_drift_tested_rows") == 20
     assert value(registry, "darksight_drift_tested_rows", model="old") is None
 

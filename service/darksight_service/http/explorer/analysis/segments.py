@@ -10,7 +10,7 @@ import numpy as np
 
 from darksight_core.bundle import Bundle
 from darksight_core.drift.segments import Segment, describe
-from darksight_core.evaluation.segments import interval
+from darksight_core.evaluation.segment_figures import interval
 from darksight_service.scoring.live_segments import LiveSegments, tag_columns
 from darksight_service.store.points import PointTable
 from darksight_service.store.rollups import TagCounts

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_core.bundle import Bundle
+from darksight_core.drift.detector import Detector
+from darksight_core.drift.detectors import KINDS, make_detectors
 from darksight_core.drift.segments import SegmentTest
 from darksight_core.drift.segments import describe as describe_segments
-from darksight_core.drift.stream import DriftTest
 from darksight_core.drift.verdict import CHANGED, share_residuals
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.drift import drift_test
+from darksight_core.evaluation.drift import baseline_of
 from darksight_core.rows.simplex import Floats
 from darksight_service.control.registry import ActiveModel
 from darksight_service.http.explorer.analysis.segments import minutes_of, segment_rows, worth_a_look
@@ -24,32 +25,31 @@ from darksight_service.http.explorer.inputs import VersionInput, now_ms
 from darksight_service.scoring.live_drift import LiveDrift, live_audit, live_drift
 from darksight_service.scoring.live_segments import live_segments
 
-__all__ = ["LEVEL", "count_inside", "endpoints"]
-
-LEVEL = 0.01
-"""Probability of a false alarm of the drift test."""
+__all__ = ["count_inside", "endpoints"]
 
 _LABELS = 5_000
 
 
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     """`/api/drift` and `/api/drift/segments`."""
-    # Of the newest versions asked for: to cut the cells of a calibration takes as long as the rest.
-    tests: dict[str, DriftTest | None] = {}
-    segment_tests: dict[str, SegmentTest | None] = {}
+    # Of the last version asked for: to cut the cells of a calibration takes as long as the rest.
+    known: dict[str, Sequence[Detector[Any]]] = {}
+
+    def detectors(active: ActiveModel) -> Sequence[Detector[Any]]:
+        if active.version not in known:
+            known.clear()
+            with suppress(ConfigError):
+                known[active.version] = make_detectors(baseline_of(active.bundle.content))
+        return known.get(active.version, ())
 
     def now(call: Call[VersionInput]) -> Answer:
         active, store = sources.active_model(call.input), sources.store()
         bundle, key = active.bundle.content, (active.model, active.version)
-        if active.version not in tests:
-            tests.clear()
-            tests[active.version] = _drift_test(bundle)
-        test = tests[active.version]
-        states = [] if test is None else store.drift_states(*key, test)
-        drift = None if test is None else live_drift(store, bundle, test, states, *key)
+        stored = [(each, store.detector_states(*key, each)) for each in detectors(active) if not each.is_by_segment]
+        drift = live_drift(store, bundle, [(each, states[None]) for each, states in stored if states], *key)
         deployed = sources.registry.state.models[active.model].versions[active.version]
         return {
-            "level": LEVEL,
+            "level": sum(each.level for each, _ in stored),
             "audit": live_audit(store, bundle, deployed, *key).as_dict(),
             "drift": None if drift is None else _now(sources, active, drift),
         }
@@ -57,10 +57,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     def by_segment(call: Call[VersionInput]) -> Answer:
         active, store = sources.active_model(call.input), sources.store()
         bundle, key = active.bundle.content, (active.model, active.version)
-        if active.version not in segment_tests:
-            segment_tests.clear()
-            segment_tests[active.version] = SegmentTest(bundle.calibration) if len(bundle.calibration) else None
-        test = segment_tests[active.version]
+        test = next((each for each in detectors(active) if isinstance(each, SegmentTest)), None)
         live = None if test is None else live_segments(store, bundle, test, *key, reads_points=True)
         if test is None or live is None:
             return {"segments": [], "explanation": [], "look": [], "total": 0, "found": 0, "minutes": 0, "level": 0.0}
@@ -83,18 +80,13 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     ]
 
 
-def _drift_test(bundle: Bundle) -> DriftTest | None:
-    try:
-        return drift_test(bundle, LEVEL)
-    except ConfigError:
-        return None
-
-
 def _now(sources: Sources, active: ActiveModel, drift: LiveDrift) -> dict[str, Any]:
     return {
         "rows": drift.rows,
-        "evidence": drift.evidence,
-        "threshold": drift.threshold,
+        "evidence": [
+            {"kind": kind, "label": KINDS[kind], "value": value, "threshold": drift.thresholds[kind]}
+            for kind, value in drift.evidence.items()
+        ],
         "since_ms": int(drift.points.received_ms.min()),
         "points": len(drift.points),
         "regions": _regions(sources, active, drift.points.points),

@@ -17,7 +17,6 @@ const VERDICTS = {
   surer: "The classifier is surer than usual",
 };
 const CERTIFICATES = { none: "none", open: "open", kept: "kept", broken: "broken" };
-const KINDS = { scores: "outlier scores", confidence: "confidence", classes: "predicted classes" };
 const range = (found) => `${percent(found.low)} to ${percent(found.high)}`;
 
 function accuracyStats(accuracy, audit) {
@@ -39,7 +38,7 @@ function accuracyStats(accuracy, audit) {
 function hint({ drift, audit, level }, review) {
   const parts = [];
   if (drift) {
-    parts.push(`${count(drift.rows)} rows tested; verdict, shares and estimate are of ${count(drift.points)} rows since ${when(drift.since_ms)}. Evidence is an alarm at ${fixed(drift.threshold, 1)}: without drift it ever gets there with a probability of at most ${percent(level, 0)}. `);
+    parts.push(`${count(drift.rows)} rows tested; verdict, shares and estimate are of ${count(drift.points)} rows since ${when(drift.since_ms)}. Evidence is an alarm at ${fixed(Math.min(...drift.evidence.map((each) => each.threshold)), 1)}: without drift it ever gets there with a probability of at most ${percent(level, 0)}. `);
     if (drift.accuracy.withheld) parts.push(`The estimated accuracy is withheld: ${drift.accuracy.withheld}. `);
   }
   if (audit.verdict === "broken") parts.push("Accepted rows are less accurate than certified; while the certificate holds, that is ever said with a probability of at most 1%. ");
@@ -84,7 +83,7 @@ function showNow(found, query) {
     const changed = Object.entries(drift.changed_classes).map(([name, residual]) => `${name} ${residual > 0 ? "more" : "less"} often`);
     verdict.className = `verdict ${drift.verdict === "none" ? "good" : "bad"}`;
     verdict.replaceChildren(element("b", {}, VERDICTS[drift.verdict]), `: ${drift.reason}${changed.length ? `; predicted now: ${changed.join(", ")}` : ""}.`);
-    const kinds = Object.entries(drift.evidence).map(([kind, value]) => stat(fixed(value, 1), `evidence, ${KINDS[kind]}`, `alarm at ${fixed(drift.threshold, 1)}`));
+    const kinds = drift.evidence.map(({ label, value, threshold }) => stat(fixed(value, 1), `evidence, ${label}`, `alarm at ${fixed(threshold, 1)}`));
     at("now").replaceChildren(...kinds, ...accuracyStats(drift.accuracy, audit));
     showShares(drift);
     showRegions(drift.regions, `/map?${query}`);

@@ -1,11 +1,11 @@
-"""Drift evidence in the transaction that stores the rows, on SQLite and PostgreSQL."""
+"""States of detectors in the transaction that stores the rows, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from darksight_service.errors import StoreUnavailableError
 from darksight_service.store.engine import writing
 from darksight_service.store.points import PointTable
 from darksight_service.store.store import Store
-from darksight_service.store.tables import drift_state
+from darksight_service.store.tables import detector_state
 from numpy.typing import NDArray
-from sqlalchemy import event
 
-from darksight_core.drift.stream import DriftTest
+from darksight_core.drift.detector import Baseline, Detector, Evidence, RowBatch, mean_log_evidence
+from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.guarantees.calibration import Calibration
 from tests.support.points import VERSION, make_points
@@ -35,7 +35,7 @@ def test() -> DriftTest:
 
 def follow(store: Store, test: DriftTest, replica: str = "a") -> Store:
     """The store, which follows the drift of one model."""
-    store.follow_drift(replica, lambda model, version: test if (model, version) == ("digits", VERSION) else None)
+    store.follow_drift(replica, lambda model, version: [test] if (model, version) == ("digits", VERSION) else [])
     return store
 
 
@@ -45,15 +45,21 @@ def expected(test: DriftTest, batches: list[PointTable]) -> Any:
     for points in batches:
         used = np.isfinite(points.outlier_score) & ~points.is_shadow
         columns = points.outlier_score[used], points.top[used], points.predicted[used]
-        state, _ = test.update(state, *columns, row_uniforms(points.ids[used]))
-    return pytest.approx(np.frombuffer(state.encode()), rel=1e-9)
+        state = test.update(state, RowBatch(*columns, row_uniforms(points.ids[used])))
+    return pytest.approx(np.frombuffer(test.encode(state)), rel=1e-9)
 
 
-def state_of(store: Store) -> NDArray[np.float64]:
+def own_state(store: Store) -> DriftState | None:
+    """The state of the replica, if it has one."""
+    found: DriftState | None = store.own_states([("digits", VERSION)]).get(("digits", VERSION), {}).get("stream")
+    return found
+
+
+def state_of(store: Store, test: DriftTest) -> NDArray[np.float64]:
     """The state of the model as numbers, equal up to rounding however rows were divided into transactions."""
-    state = store.drift_state("digits", VERSION)
+    state = own_state(store)
     assert state is not None
-    return np.frombuffer(state.encode())
+    return np.frombuffer(test.encode(state))
 
 
 def test_a_row_counts_once_however_often_it_is_sent(
@@ -68,9 +74,9 @@ def test_a_row_counts_once_however_often_it_is_sent(
     store.insert([*batches[:2], batches[2]])
     store.insert([shadow, batches[3]])
 
-    assert state_of(store) == expected(test, batches)
-    assert state_of(follow(open_store(url), test)) == expected(test, batches)
-    assert follow(open_store(url), test, "b").drift_state("digits", VERSION) is None
+    assert state_of(store, test) == expected(test, batches)
+    assert state_of(follow(open_store(url), test), test) == expected(test, batches)
+    assert own_state(follow(open_store(url), test, "b")) is None
 
 
 def test_rows_that_are_not_stored_are_no_evidence(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
@@ -88,10 +94,10 @@ def test_rows_that_are_not_stored_are_no_evidence(url: str, open_store: Callable
     with pytest.raises(RuntimeError, match="killed"):
         store.insert([second])
 
-    assert state_of(store) == expected(test, [first])
+    assert state_of(store, test) == expected(test, [first])
     store._inserter._count = counted  # type: ignore[method-assign]
     store.insert([second])
-    assert state_of(store) == expected(test, [first, second])
+    assert state_of(store, test) == expected(test, [first, second])
 
 
 def test_two_drains_share_one_order(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
@@ -119,7 +125,7 @@ def test_two_drains_share_one_order(url: str, open_store: Callable[..., Store], 
         thread.join()
 
     assert failures == []
-    found = follow(open_store(url), test).drift_state("digits", VERSION)
+    found = own_state(follow(open_store(url), test))
     assert found is not None
     assert found.rows == 360
 
@@ -137,19 +143,19 @@ def test_a_test_that_fails_does_not_stop_the_rows(
     follow(open_store(url), test).insert([first])
     store = open_store(url)
     defect = type("Broken", (DriftTest,), {broken: fail})(test.calibration, test.class_counts)
-    store.follow_drift("a", fail if broken == "load" else lambda *_: defect)
+    store.follow_drift("a", fail if broken == "load" else lambda *_: [defect])
 
     assert store.insert([second]).points == 10
-    assert state_of(follow(open_store(url), test)) == expected(test, [first])
+    assert state_of(follow(open_store(url), test), test) == expected(test, [first])
 
 
 def test_a_test_is_loaded_before_the_transaction(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
     """A load that takes long keeps no lock of the database."""
     store, other = open_store(url), open_store(url)
 
-    def load(*_: str) -> DriftTest:
+    def load(*_: str) -> list[DriftTest]:
         other.append_change("policy", "digits", {})
-        return test
+        return [test]
 
     store.follow_drift("a", load)
 
@@ -161,52 +167,120 @@ def test_a_reset_takes_effect_at_once(url: str, open_store: Callable[..., Store]
     before, after = make_points(50, ms=NOW_MS - 1, seed=1), make_points(20, ms=NOW_MS)
     store = follow(open_store(url), test)
     store.insert([before])
-    assert state_of(store) == expected(test, [before])
+    assert state_of(store, test) == expected(test, [before])
 
     open_store(url).append_change("evidence", "digits", {"version": VERSION})
     store.insert([after])
 
-    assert state_of(store) == expected(test, [after])
+    assert state_of(store, test) == expected(test, [after])
 
 
-def test_a_late_commit_does_not_undo_a_reset(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
-    """Though the thread that committed before the reset runs on only after it."""
-    store = follow(open_store(url), test)
-    write = "_copy" if url.startswith("postgresql") else "_insert_into_sqlite"
-    written = getattr(store._inserter, write)
+def test_a_reset_waits_for_a_transaction_that_has_read_the_state(
+    url: str, open_store: Callable[..., Store], test: DriftTest
+) -> None:
+    """Its rows are not written over the reset: they were committed before it."""
+    store, other, reset = follow(open_store(url), test), open_store(url), threading.Event()
+    store.insert([make_points(50, ms=NOW_MS - 1, seed=1)])
+    counted = store._inserter._count
+
+    def restart() -> None:
+        reset.set()
+        while True:
+            try:
+                other.append_change("evidence", "digits", {"version": VERSION})
+                return
+            except StoreUnavailableError:
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=restart)
 
     def interrupted(*arguments: Any) -> Any:
-        result = written(*arguments)
-        store.append_change("evidence", "digits", {"version": VERSION})
-        store.forget_drift("digits", VERSION)
-        assert store.drift_state("digits", VERSION) is None
+        result = counted(*arguments)
+        thread.start()
+        reset.wait(10)
+        time.sleep(0.2)
         return result
 
-    setattr(store._inserter, write, interrupted)
+    store._inserter._count = interrupted  # type: ignore[method-assign]
     store.insert([make_points(50, ms=NOW_MS)])
+    thread.join()
 
-    assert store.drift_state("digits", VERSION) is None
+    assert own_state(store) is None
 
 
-def test_the_state_is_read_once_after_a_commit(
+def test_a_state_of_an_earlier_release_is_replaced(
     url: str, open_store: Callable[..., Store], test: DriftTest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also if there is none; a state of an earlier release is reported once, by the rows that replace it."""
-    store, queries = follow(open_store(url), test), [0]
-    event.listen(store._engine, "before_cursor_execute", lambda *_: queries.append(1))
-
-    def asked() -> int:
-        queries.clear()
-        assert [store.drift_state("digits", VERSION) for _ in range(3)] == [None] * 3
-        return len(queries)
-
-    assert asked() <= 2
-    assert asked() == 0
+    """It is no evidence; the rows that replace it report it."""
+    store = follow(open_store(url), test)
     store.insert([make_points(50, ms=NOW_MS - 1, seed=1)])
     with writing(store._engine) as connection:
-        connection.execute(drift_state.update().values(state=b"old"))
-    assert asked() <= 2
+        connection.execute(detector_state.update().values(state=b"old"))
+    assert own_state(store) is None
+    assert store.detector_states("digits", VERSION, test) == {}
     assert caplog.messages == []
-    store.insert([make_points(50, ms=NOW_MS)])
-    assert store.drift_state("digits", VERSION) is not None
+    after = make_points(50, ms=NOW_MS)
+
+    store.insert([after])
+
+    assert state_of(store, test) == expected(test, [after])
     assert caplog.messages == ["drift_state_replaced"]
+
+
+class Counter:
+    """A detector of its own: it counts rows, and its evidence is their number."""
+
+    name: ClassVar[str] = "counter"
+    kinds: ClassVar[Mapping[str, str]] = {"rows": "number of rows"}
+    is_by_segment: ClassVar[bool] = False
+    level = 0.01
+    threshold = 100.0
+
+    @classmethod
+    def of(cls, baseline: Baseline) -> Counter:
+        """The detector of a bundle."""
+        return cls()
+
+    def start(self) -> int:
+        """No rows."""
+        return 0
+
+    def update(self, state: int, rows: RowBatch) -> int:
+        """The number after more rows."""
+        return state + len(rows)
+
+    def evidence(self, state: int) -> dict[str, Evidence]:
+        """The number as evidence."""
+        return {"rows": Evidence(float(state), rows=state)}
+
+    def encode(self, state: int) -> bytes:
+        """The number as bytes."""
+        return state.to_bytes(8, "little")
+
+    def decode(self, data: bytes) -> int:
+        """Inverse of `encode`."""
+        return int.from_bytes(data, "little")
+
+
+class CounterBySegment(Counter):
+    """The same of each segment."""
+
+    name = "counter by segment"
+    is_by_segment = True
+
+
+def test_any_detector_is_followed(url: str, open_store: Callable[..., Store]) -> None:
+    """The store needs to know no more of a detector than the protocol; replicas are averaged."""
+    counters: tuple[Detector[Any], ...] = (Counter(), CounterBySegment())
+    for number, replica in enumerate("ab"):
+        store = open_store(url)
+        store.follow_drift(replica, lambda *_: counters)
+        store.insert([make_points(10, ms=NOW_MS + number, seed=number, with_invalid=False, tags={"camera": replica})])
+
+    whole, by_segment = (store.detector_states("digits", VERSION, each) for each in counters)
+
+    assert whole == {None: [10, 10]}
+    assert by_segment == {("camera", "a"): [10, 0], ("camera", "b"): [10, 0]}
+    assert mean_log_evidence(counters[0], whole[None]) == {"rows": pytest.approx(10.0)}
+    mean = mean_log_evidence(counters[1], by_segment["camera", "a"])["rows"]
+    assert mean == pytest.approx(np.log((np.exp(10.0) + 1.0) / 2.0))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from darksight_core.drift.detector import RowBatch
 from darksight_core.drift.segments import SegmentTest
-from darksight_core.evaluation.segments import interval, measure_segments, report_segments
+from darksight_core.evaluation.segment_figures import interval, measure_segments, report_segments
 from darksight_core.gate import Gate, ScoredPredictions, SegmentThresholds
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import from_arrays
@@ -57,7 +58,8 @@ def test_the_segment_that_changed_is_named() -> None:
     scores[(camera == 7) & (np.arange(8_000) > 4_000)] -= 2.0
     tags = {"camera": [str(each) for each in camera], "city": ["Lyon" if each < 10 else "" for each in camera]}
 
-    report = report_segments(SegmentTest(calibration), scores, calibration.p_value(scores), tags)
+    rows = RowBatch(scores, np.ones(8_000), np.zeros(8_000, dtype=np.int64), rng.random((8_000, 3)))
+    report = report_segments(SegmentTest(calibration), rows, calibration.p_value(scores), tags)
 
     first = report.segments[0]
     assert report.explanation == ("camera=7",)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.drift.detector import RowBatch
 from darksight_core.drift.segments import Description, Segment, SegmentTest, describe, discoveries, explain
 from darksight_core.evaluation.failure import failure_figures
 from darksight_core.gate.gate import Gate
@@ -159,7 +160,7 @@ class SegmentDriftReport(JsonRecord):
 
 
 def report_segments(
-    test: SegmentTest, scores: Floats, p_values: Floats, tags: Mapping[str, Sequence[str]], *, seed: int = 0
+    test: SegmentTest, rows: RowBatch, p_values: Floats, tags: Mapping[str, Sequence[str]]
 ) -> SegmentDriftReport:
     """Drift of the segments of rows in order of arrival.
 
@@ -167,23 +168,22 @@ def report_segments(
     ----------
     test
         The test of the bundle.
-    scores, p_values
-        Outlier scores and their p-values, (n,), finite.
+    rows
+        The rows, n of them.
+    p_values
+        p-values of their outlier scores, (n,).
     tags
         Values of each key, n texts, empty where a row has none.
-    seed
-        Seed of the uniform numbers that break ties.
     """
-    uniforms = np.random.default_rng(seed).random((len(scores), 3))
     columns = {key: np.array(values, dtype=np.str_) for key, values in tags.items()}
     states = {}
     for key, column in columns.items():
         for value in np.unique(column[column != ""]).tolist():
             own = column == value
-            states[key, value] = test.update(test.start(), scores[own], uniforms[own])
+            states[key, value] = test.update(test.start(), rows.take(own))
     evidence = {segment: test.log_evidence(state) for segment, state in states.items()}
     found = discoveries(evidence, test.level)
-    ranks = test.p_values(scores, uniforms)
+    ranks = test.p_values(rows.scores, rows.uniforms)
     named: tuple[Description, ...] = explain(found, ranks, columns, len(test.calibration))
 
     def row(segment: Segment) -> SegmentDrift:

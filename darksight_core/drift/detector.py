@@ -1,0 +1,139 @@
+"""What every detector of drift has in common: evidence that is updated row by row and kept as bytes.
+
+A detector is made for one bundle. Its state is small, immutable and bounded, so the process that stores rows can store
+it with them: after a crash it continues with the state of the rows that were stored, and no row counts twice. The state
+after some rows must not depend on how they were divided into batches.
+
+Evidence is an e-process: while nothing changes it ever reaches 1/a with probability at most a. So the mean over
+replicas, each of which has a state of its own, is evidence as well, whatever their dependence.
+
+A detector that `is_by_segment` has one state for each value of each tag, and is given the rows of that segment alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darksight_core.drift.urn import Ints
+from darksight_core.guarantees.calibration import Calibration
+from darksight_core.rows.simplex import Floats
+
+__all__ = ["Baseline", "Detector", "Evidence", "RowBatch", "mean_log_evidence"]
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baseline:
+    """What rows are compared with: the calibration rows, and the reference rows of each predicted class, (K,)."""
+
+    calibration: Calibration
+    class_counts: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBatch:
+    """Rows in order of arrival.
+
+    Parameters
+    ----------
+    scores
+        Outlier scores, (m,), finite.
+    top
+        Largest probabilities, (m,), finite.
+    classes
+        Predicted classes, (m,).
+    uniforms
+        Three independent uniform numbers of each row, (m, 3); see `row_uniforms`.
+    """
+
+    scores: Floats
+    top: Floats
+    classes: NDArray[np.integer]
+    uniforms: Floats
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def take(self, rows: Any) -> RowBatch:
+        """Some of the rows."""
+        return RowBatch(self.scores[rows], self.top[rows], self.classes[rows], self.uniforms[rows])
+
+
+class Evidence(NamedTuple):
+    """Evidence of one kind.
+
+    Parameters
+    ----------
+    log_evidence
+        ln of the evidence since the start; 0 without rows.
+    log_restarting
+        ln of the evidence of bets that are opened at every row, at least 0; see `betting`.
+    rows
+        Rows seen.
+    since_row
+        Row, counted from 1, at which a change is estimated to have begun.
+    """
+
+    log_evidence: float
+    log_restarting: float = 0.0
+    rows: int = 0
+    since_row: int = 1
+
+
+class Detector(Protocol[State]):
+    """A detector of drift; `darksight_core.drift.detectors` lists all of them.
+
+    `name` is that of its states in the database. `kinds` names the kinds of its evidence, each with what changes when
+    it is high. `level` is its share of the probability of a false alarm, or of false discoveries by segment, and
+    `threshold` the log evidence of an alarm.
+    """
+
+    name: ClassVar[str]
+    kinds: ClassVar[Mapping[str, str]]
+    is_by_segment: ClassVar[bool]
+
+    @property
+    def level(self) -> float: ...  # noqa: D102
+    @property
+    def threshold(self) -> float: ...  # noqa: D102
+
+    @classmethod
+    def of(cls, baseline: Baseline) -> Self:
+        """The detector of a bundle; ConfigError if the bundle lacks what it needs."""
+        ...
+
+    def start(self) -> State:
+        """The state before the first row."""
+        ...
+
+    def update(self, state: State, rows: RowBatch) -> State:
+        """The state after more rows."""
+        ...
+
+    def evidence(self, state: State) -> Mapping[str, Evidence]:
+        """Evidence by kind."""
+        ...
+
+    def encode(self, state: State) -> bytes:
+        """The state as bytes."""
+        ...
+
+    def decode(self, data: bytes) -> State:
+        """Inverse of `encode`; ConfigError if the state is of another bundle or format."""
+        ...
+
+
+def mean_log_evidence(detector: Detector[State], states: Sequence[State]) -> dict[str, float]:
+    """ln of the mean evidence of replicas by kind; a replica that has seen no rows has evidence one."""
+    found = [detector.evidence(state) for state in states]
+    return {
+        kind: float(np.logaddexp.reduce([each[kind].log_evidence for each in found])) - math.log(len(found))
+        for kind in detector.kinds
+    }

@@ -1,0 +1,27 @@
+"""The detectors of drift. Another one is a file that implements `Detector` and a line here.
+
+The audit of a certificate is none: its labels arrive in any order, so `audit` reads them from the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from darksight_core.drift.detector import Baseline, Detector
+from darksight_core.drift.segments import SegmentTest
+from darksight_core.drift.stream import DriftTest
+
+__all__ = ["DETECTORS", "KINDS", "make_detectors"]
+
+DETECTORS: tuple[type[Detector[Any]], ...] = (
+    DriftTest,
+    SegmentTest,
+)
+
+KINDS = {kind: text for each in DETECTORS if not each.is_by_segment for kind, text in each.kinds.items()}
+"""Kinds of evidence about all rows of a bundle, and what changes when it is high."""
+
+
+def make_detectors(baseline: Baseline) -> tuple[Detector[Any], ...]:
+    """All detectors of a bundle; ConfigError if the bundle lacks what one of them needs."""
+    return tuple(each.of(baseline) for each in DETECTORS)
