@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 
 from darksight_core.runtime.arrays import blank_arguments
 from darksight_core.runtime.cpus import CPUS, cache_folder, use_named_cpu
@@ -27,6 +28,8 @@ from darksight_core.runtime.cpus import CPUS, cache_folder, use_named_cpu
 __all__ = ["KERNEL", "Kernel", "main"]
 
 _MODULE = "darksight_core.runtime.compilation"
+# The cache of the kernel uses private parts of numba, so another minor version is not used before it was tested.
+_TESTED_NUMBA = "0.68"
 
 
 class Kernel:
@@ -35,17 +38,28 @@ class Kernel:
     def __init__(self) -> None:
         self.score_rows: Callable[..., None] | None = None
         self.on_event: Callable[[str], None] = lambda event: None
-        """Called in another thread with "compiling", before a compilation that takes long, and with "loaded"."""
+        """Called with "unavailable" by `start` if numba cannot be used. Otherwise called in another thread with
+        "compiling", before a compilation that takes long, and with "loaded"."""
         self._start = threading.Lock()
         self._thread: threading.Thread | None = None
         self._compiler: subprocess.Popen[bytes] | None = None
         self._stops = False
+        self._is_refused = False
         self._stopping = threading.Lock()
 
     @property
     def is_available(self) -> bool:
-        """Whether numba is installed."""
-        return importlib.util.find_spec("numba") is not None
+        """Whether a tested version of numba is installed."""
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """Why rows are scored by numpy alone; empty if numba can be used."""
+        if importlib.util.find_spec("numba") is None:
+            return "numba is not installed"
+        installed = version("numba")
+        is_tested = installed.startswith(f"{_TESTED_NUMBA}.")
+        return "" if is_tested else f"numba {installed} is not tested with this version; {_TESTED_NUMBA} is"
 
     @property
     def is_started(self) -> bool:
@@ -55,7 +69,12 @@ class Kernel:
     def start(self) -> None:
         """Begin to load the kernel, unless that has begun; it is there when `wait` returns true."""
         with self._start:
-            if self._thread is None and self.is_available:
+            if self._thread is not None or self._is_refused:
+                return
+            if not self.is_available:
+                self._is_refused = True
+                self.on_event("unavailable")
+            else:
                 self._thread = threading.Thread(target=self._load, name="darksight-kernel", daemon=True)
                 self._thread.start()
                 atexit.register(self._stop)

@@ -96,7 +96,7 @@ class Scorer:
         self._may_compile = compiled is not False
         self._model: Model | None = None
         if compiled and not self.wait_until_compiled():
-            raise ConfigError("the compiled scorer needs numba, which is not installed")
+            raise ConfigError(f"the compiled scorer cannot be used: {KERNEL.problem}")
 
     @classmethod
     def load(cls, path: str | Path) -> Scorer:

@@ -119,8 +119,8 @@ def _check_compiled_code() -> Finding:
     """Whether machine code of the scorer is in the cache."""
     folder = cache_folder()
     if not KERNEL.is_available:
-        remedy = "run: pip install 'darksight[service]'"
-        return Finding("compiled code", "warning", "numba is not installed: scoring takes ten times longer", remedy)
+        remedy = "run: pip install 'darksight[service]' -c constraints.txt"
+        return Finding("compiled code", "warning", f"{KERNEL.problem}: scoring takes ten times longer", remedy)
     use_named_cpu()
     from darksight_core.runtime.arrays import blank_arguments
     from darksight_core.runtime.kernel_cache import KernelCache

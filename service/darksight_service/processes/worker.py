@@ -105,7 +105,7 @@ def main() -> int:
     _publish_models(registry, counts, server)
     report(is_ready=registry.is_ready)
     # Rows are scored in numpy until the kernel is there.
-    KERNEL.on_event = lambda event: _log.info(f"kernel_{event}")
+    KERNEL.on_event = _log_kernel
     KERNEL.start()
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
@@ -141,6 +141,13 @@ def main() -> int:
     stop_tracing()
     counts.close()
     return 0
+
+
+def _log_kernel(event: str) -> None:
+    if event == "unavailable":
+        _log.warning("kernel_unavailable", extra={"reason": KERNEL.problem})
+    else:
+        _log.info(f"kernel_{event}")
 
 
 def _make_api(

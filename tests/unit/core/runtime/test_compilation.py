@@ -169,3 +169,16 @@ def test_a_cpu_that_is_not_known_is_refused() -> None:
     """The build of an image fails at once and names the CPUs that it can compile for."""
     with pytest.raises(SystemExit, match="no CPU z80; known are generic, x86-64-v3"):
         compilation.main(["z80"])
+
+
+def test_an_untested_numba_is_not_used_and_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache uses private parts of numba, which another version may have changed."""
+    monkeypatch.setattr(compilation, "version", lambda name: "0.70.1")
+    kernel, events = Kernel(), list[str]()
+    kernel.on_event = events.append
+
+    kernel.start()
+
+    assert not kernel.wait()
+    assert events == ["unavailable"]
+    assert kernel.problem == "numba 0.70.1 is not tested with this version; 0.68 is"

@@ -316,7 +316,7 @@ def test_scorer_works_without_numba() -> None:
 
 def test_compiled_scorer_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for the compiled kernel without numba is an error."""
-    monkeypatch.setattr(Kernel, "is_available", False)
+    monkeypatch.setattr(Kernel, "problem", "numba is not installed")
     monkeypatch.setattr(scorer_module, "KERNEL", Kernel())
 
     with pytest.raises(ConfigError, match="numba"):
