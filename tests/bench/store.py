@@ -186,9 +186,6 @@ def history(server: Postgres, rows: int) -> results.Parts:
         "points of one class on the first day, 100": lambda: store.list_points(
             PointFilter("digits", predicted=some_class(), until_ms=begun + HOUR_MS)
         ),
-        "rates of the last hour by minute": lambda: store.rates("digits", **hour),
-        "classes of the last hour": lambda: store.class_rates("digits", **hour),
-        "classes of ten days": lambda: store.class_rates("digits", since_ms=begun, until_ms=NOW_MS),
         "dry run on the last hour": lambda: store.evaluate_policy("digits", None, GATE, **hour),
         "preview of a small region": lambda: preview(0.3),
         "preview of half the map": lambda: preview(10.0),

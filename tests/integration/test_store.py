@@ -266,26 +266,6 @@ def test_counts_per_minute_equal_the_points(url: str, store: Store) -> None:
     assert {row[:4]: row[4] for row in binned} == dict(bins)
 
 
-def test_rates_and_class_rates_come_from_the_counts(store: Store) -> None:
-    """They equal what the points say, in steps of an hour and over all time."""
-    batches = spread(50)
-    store.insert(batches)
-    points = everything(store)
-
-    rates = store.rates("digits", step_ms=60 * MINUTE_MS, **ALL)
-    classes = store.class_rates("digits", **ALL)
-
-    hours = Counter(point.received_ms // (60 * MINUTE_MS) * 60 * MINUTE_MS for point in points)
-    assert dict(zip(rates.start_ms.tolist(), rates.points.tolist(), strict=True)) == dict(hours)
-    assert rates.accepted.sum() == sum(point.decision == 1 for point in points)
-    assert rates.reasons.sum(axis=0).tolist()[1:] == [sum(p.reason == reason for p in points) for reason in range(1, 7)]
-    assert rates.bins.sum() == sum(point.p_value == point.p_value for point in points)
-    expected = Counter(point.predicted for point in points)
-    assert {each.predicted: each.points for each in classes} == dict(expected)
-    assert sum(each.outliers for each in classes) == sum(point.reason == 2 for point in points)
-    assert len(store.rates("nothing", **ALL).points) == 0
-
-
 FILTERS: list[dict[str, Any]] = [
     {},
     {"version": VERSION},

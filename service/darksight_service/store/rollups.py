@@ -1,4 +1,4 @@
-"""Counts per minute: added in the transaction that adds the points, read by dashboards and by searches.
+"""Counts per minute: added in the transaction that adds the points, read by searches, retention and the drift page.
 
 `rollup` counts points by decision, reason and predicted class; classes from `OTHER_CLASSES` on are one. `rollup_bin`
 counts p-values in equal bins. `rollup_tag` counts both by tag: a point with four tags counts four times. A point counts
@@ -34,7 +34,7 @@ from darksight_service.store.tables import (
     tag_bin,
 )
 
-__all__ = ["ClassRate", "Rates", "RollupQueries", "TagCounts", "add_counts", "within"]
+__all__ = ["RollupQueries", "TagCounts", "add_counts", "within"]
 
 _KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
@@ -42,46 +42,10 @@ _TAG_KEY = ("bundle_id", "tag_id", "minute", "is_shadow")
 _TAG_SUMS = ("points", "accepted", "outliers", "scored", *map(tag_bin, range(BINS)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rates:
-    """Decisions in m steps of time, as columns.
-
-    Parameters
-    ----------
-    start_ms
-        When each step begins, (m,); steps without points are left out.
-    points, accepted
-        All points, and the accepted ones, (m,).
-    reasons
-        Points by `Reason`, (m, 7).
-    mean_log_density
-        Of the points that have one, (m,); NaN if none has.
-    bins
-        Points by p-value, (m, 20).
-    """
-
-    start_ms: NDArray[np.int64]
-    points: NDArray[np.int64]
-    accepted: NDArray[np.int64]
-    reasons: NDArray[np.int64]
-    mean_log_density: NDArray[np.float64]
-    bins: NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class TagCounts:
     """Points, accepted ones and outliers of a tag."""
 
-    points: int
-    accepted: int
-    outliers: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClassRate:
-    """Points of one predicted class; class `OTHER_CLASSES` stands for itself and all above, -1 for rows not valid."""
-
-    predicted: int
     points: int
     accepted: int
     outliers: int
@@ -214,76 +178,6 @@ def within(table: Table, bundles: Iterable[int], is_shadow: bool, since_ms: int,
 
 class RollupQueries(Database):
     """Counts per minute."""
-
-    def rates(
-        self,
-        model: str,
-        version: str | None = None,
-        *,
-        since_ms: int,
-        until_ms: int,
-        step_ms: int = MINUTE_MS,
-        is_shadow: bool = False,
-    ) -> Rates:
-        """Decisions over time, in steps of whole minutes."""
-        bundles = self._names.known(model, version)
-        minutes = max(1, step_ms // MINUTE_MS)
-        numbers = list(bundles)
-        step = (rollup.c.minute - rollup.c.minute % minutes).label("step")
-        query = (
-            select(
-                step, rollup.c.is_accepted, rollup.c.reason, func.sum(rollup.c.points), func.sum(rollup.c.scored),
-                func.sum(rollup.c.log_density_sum),
-            )
-            .where(within(rollup, numbers, is_shadow, since_ms, until_ms))
-            .group_by(step, rollup.c.is_accepted, rollup.c.reason)
-        )  # fmt: skip
-        bin_step = (rollup_bin.c.minute - rollup_bin.c.minute % minutes).label("step")
-        bin_query = (
-            select(bin_step, rollup_bin.c.bin, func.sum(rollup_bin.c.points))
-            .where(within(rollup_bin, numbers, is_shadow, since_ms, until_ms))
-            .group_by(bin_step, rollup_bin.c.bin)
-        )
-        with reading(self._engine) as connection:
-            found = np.array([[float(cell) for cell in row] for row in connection.execute(query)]).reshape(-1, 6)
-            cells = [[int(cell) for cell in row] for row in connection.execute(bin_query)]
-        binned = np.array(cells, dtype=np.int64).reshape(-1, 3)
-        steps, inverse = np.unique(found[:, 0].astype(np.int64), return_inverse=True)
-        m = len(steps)
-        reasons = np.zeros((m, 7), dtype=np.int64)
-        np.add.at(reasons, (inverse, found[:, 2].astype(np.int64)), found[:, 3].astype(np.int64))
-        scored = np.bincount(inverse, weights=found[:, 4], minlength=m)
-        sums = np.bincount(inverse, weights=found[:, 5], minlength=m)
-        bins = np.zeros((m, BINS), dtype=np.int64)
-        np.add.at(bins, (np.searchsorted(steps, binned[:, 0]), binned[:, 1]), binned[:, 2])
-        return Rates(
-            start_ms=steps * MINUTE_MS,
-            points=reasons.sum(axis=1),
-            accepted=np.bincount(inverse, weights=found[:, 3] * found[:, 1], minlength=m).astype(np.int64),
-            reasons=reasons,
-            mean_log_density=np.divide(sums, scored, out=np.full(m, np.nan), where=scored > 0),
-            bins=bins,
-        )
-
-    def class_rates(
-        self, model: str, version: str | None = None, *, since_ms: int, until_ms: int, is_shadow: bool = False
-    ) -> list[ClassRate]:
-        """Decisions by predicted class."""
-        bundles = self._names.known(model, version)
-        of = rollup.c
-        query = (
-            select(
-                of.predicted,
-                func.sum(of.points),
-                func.coalesce(func.sum(of.points).filter(of.is_accepted), 0),
-                func.coalesce(func.sum(of.points).filter(of.reason == int(Reason.OUTLIER)), 0),
-            )
-            .where(within(rollup, bundles, is_shadow, since_ms, until_ms))
-            .group_by(of.predicted)
-            .order_by(of.predicted)
-        )
-        with reading(self._engine) as connection:
-            return [ClassRate(*(int(cell) for cell in row)) for row in connection.execute(query)]
 
     def tag_counts(self, model: str, version: str, *, until_ms: int, minutes: int) -> dict[Segment, TagCounts]:
         """Counts of the tags whose drift is followed, by key and value, within some minutes."""
