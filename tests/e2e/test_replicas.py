@@ -268,11 +268,15 @@ def test_a_region_enforced_at_one_replica_is_in_force_at_all(story: World) -> No
     with ExitStack() as stack:
         each = [stack.enter_context(Client(service.target, timeout_seconds=60.0)) for service in story.replicas]
         assert all(client.score("quiet", rows).accepted.any() for client in each)
-        each[-1].save_region("quiet", "everything", corners, author="test")
+        region = each[-1].save_region("quiet", "everything", corners, author="test")
         each[-1].enforce_region("quiet", "everything", author="test")
 
         for client in each:
             wait_until(lambda client=client: not client.score("quiet", rows).accepted.any(), what="the region")
+            assert [found.polygon for found in client.regions("quiet")] == [region.polygon]
+        wait_until(
+            lambda: each[0].preview_region("quiet", name="everything").inside_rejected > 0, what="refused points"
+        )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from darksight_client import Client, Unavailable
 from darksight_client.stubs.inference import grpc_predict_v2_pb2
+from darksight_service.store.store import Store
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from darksight_core.bundle import read_bundle
@@ -40,20 +41,21 @@ def plain(bundles: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class Load:
-    """Calls from a few threads, with pauses as short as the calls; remembers what came back."""
+    """Calls from a few threads, by default with pauses as short as the calls; remembers what came back."""
 
-    def __init__(self, target: str | list[str], rows: int = 3, **options: object) -> None:
+    def __init__(self, target: str | list[str], *, pause_seconds: float = 0.003) -> None:
         self.versions: set[str] = set()
         self.names: list[str] = []
         self.failures: list[Exception] = []
         self.calls = 0
         self._stop = threading.Event()
-        self._client = Client(target, timeout_seconds=60.0, **options)
-        self._rows = make_probs(rows, K)
+        self._pause_seconds = pause_seconds
+        self._client = Client(target, timeout_seconds=60.0)
+        self._rows = make_probs(3, K)
         self._threads = [threading.Thread(target=self._run) for _ in range(3)]
 
     def _run(self) -> None:
-        while not self._stop.wait(0.003):
+        while not self._stop.wait(self._pause_seconds):
             try:
                 scored = self._client.score("digits", self._rows)
                 self.versions.add(scored.version)
@@ -149,53 +151,52 @@ def test_a_stopped_server_finishes_what_it_has_and_exits_with_success(bundles: l
             assert all(len(call.result()) > 400_000 for call in calls)
         assert server.process.wait(60) == 0
 
-    with running_server({"digits": bundles[0]}, tmp_path, "--workers", "1") as server:
-        assert len(stored_names(server)) == 40_000
+    with Store.open(f"sqlite:///{tmp_path / 'darksight.db'}") as store:
+        assert store.stats().points == 40_000
 
 
-def test_a_restart_keeps_versions_policies_and_a_roll_back(bundles: list[Path], tmp_path: Path):
-    """What operators changed is not undone by the command line, and the file it names may be gone."""
+def test_restarts_fail_no_call_and_keep_versions_regions_and_a_roll_back(
+    plain: Server, bundles: list[Path], tmp_path: Path
+):
+    """Two replicas behind one client, one of them restarted twice.
+
+    What operators changed is not undone by the command line, and the file it names may be gone.
+    """
     versions = [read_bundle(bundle).version for bundle in bundles]
-    folder = ("--bundle-dir", str(bundles[0].parent), "--workers", "1")
-    with (
-        running_server({"digits": bundles[0]}, tmp_path, *folder) as server,
-        Client(server.grpc_target, timeout_seconds=60.0) as client,
-    ):
-        client.deploy("digits", bundles[1].name, activate=True)
-
-    with (
-        running_server({"digits": bundles[0]}, tmp_path, *folder) as server,
-        Client(server.grpc_target, timeout_seconds=60.0) as client,
-    ):
-        assert client.score("digits", make_probs(1, K)).version == versions[1]
-        assert client.roll_back("digits").active_version == versions[0]
-        assert server.events("active_version_kept")
-
-    with (
-        running_server({"digits": tmp_path / "gone.safetensors"}, tmp_path, *folder) as server,
-        Client(server.grpc_target, timeout_seconds=60.0) as client,
-    ):
-        assert client.score("digits", make_probs(1, K)).version == versions[0]
-        assert server.events("bundle_missing")
-
-
-def test_a_replica_can_be_restarted_without_a_failed_call(plain: Server, bundles: list[Path], tmp_path: Path):
-    """Two replicas behind one client, one of them restarted twice."""
-    restless = start_server(tmp_path, {"digits": bundles[0]}, "--workers", "1")
-    port = restless.grpc_target.rpartition(":")[2]
-    load = Load([plain.grpc_target, restless.grpc_target])
+    options = ("--workers", "1", "--bundle-dir", str(bundles[0].parent))
+    restless = start_server(tmp_path, {"digits": bundles[0]}, *options)
+    options += (f"--grpc-port={restless.grpc_target.rpartition(':')[2]}",)
+    load = Load([plain.grpc_target, restless.grpc_target], pause_seconds=0.02)
+    everywhere = [(-90.0, -90.0), (90.0, -90.0), (90.0, 90.0), (-90.0, 90.0)]
     try:
         with load.running():
-            for _ in range(2):
-                time.sleep(0.5)
-                assert restless.stop() == 0
-                time.sleep(0.5)
-                restless = start_server(tmp_path, {"digits": bundles[0]}, "--workers", "1", f"--grpc-port={port}")
+            with Client(restless.grpc_target, timeout_seconds=60.0) as client:
+                client.deploy("digits", bundles[1].name, activate=True)
+                client.save_region("digits", "everywhere", everywhere)
+                client.enforce_region("digits", "everywhere")
+            time.sleep(0.5)
+            assert restless.stop() == 0
+
+            time.sleep(0.5)
+            restless = start_server(tmp_path, {"digits": bundles[0]}, *options)
+            with Client(restless.grpc_target, timeout_seconds=60.0) as client:
+                kept = client.score("digits", make_probs(9, K))
+                rolled_back = client.roll_back("digits").active_version
+            assert kept.version == versions[1]
+            assert not kept.accepted.any()
+            assert rolled_back == versions[0]
+            assert restless.events("active_version_kept")
+            assert restless.stop() == 0
+
+            restless = start_server(tmp_path, {"digits": tmp_path / "gone.safetensors"}, *options)
+            with Client(restless.grpc_target, timeout_seconds=60.0) as client:
+                assert client.score("digits", make_probs(1, K)).version == versions[0]
+            assert restless.events("bundle_missing")
     finally:
         restless.stop()
 
     assert load.failures == []
-    assert load.calls > 0
+    assert load.versions == set(versions)
 
 
 def test_a_server_without_the_bundle_of_a_model_says_so_until_it_is_back(plain: Server):

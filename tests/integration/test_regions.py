@@ -1,4 +1,4 @@
-"""Regions over a real service: tried, enforced, ended, carried over; on both databases and on every worker."""
+"""Regions over a real service: tried, enforced, ended, carried over; on every worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from darksight_client import Client, Conflict, InvalidRequest, Reason, Region, Scored, UnknownModel
+from darksight_client import Client, Conflict, InvalidRequest, Reason, Scored, UnknownModel
 
 from darksight_core.bundle import read_bundle, write_bundle
 from darksight_core.gate.gate import Gate
@@ -17,7 +17,7 @@ from darksight_core.runtime.policy import ScoringPolicy
 from tests.integration.test_service import K, gated_bundle
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE
-from tests.support.servers import Server, running_server, start_server, wait_until
+from tests.support.servers import Server, running_server, wait_until
 
 ROWS = make_probs(200, K, seed=3)
 
@@ -300,29 +300,3 @@ def test_a_region_is_carried_over_by_the_rows_inside_it(client: Client, versions
     assert (same.is_same_map, same.region.polygon) == (True, saved.polygon)
     with pytest.raises(Conflict, match="already"):
         client.carry_over_region("digits", "gap", versions[0])
-
-
-def test_a_second_replica_refuses_too(bundles: list[Path], postgres_url: str, tmp_path: Path):
-    """On PostgreSQL, which both share, a region that one replica enforces reaches the other, and a restart keeps it."""
-    options = ("--workers", "1", "--database-url", postgres_url, "--bundle-dir", str(bundles[0].parent))
-    first = start_server(tmp_path / "a", {"digits": bundles[0]}, *options)
-    second = start_server(tmp_path / "b", {"digits": bundles[0]}, *options)
-    try:
-        with (
-            Client(first.grpc_target, timeout_seconds=60.0) as one,
-            Client(second.grpc_target, timeout_seconds=60.0) as two,
-        ):
-            plain = one.score("digits", ROWS)
-            polygon = target_of(plain)
-            region: Region = one.save_region("digits", "gap", polygon, author="ann")
-            one.enforce_region("digits", "gap")
-            wait_for_decisions(two, reasons_inside(plain, polygon))
-            assert two.regions("digits")[0].polygon == region.polygon
-            wait_until(lambda: two.preview_region("digits", name="gap").inside_rejected > 0, what="refused points")
-        second.stop()
-        second = start_server(tmp_path / "b", {"digits": bundles[0]}, *options)
-        with Client(second.grpc_target, timeout_seconds=60.0) as two:
-            np.testing.assert_array_equal(two.score("digits", ROWS).reason, reasons_inside(plain, polygon))
-    finally:
-        first.stop()
-        second.stop()
