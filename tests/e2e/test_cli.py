@@ -1,4 +1,4 @@
-"""The command line as people use it: real files, and for each command a real process."""
+"""The command line as people use it: real files, and a real process where that makes a difference."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_another_seed_gives_another_bundle(folder: Path) -> None:
 
 def test_evaluate_measures_the_map(folder: Path) -> None:
     """evaluate gives fidelity, neighbours and clusters."""
-    done = darksight("evaluate", folder / "model.safetensors", folder / "predictions.npz", "--json")
+    done = run_command("evaluate", folder / "model.safetensors", folder / "predictions.npz", "--json")
 
     found = json.loads(done.stdout)
     assert found["fidelity"]["acc_teacher"] == 1.0
@@ -180,7 +180,7 @@ def test_drift_names_the_row_the_kind_and_the_cost(folder: Path) -> None:
 def test_bundle_show_verify_diff(folder: Path) -> None:
     """A bundle can be read by people, proven sound, and compared."""
     model = folder / "model.safetensors"
-    shown = darksight("bundle", "show", model)
+    shown = run_command("bundle", "show", model)
     proven, same = (run_command("bundle", *args) for args in (("verify", model), ("diff", model, model)))
 
     assert shown.returncode == proven.returncode == same.returncode == 0
