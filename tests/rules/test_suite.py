@@ -75,7 +75,7 @@ def test_files_run_in_the_order_of_their_recorded_seconds(tmp_path: Path) -> Non
         ("--durations=3", "--numprocesses N --dist loadfile --no-loadscope-reorder --durations=3"),
         (
             "--fast -x",
-            "--numprocesses N --dist loadfile --no-loadscope-reorder -x tests/unit tests/rules darksight_core",
+            "--numprocesses N --dist loadfile --no-loadscope-reorder -x tests/unit darksight_core",
         ),
         ("tests/unit/test_some.py::test_it -x", "tests/unit/test_some.py::test_it -x"),
     ],
