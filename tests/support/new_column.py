@@ -80,8 +80,8 @@ def _check(folder: Path, urls: list[str]) -> None:
     import numpy as np
     from darksight_client.results.columns import read_response
     from darksight_client.results.rows import joined, read_scored
-    from darksight_service.grpc_api.scoring import write_response
     from darksight_service.ingest.records import decode, encode_points
+    from darksight_service.operations.scoring import write_response
     from darksight_service.scoring.files.columns import score_columns
     from darksight_service.scoring.files.tables import open_scores
     from darksight_service.scoring.service import ScoreReply
