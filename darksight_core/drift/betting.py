@@ -190,7 +190,7 @@ class Bets:
             learned=learned,
             capital=capital,
             is_learning=state.is_learning,
-            highest=max(state.highest, min(float(path.max()), math.log(_MOST))),
+            highest=max(state.highest, float(path.max())),
             alarm_row=alarm_row,
         )
         return (made if made.rows % _CHUNK else self._between_chunks(made)), path

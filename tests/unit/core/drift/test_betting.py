@@ -149,3 +149,15 @@ def test_bets_on_classes_need_calibration_rows() -> None:
     """Without rows of any class there is nothing to compare with."""
     with pytest.raises(ConfigError, match="needs the predicted classes"):
         make_bets("class", counts=np.zeros(3, dtype=np.int64))
+
+
+@pytest.mark.parametrize("kind", ["score", "class"])
+def test_the_highest_evidence_is_never_below_that_of_now(kind: str) -> None:
+    """Evidence beyond the cut of the capital, reached within a chunk of rows, counts as the highest."""
+    bets = make_bets(kind)
+
+    state, path = bets.update(bets.start(), np.full(120, len(GAPS) - 1), np.full(120, 0.5))
+
+    assert state.log_evidence > math.log(1e15)
+    assert state.highest == pytest.approx(path.max())
+    assert state.highest >= state.log_evidence
