@@ -23,7 +23,7 @@ from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.rows.simplex import log_softmax
 
-__all__ = ["CLIP", "SUM_EXACT", "SUM_LIMIT", "check", "gather"]
+__all__ = ["CLIP", "SUM_EXACT", "SUM_LIMIT", "check", "check_logits", "gather"]
 
 CLIP = 1e-6
 """Largest size of a negative probability that counts as rounding."""
@@ -40,6 +40,7 @@ _TINY = np.finfo(np.float32).tiny
 _BLOCK_VALUES = 1 << 18
 _REGRESSION = "Values of a regression are not supported."
 # Rows that must be off, and the range of their sums, to be taken for multi-label ones: a typing error is neither.
+# Fewer rows may look like something else by chance.
 _LEAST_OFF, _SUM_RANGE = 5, 0.05
 
 
@@ -71,6 +72,10 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
             text += "The rows look like separate probabilities of several labels. Multi-label predictions are not "
             text += "supported: every row must be one distribution over the classes."
             raise defect("predictions_not_supported", text=text, **raw.location(row))
+        extra = _extra_column(probs, sums)
+        if extra is not None:
+            text += "Without this column every row sums to 1, so it is not a class: remove or rename it."
+            raise defect("predictions_row_sum", text=text, column=layout.columns[extra], **raw.location(row))
         text += f"Write more decimals or normalise the rows. {layout.logits_hint}"
         text += f" {_REGRESSION}" if probs.max() > 1.0 + CLIP else ""
         raise defect("predictions_row_sum", text=text, **raw.location(row))
@@ -84,6 +89,23 @@ def _is_multi_label(probs: Floats32, sums: NDArray[np.float64], gaps: NDArray[np
     off = gaps > SUM_LIMIT
     most = off.sum() >= _LEAST_OFF and off.mean() > 0.5
     return bool(most and probs.max() <= 1.0 + CLIP and sums.max() > 1.0 + SUM_LIMIT and np.ptp(sums) > _SUM_RANGE)
+
+
+def _extra_column(probs: Floats32, sums: NDArray[np.float64]) -> int | None:
+    """A column, such as `prob_sum`, without which every row sums to one; None if there is none."""
+    rests = np.abs(sums[:, None] - probs - 1.0).max(axis=0)
+    return int(rests.argmin()) if len(sums) >= _LEAST_OFF and rests.min() <= SUM_LIMIT else None
+
+
+def check_logits(raw: RawRows) -> None:
+    """Refuse logits that are probabilities: rows without negative values that all sum to one."""
+    values = raw.values
+    if not raw.layout.is_logits or len(values) < _LEAST_OFF or values.dtype.kind not in "biuf" or values.min() < -CLIP:
+        return
+    if np.abs(values.sum(axis=1, dtype=np.float64) - 1.0).max() <= SUM_LIMIT:
+        text = "every row of the logits is non-negative and sums to 1, so these are probabilities. Name them "
+        text += 'probs or prob_<class>; if they are logits, pass kind="logits" (--logits on the command line).'
+        raise defect("predictions_logits_sum", raw.layout.source, text)
 
 
 def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predictions:

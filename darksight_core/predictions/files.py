@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, cast, get_args
 
 from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.predictions.arrays import HINT_KIND, array_rows, npy_rows, npz_rows
-from darksight_core.predictions.checks import check, gather
+from darksight_core.predictions.checks import check, check_logits, gather
 from darksight_core.predictions.defects import defect
 from darksight_core.predictions.lines import line_rows
 from darksight_core.predictions.raw_rows import Kind, RawRows, RowProgress
@@ -28,6 +30,8 @@ _FORMATS = {
     ".csv": csv_rows,
     ".parquet": parquet_rows,
     ".jsonl": line_rows,
+    ".csv.gz": csv_rows,
+    ".jsonl.gz": line_rows,
 }
 
 # 8,192 csv rows of ten classes take about 7 MB as Python objects; larger chunks leave the cache and are slower.
@@ -39,6 +43,7 @@ def read_predictions(
     *,
     kind: Kind | None = None,
     rows: range | None = None,
+    class_names: Sequence[str] = (),
     keep_logits: bool = False,
     progress: RowProgress | None = None,
 ) -> Predictions:
@@ -50,19 +55,24 @@ def read_predictions(
         `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,),
         `tag_<key>` (n,); `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or
         `logit_<class>` and optional `label`, `id` and `tag_<key>`; `.jsonl` with an object per line that has these
-        members, or a list `probs` or `logits`. Integer labels of arrays are class indices. Labels as text, and all
-        labels of tables, are class names, or class indices unless the classes are named by other integers.
+        members, or a list `probs` or `logits`; `.csv.gz` or `.jsonl.gz`. Integer labels of arrays are class indices.
+        Labels as text, and all labels of tables, are class names, or class indices unless the classes are named by
+        other integers.
     kind
-        What to read, "probs" or "logits". By default what the file has, logits if it has both; a `.npy` file has
-        probabilities.
+        What to read, "probs" or "logits". By default what the file has, logits if it has both, and logits that are
+        probabilities are refused; a `.npy` file has probabilities.
     rows
         Numbers of consecutive rows to read; by default all. Of a parquet file only their row groups are read.
+    class_names
+        The classes in the order of the result. Named columns are reordered, and a file without class names takes
+        these. By default the classes and the order of the file.
     keep_logits
         Whether to keep the logits too.
     progress
         Called after each chunk with the number of rows read so far and in all, None if not known (csv).
     """
-    return gather(_rows(path, kind, _READ_ROWS, rows), keep_logits=keep_logits, progress=progress)
+    found = gather(_rows(path, kind, _READ_ROWS, rows, class_names), keep_logits=keep_logits, progress=progress)
+    return found.in_order(class_names)
 
 
 def iter_predictions(
@@ -70,6 +80,7 @@ def iter_predictions(
     *,
     kind: Kind | None = None,
     rows: range | None = None,
+    class_names: Sequence[str] = (),
     chunk_rows: int = 65_536,
     keep_logits: bool = False,
 ) -> Iterator[Predictions]:
@@ -80,14 +91,15 @@ def iter_predictions(
 
     Parameters
     ----------
-    path, kind, rows, keep_logits
+    path, kind, rows, class_names, keep_logits
         As for `read_predictions`.
     chunk_rows
         Most rows of a chunk.
     """
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
-    return (check(raw, keep_logits=keep_logits, seen={}) for raw in _rows(path, kind, chunk_rows, rows))
+    found = _rows(path, kind, chunk_rows, rows, class_names)
+    return (check(raw, keep_logits=keep_logits, seen={}).in_order(class_names) for raw in found)
 
 
 def iter_lines(
@@ -105,7 +117,7 @@ def iter_lines(
         As for `iter_predictions`.
     """
     _check_kind(kind)
-    rows = _not_empty(line_rows(stream, source=source, kind=kind, chunk_rows=chunk_rows), source)
+    rows = _checked_start(line_rows(stream, source=source, kind=kind, chunk_rows=chunk_rows), source, kind)
     return (check(raw, keep_logits=keep_logits, seen={}) for raw in rows)
 
 
@@ -159,7 +171,7 @@ def from_arrays(
         hint=logits_hint,
         chunk_rows=_READ_ROWS,
     )
-    return gather(_not_empty(rows, source), keep_logits=keep_logits, progress=None)
+    return gather(_checked_start(rows, source, kind), keep_logits=keep_logits, progress=None)
 
 
 def _check_kind(kind: Kind | None) -> None:
@@ -167,20 +179,30 @@ def _check_kind(kind: Kind | None) -> None:
         raise ConfigError(f"kind must be 'probs' or 'logits', not {kind!r}")
 
 
-def _not_empty(rows: Iterator[RawRows], source: str) -> Iterator[RawRows]:
+def _checked_start(rows: Iterator[RawRows], source: str, kind: Kind | None) -> Iterator[RawRows]:
+    """The same rows; refused if there are none, or if the first are probabilities although they are named logits."""
     first = next(rows, None)
     if first is None:
         raise defect("predictions_empty", source, "there are no rows; give at least one prediction.")
+    if kind is None:
+        check_logits(first)
     return chain([first], rows)
 
 
 def _rows(
-    path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None = None
+    path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None, class_names: Sequence[str]
 ) -> Iterator[RawRows]:
     """Rows of a file; a wrong path is refused at once, everything else when rows are read."""
     _check_kind(kind)
     check_path(path)
-    return _open_rows(os.fspath(path), kind, chunk_rows, rows)
+    found = _open_rows(os.fspath(path), kind, chunk_rows, rows)
+    return (raw.named(class_names) for raw in found) if class_names else found
+
+
+def _format_of(source: str) -> str:
+    """The extension that decides the format, such as ".csv" or ".csv.gz"."""
+    suffixes = [suffix.lower() for suffix in Path(source).suffixes[-2:]]
+    return "".join(suffixes) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
@@ -188,8 +210,8 @@ def check_path(path: str | os.PathLike[str]) -> None:
     source = os.fspath(path)
     if Path(source).is_dir():
         raise defect("predictions_directory", source, "this is a directory; give a predictions file in it.")
-    suffix = Path(source).suffix
-    if suffix.lower() not in _FORMATS:
+    suffix = _format_of(source)
+    if suffix not in _FORMATS:
         found = f"extension {suffix!r}" if suffix else "no extension"
         raise defect("predictions_unknown_format", source, f"{found}; predictions files end in {', '.join(_FORMATS)}.")
     if not Path(source).exists():
@@ -197,14 +219,18 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:
-    read = _FORMATS[Path(source).suffix.lower()]
+    suffix = _format_of(source)
+    read = _FORMATS[suffix]
     if read is parquet_rows:
         read = partial(parquet_rows, rows=rows)
     try:
         with open(source, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise defect("predictions_empty", source, "the file has no content; give at least one prediction.")
-            found = _not_empty(read(file, source=source, kind=kind, chunk_rows=chunk_rows), source)
+            data = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if suffix.endswith(".gz") else file
+            found = _checked_start(read(data, source=source, kind=kind, chunk_rows=chunk_rows), source, kind)
             yield from found if rows is None else (part for raw in found if (part := raw.within(rows)) is not None)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise defect("predictions_damaged", source, f"the file is damaged or not compressed ({error}).") from error
     except OSError as error:
         raise defect("predictions_file_unreadable", source, f"the file cannot be read ({error.strerror}).") from error

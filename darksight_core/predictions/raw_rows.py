@@ -6,7 +6,7 @@ Every source, file or array, becomes a stream of `RawRows`, so that all formats 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
@@ -132,6 +132,13 @@ class RawRows:
             None if self.lines is None else self.lines[part],
             {key: values[part] for key, values in self.tags.items()},
         )
+
+    def named(self, class_names: Sequence[str]) -> RawRows:
+        """The same rows with these class names, if the source has as many classes and no names."""
+        numbers = tuple(map(str, range(len(class_names))))
+        if self.layout.class_names != numbers:
+            return self
+        return replace(self, layout=replace(self.layout, class_names=tuple(class_names)))
 
     def location(self, row: int) -> dict[str, Any]:
         """Where a row of this chunk is, as arguments of `defect`."""

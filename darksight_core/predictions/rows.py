@@ -9,6 +9,9 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.predictions.defects import defect
+from darksight_core.rows.frames import FrameError, column_order
+
 __all__ = ["Predictions", "labels_among"]
 
 
@@ -70,6 +73,27 @@ class Predictions:
             ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             logits=None if self.logits is None else self.logits[rows],
             tags={key: tuple(values[row] for row in rows.tolist()) for key, values in self.tags.items()},
+        )
+
+    def in_order(self, class_names: Sequence[str]) -> Predictions:
+        """The same rows with the classes in this order; PredictionsError if one is missing or unknown.
+
+        Unchanged if the rows or the order have numbers in place of names.
+        """
+        wanted = tuple(class_names)
+        is_named = (names != tuple(map(str, range(len(names)))) for names in (self.class_names, wanted))
+        if wanted in ((), self.class_names) or ({*wanted} != {*self.class_names} and not all(is_named)):
+            return self
+        try:
+            order = column_order(self.class_names, wanted)
+        except FrameError as error:
+            raise defect("predictions_class_names", self.source, error.message.removeprefix("class_names: ")) from None
+        return replace(
+            self,
+            probs=np.ascontiguousarray(self.probs[:, order]),
+            labels=None if self.labels is None else np.argsort(order)[self.labels],
+            logits=None if self.logits is None else np.ascontiguousarray(self.logits[:, order]),
+            class_names=wanted,
         )
 
     def tag_dicts(self) -> list[dict[str, str]]:

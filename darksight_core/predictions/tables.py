@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import IO, Any
 
 import numpy as np
@@ -67,11 +67,17 @@ def tag_columns(header: Sequence[str]) -> dict[str, str]:
 
 
 def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of a csv file in UTF-8 with a header and commas; blank lines are skipped."""
+    """Rows of a csv file in UTF-8 with a header and commas; blank lines are skipped.
+
+    If the header has semicolons or tabs and no commas, these separate cells, and a number may have a decimal comma.
+    """
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text)
         with damage(source):
+            first = text.readline()
+            delimiter = next((each for each in ",;\t" if each in first), ",")
+            reader = csv.reader(chain([first], text), delimiter=delimiter)
             header = [name.strip() for name in next(reader, [])]
+        number = float if delimiter == "," else _decimal_comma
         layout = table_layout(header, kind, source, None)
         chunk_rows = rows_of_chunk(chunk_rows, _CELL_BYTES * len(header))
         records = ((reader.line_num, cells) for cells in reader if cells)
@@ -81,14 +87,20 @@ def csv_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int
                 chunk = list(islice(records, chunk_rows))
             if not chunk:
                 return
-            yield _csv_chunk(layout, header, first_row, chunk)
+            yield _csv_chunk(layout, header, first_row, chunk, number)
             first_row += len(chunk)
 
 
-def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tuple[int, list[str]]]) -> RawRows:
+def _csv_chunk(
+    layout: Layout,
+    header: list[str],
+    first_row: int,
+    chunk: list[tuple[int, list[str]]],
+    number: Callable[[str], float],
+) -> RawRows:
     for row, (line, cells) in enumerate(chunk):
         if len(cells) != len(header):
-            text = f"{len(cells)} cells where the header has {len(header)}; quote commas and write every cell."
+            text = f"{len(cells)} cells where the header has {len(header)}; quote separators and write every cell."
             raise defect("predictions_ragged_row", layout.source, text, row=first_row + row, line=line)
     lines = [line for line, _ in chunk]
     by_name = dict(zip(header, zip(*(cells for _, cells in chunk), strict=True), strict=True))
@@ -96,9 +108,9 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
     for index, column in enumerate(layout.columns):
         cells_of = by_name[column.removeprefix("column ")]
         try:
-            values[:, index] = np.fromiter(map(float, cells_of), dtype=np.float64, count=len(chunk))
+            values[:, index] = np.fromiter(map(number, cells_of), dtype=np.float64, count=len(chunk))
         except ValueError:
-            row, cell = next((row, cell) for row, cell in enumerate(cells_of) if not _is_number(cell))
+            row, cell = next((row, cell) for row, cell in enumerate(cells_of) if not _is_number(cell, number))
             text = f"cell is {repr(cell) if cell else 'empty'}; predictions must be numbers such as 0.25."
             location = {"row": first_row + row, "line": lines[row]}
             raise defect("predictions_not_numeric", layout.source, text, column=column, **location) from None
@@ -106,9 +118,13 @@ def _csv_chunk(layout: Layout, header: list[str], first_row: int, chunk: list[tu
     return RawRows(layout, first_row, values, by_name.get("label"), by_name.get("id"), lines, tags)
 
 
-def _is_number(cell: str) -> bool:
+def _decimal_comma(cell: str) -> float:
+    return float(cell.replace(",", "."))
+
+
+def _is_number(cell: str, number: Callable[[str], float]) -> bool:
     try:
-        float(cell)
+        number(cell)
     except ValueError:
         return False
     return True
@@ -125,8 +141,15 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         # pre_buffer would hold all compressed columns of the file in memory.
         table = parquet.ParquetFile(file, pre_buffer=False)
         header, n_rows = list(table.schema_arrow.names), table.metadata.num_rows
+        lists = [name for name in header if "list" in str(table.schema_arrow.field(name).type)]
         declared = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups))
         n_bytes = file.seek(0, 2)
+    lists = [name for name in lists if name.startswith((*_PREFIXES, *_PREFIXES.values()))]
+    if lists:
+        text = (
+            "the column holds lists; write one column prob_<class> or logit_<class> for each class, or a .jsonl file."
+        )
+        raise defect("predictions_missing_data", source, text, column=f"column {lists[0]}")
     layout = table_layout(header, kind, source, n_rows)
     check_expansion(max(declared, 4 * n_rows * len(layout.columns)), n_bytes, source)
     return layout, table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import csv
+import gzip
 import io
 import json
 import sys
@@ -637,7 +638,7 @@ def test_bad_npy_files_are_refused(tmp_path: Path, array: Any, code: str, text: 
     ("text", "code", "message"),
     [
         ("a,b\n1,2\n", "predictions_missing_data", "no columns prob_<class> or logit_<class>; found a, b"),
-        ("prob_a;prob_b\n1;0\n", "predictions_few_classes", "number of classes is 1"),
+        ("prob_a;prob_b\n1;x\n", "predictions_not_numeric", r"row 0 \(line 2\), column prob_b: cell is 'x'"),
         ("\n", "predictions_missing_data", "found nothing"),
         ("prob_a,prob_b\n", "predictions_empty", "no rows"),
         ("prob_a,prob_b\n\n\n", "predictions_empty", "no rows"),
@@ -744,11 +745,99 @@ def test_wrong_paths_are_refused_at_once(tmp_path: Path, suffix: str, reader: Ca
     with raises_code("predictions_directory", match=rf"folder\.{suffix}: this is a directory"):
         reader(folder)
     with raises_code(
-        "predictions_unknown_format", match=r"extension '.gz'; predictions files end in \.npz, \.npy, \.csv"
+        "predictions_unknown_format", match=r"extension '.*\.bz2'; predictions files end in \.npz, \.npy, \.csv"
     ):
-        reader(tmp_path / f"p.{suffix}.gz")
+        reader(tmp_path / f"p.{suffix}.bz2")
     with raises_code("predictions_unknown_format", match="p: no extension"):
         reader(tmp_path / "p")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"], ids=["semicolon", "tab"])
+def test_other_separators_bring_a_decimal_comma(tmp_path: Path, separator: str) -> None:
+    """Cells may be separated by semicolons or tabs, as spreadsheets write them where numbers have a comma."""
+    path = tmp_path / "p.csv"
+    lines = (["prob_a", "prob_b", "label"], ["0,25", "0.75", "b"])
+    path.write_text("".join(separator.join(line) + "\n" for line in lines))
+
+    result = read_predictions(path)
+
+    assert (result.probs.tolist(), result.labels.tolist()) == ([[0.25, 0.75]], [1])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_compressed_text_is_read(tmp_path: Path, suffix: str) -> None:
+    """A .csv.gz or .jsonl.gz file has the rows of the file in it; one that is not gzip or is cut off is damaged."""
+    plain = write(tmp_path, suffix, GOOD, labels=[*NAMES, "cat", "dog"])
+    packed = tmp_path / f"p.{suffix}.GZ"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    bad = {name: tmp_path / f"{name}.{suffix}.gz" for name in ("plain", "short")}
+    bad["plain"].write_bytes(plain.read_bytes())
+    bad["short"].write_bytes(packed.read_bytes()[:-20])
+
+    result = read_predictions(packed)
+
+    assert result.probs.tolist() == read_predictions(plain).probs.tolist()
+    for path in bad.values():
+        with raises_code("predictions_damaged", match=path.name):
+            read_predictions(path)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet", "jsonl"])
+def test_probabilities_named_logits_are_refused(tmp_path: Path, suffix: str) -> None:
+    """Logits that are non-negative and sum to one in every row are probabilities, unless kind says otherwise."""
+    path = write(tmp_path, suffix, GOOD, kind="logits")
+
+    with raises_code("predictions_logits_sum", match=r"predictions\..*so these are probabilities.*--logits"):
+        read_predictions(path)
+    assert len(read_predictions(path, kind="logits")) == len(GOOD)
+    assert len(read_predictions(write(tmp_path, suffix, with_value(0, 0, 9.0), kind="logits"))) == len(GOOD)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_that_is_no_class_is_named(tmp_path: Path, suffix: str) -> None:
+    """If all rows sum to one without one column, such as prob_sum, the message names that column."""
+    path = write(tmp_path, suffix, [[*row, 1.0] for row in GOOD], names=(*NAMES, "sum"))
+
+    with raises_code("predictions_row_sum", match="column prob_sum: .*Without this column every row sums to 1"):
+        read_predictions(path)
+
+
+@pytest.mark.parametrize("name", ["probs", "prob_all", "logits"])
+def test_list_columns_of_parquet_are_named(tmp_path: Path, name: str) -> None:
+    """A column of lists is refused for what it is."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"id": ["a", "b"], name: GOOD[:2]}), tmp_path / "p.parquet")
+
+    with raises_code("predictions_missing_data", match=f"column {name}: the column holds lists; write one column"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize("reader", [read_predictions, lambda path, **extra: next(iter_predictions(path, **extra))])
+@pytest.mark.parametrize("labels", [[2, 0, 1, 1, 0], ["emu", "cat", "dog", "dog", "cat"]], ids=["indices", "names"])
+@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet", "jsonl"])
+def test_classes_come_in_the_wanted_order(
+    tmp_path: Path, suffix: str, labels: list[Any], reader: Callable[..., Predictions]
+) -> None:
+    """Named columns, and labels with them, are reordered; a missing class is named."""
+    path = write(tmp_path, suffix, GOOD, labels=labels)
+
+    result = reader(path, class_names=("emu", "cat", "dog"))
+
+    assert result.class_names == ("emu", "cat", "dog")
+    assert result.probs.tolist() == [[c, a, b] for a, b, c in GOOD]
+    assert result.labels.tolist() == [0, 1, 2, 2, 1]
+    with raises_code("predictions_class_names", match="'cat' is not a class of the bundle"):
+        reader(path, class_names=("emu", "dog", "fox"))
+
+
+@pytest.mark.parametrize("labels", [[2, 0, 1, 1, 0], ["emu", "cat", "dog", "dog", "cat"]], ids=["indices", "names"])
+def test_a_file_without_names_takes_the_wanted_ones(tmp_path: Path, labels: list[Any]) -> None:
+    """Labels by name need no class_names in the archive if the classes are known."""
+    path = write(tmp_path, "npz", GOOD, labels=labels, names=None)
+
+    result = read_predictions(path, class_names=NAMES)
+
+    assert (result.class_names, result.labels.tolist()) == (NAMES, [2, 0, 1, 1, 0])
 
 
 def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -897,7 +986,7 @@ def test_reading_holds_one_copy(tmp_path: Path, suffix: str, options: dict[str, 
     path = None if suffix == "memory" else write(tmp_path, suffix, values, names=None, **options)
     tracemalloc.start()
 
-    result = from_arrays(values) if path is None else read_predictions(path)
+    result = from_arrays(values) if path is None else read_predictions(path, kind=options.get("kind"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
