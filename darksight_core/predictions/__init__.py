@@ -11,6 +11,7 @@ raw_rows   rows before they are checked               checks     the rules for r
 labels     the rules for labels and ids               defects    one code for each defect
 rows       the checked rows                           split      fit, calibration and test rows
 lines      JSON lines
+class_order  whether columns look permuted
 sketch     which rows two sets have in common         sizes      how much memory a file may take
 """
 

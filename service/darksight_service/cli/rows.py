@@ -9,28 +9,27 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
-from darksight_core.predictions import Predictions, read_predictions
+from darksight_core.predictions import Kind, Predictions, read_predictions
+from darksight_core.predictions.class_order import describe_permutation
 from darksight_core.predictions.sketch import RowSketch, leak
 from darksight_core.predictions.split import make_split
 from darksight_core.rows.tags import COLUMN_PREFIX
+from darksight_service.cli.console import say
 
 __all__ = ["fit_share", "held_out_rows", "read_rows", "values_of"]
 
 
 def read_rows(path: Path, bundle: Bundle, *, logits: bool = False) -> Predictions:
-    """Read a file; ConfigError unless it has the classes of the bundle, in the same order."""
-    predictions = read_predictions(path, kind="logits" if logits else None, keep_logits=True)
+    """Read a file, with the classes in the order of the bundle; ConfigError unless it has as many classes."""
+    kind: Kind | None = "logits" if logits else None
+    predictions = read_predictions(path, kind=kind, class_names=bundle.class_names, keep_logits=True)
     if predictions.n_classes != bundle.embedder.n_inputs:
         raise ConfigError(
             f"{path} has {predictions.n_classes} classes, but {bundle.path} was fitted to {bundle.embedder.n_inputs}"
         )
-    numbers = tuple(str(k) for k in range(predictions.n_classes))
-    if predictions.class_names not in (bundle.class_names, numbers) and bundle.class_names != numbers:
-        first = next(k for k, name in enumerate(bundle.class_names) if name != predictions.class_names[k])
-        raise ConfigError(
-            f"{path}: class {first} is named {predictions.class_names[first]!r}, but {bundle.class_names[first]!r} in "
-            f"{bundle.path}; reorder the columns"
-        )
+    hint = describe_permutation(predictions)
+    if hint is not None:
+        say(f"warning: {path}: {hint}")
     return predictions
 
 
