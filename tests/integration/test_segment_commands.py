@@ -84,6 +84,62 @@ def test_score_uses_the_threshold_of_the_segment(folder: Path, capsys: pytest.Ca
     assert tally["accepted"] == round(made["certificate"]["observed"]["coverage"] * ROWS)
 
 
+def test_score_needs_the_tag_of_a_gate_by_segment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it every row would silently have the pooled threshold, which --untagged pooled asks for."""
+    gate, rows, parts = (folder / name for name in ("tagged.safetensors", "untagged.npz", "untagged.parquet"))
+    run(folder, capsys, "calibrate", "--target-accuracy", "0.9", "--by", "camera", "--out", str(gate))
+    probs = np.load(folder / "rows.npz")["probs"]
+    np.savez(rows, probs=probs)
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({f"prob_{k}": probs[:, k] for k in range(CLASSES)}), parts)
+
+    for file, out in ((rows, folder / "untagged.csv"), (parts, folder / "parts")):
+        assert main(["score", str(gate), str(file), "--out", str(out), "--quiet"]) == 2
+        assert "has no column tag_camera" in capsys.readouterr().err
+        assert not out.exists()
+        assert main(["score", str(gate), str(file), "--out", str(out), "--quiet", "--untagged", "pooled"]) in (0, None)
+
+
+def test_columns_in_another_order_are_scored_alike(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named columns are reordered as those of data frames are, and rows with permuted labels get a hint."""
+    bundle = read_bundle(folder / "model.safetensors")
+    data, names = np.load(folder / "rows.npz"), np.array(bundle.class_names)
+    order = [2, 0, 1]
+    np.savez(folder / "named.npz", probs=data["probs"], labels=names[data["labels"]], class_names=names)
+    np.savez(folder / "turned.npz", probs=data["probs"][:, order], labels=data["labels"], class_names=names[order])
+    np.savez(folder / "permuted.npz", probs=data["probs"][:, order], labels=names[data["labels"]])
+    scored = []
+    for name in ("named", "turned"):
+        out = folder / f"{name}.scores.npz"
+        main(["score", str(folder / "model.safetensors"), str(folder / f"{name}.npz"), "--out", str(out), "--quiet"])
+        scored.append(dict(np.load(out)))
+    capsys.readouterr()
+
+    options = ("--coverage", "0.9", "--out", str(folder / "never.safetensors"), "--overwrite")
+    main(["calibrate", str(folder / "model.safetensors"), str(folder / "permuted.npz"), *options])
+
+    assert scored[0]["p_value"].tolist() == scored[1]["p_value"].tolist()
+    assert scored[0]["predicted"].tolist() == scored[1]["predicted"].tolist()
+    assert "permuted.npz: the classes look permuted" in capsys.readouterr().err
+
+
+def test_evaluate_prints_the_share_of_foreign_rows_that_is_flagged(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside AUROC stands what the p-values do at alpha, for foreign and for known rows."""
+    foreign = folder / "foreign.npz"
+    np.savez(foreign, probs=np.full((60, CLASSES), 1.0 / CLASSES))
+    options = ("--ood", str(foreign), "--fast", "--resamples", "0")
+
+    flagged = run(folder, capsys, "evaluate", *options)["flagged"]
+    main(["evaluate", str(folder / "model.safetensors"), str(folder / "rows.npz"), *options])
+
+    assert flagged["alpha"] == 0.01
+    assert flagged["ood"].keys() == {str(foreign)}
+    text = f"{flagged['ood'][str(foreign)]:.2%} of these rows, and {flagged['known']:.2%} of the known ones"
+    assert text in capsys.readouterr().out
+
+
 def test_sets_of_a_gate_with_segments_need_their_tag(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows without it would be rejected by another threshold than those that get sets."""
     out, other = folder / "segments.safetensors", folder / "other.npz"

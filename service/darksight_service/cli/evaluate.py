@@ -23,7 +23,7 @@ from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import as_json, print_json, print_table, say
-from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
+from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
 from darksight_service.scoring.files.tables import atomic, check_output
 
@@ -99,6 +99,7 @@ def evaluate(
         compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed),
         None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags),
         None if by is None else (by, measure_segments(known, loaded.gate)),
+        _flagged(loaded, known, unknown),
     )
     source = {"bundle": str(bundle), "version": loaded.version}
     result = {**source, **found.as_dict(), "fit_share": shared, "warning": warning}
@@ -114,16 +115,23 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class _Evaluation:
-    """All that was measured; `segments` are the key of a tag and the figures of its values."""
+    """All that was measured.
+
+    `segments` are the key of a tag and the figures of its values; `flagged` is the alpha of the outlier rule, and the
+    share of rows with a p-value up to it, of FILE and of each --ood file.
+    """
 
     measures: MapMeasures
     comparison: Comparison
     sets: SetCoverage | None
     segments: tuple[str, Sequence[SegmentFigures]] | None
+    flagged: tuple[float, float, dict[str, float]]
 
     def as_dict(self) -> dict[str, Any]:
         sets = None if self.sets is None else self.sets.as_dict()
-        result = {**self.measures.as_dict(), **self.comparison.as_dict(), "sets": sets}
+        alpha, known, foreign = self.flagged
+        flagged = {"alpha": alpha, "known": known, "ood": foreign}
+        result = {**self.measures.as_dict(), **self.comparison.as_dict(), "flagged": flagged, "sets": sets}
         if self.segments is not None:
             key, values = self.segments
             result["segments"] = {"key": key, "values": [each.as_dict() for each in values]}
@@ -131,11 +139,20 @@ class _Evaluation:
 
     def print(self) -> None:
         _print_measures(self.measures)
-        _print_comparison(self.comparison)
+        _print_comparison(self.comparison, self.flagged)
         if self.segments is not None:
             _print_segments(*self.segments)
         if self.sets is not None:
             print(f"\n{self.sets.summary}")
+
+
+def _flagged(
+    bundle: Bundle, known: ScoredPredictions, foreign: Mapping[str, ScoredPredictions]
+) -> tuple[float, float, dict[str, float]]:
+    rule = None if bundle.gate is None else bundle.gate.outlier
+    alpha, limit = (DEFAULT_ALPHA, DEFAULT_ALPHA) if rule is None else (rule.alpha, rule.p_value)
+    shares = {name: float((rows.scores.p_value <= limit).mean()) for name, rows in {"": known, **foreign}.items()}
+    return alpha, shares.pop(""), shares
 
 
 def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:
@@ -209,7 +226,8 @@ def _print_measures(found: MapMeasures) -> None:
         print(note)
 
 
-def _print_comparison(found: Comparison) -> None:
+def _print_comparison(found: Comparison, flagged: tuple[float, float, dict[str, float]]) -> None:
+    alpha, known, foreign = flagged
     if found.failure is not None and found.choice is not None:
         first = next(iter(found.failure.values()))
         print(f"\nWhich score finds wrong predictions? {first.errors:,} errors among {first.n:,} rows.")
@@ -226,7 +244,10 @@ def _print_comparison(found: Comparison) -> None:
         first_out = next(iter(figures.values()))
         print(f"\nWhich score finds the rows of {file}? {first_out.n_out:,} foreign and {first_out.n_in:,} known rows.")
         print_table(_lines(figures, (), ("auroc", "fpr95"), best="auroc"), ("score", "AUROC", "FPR95"))
-        print(f"* best AUROC. The p-values of the bundle are computed from {found.outlier}.")
+        print(
+            f"* best AUROC. The p-values of the bundle are computed from {found.outlier}. At alpha {alpha:g} they flag"
+        )
+        print(f"  {foreign[file]:.2%} of these rows, and {known:.2%} of the known ones.")
     print("\nThese figures are about these files. A score that finds errors may not find foreign rows, and other")
     print("foreign rows may rank the scores differently. No figure here is a threshold; see darksight calibrate.")
     for note in found.notes:

@@ -13,6 +13,7 @@ from cyclopts import App, Group, Parameter, Token
 from darksight_service.settings import Settings, read_settings
 
 __all__ = [
+    "DEFAULT_ALPHA",
     "INPUT",
     "OUTPUT",
     "STORE",
@@ -28,6 +29,9 @@ __all__ = [
     "keep_files_private",
     "load_settings",
 ]
+
+DEFAULT_ALPHA = 0.01
+"""Largest p-value of an outlier where a bundle has no outlier rule."""
 
 INPUT = Group("Input", sort_key=1)
 STORE = Group("Data", sort_key=5)

@@ -15,21 +15,17 @@ from cyclopts import Group, Parameter
 from darksight_client import Client
 from tqdm import tqdm
 
-from darksight_core.bundle import read_bundle
+from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
+from darksight_core.gate.gate import Gate
 from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
+from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.connection import CONNECTION, Credentials, connect
 from darksight_service.cli.console import on_interrupt, print_json, require
-from darksight_service.cli.options import (
-    OUTPUT,
-    AsJson,
-    Logits,
-    Overwrite,
-    Quiet,
-)
+from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, OUTPUT, AsJson, Logits, Overwrite, Quiet
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
 from darksight_service.scoring.files.columns import Columns, bundle_columns, score_columns
 from darksight_service.scoring.files.tables import open_scores
@@ -39,7 +35,6 @@ __all__ = ["score"]
 # A chunk is sent in many messages, and the service may be busy.
 _SERVER_SECONDS = 120.0
 _WORKERS = Group("Workers", sort_key=5)
-_ALPHA = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +47,7 @@ class _Job:
     kind: Kind | None
     alpha: float | None
     chunk_rows: int
+    untagged: bool
 
 
 def score(
@@ -61,6 +57,7 @@ def score(
     *,
     logits: Logits = False,
     alpha: float | None = None,
+    untagged: Annotated[Literal["refuse", "pooled"], Parameter(group=INPUT)] = "refuse",
     chunk_rows: int = 65_536,
     engine: Annotated[Literal["local", "ray"], Parameter(group=_WORKERS)] = "local",
     workers: Annotated[int, Parameter(group=_WORKERS)] = 1,
@@ -92,6 +89,8 @@ def score(
         'day/*.parquet'.
     alpha
         Count rows with a p-value up to this as outliers. Default: the rule of the bundle's gate, or 0.01 without one.
+    untagged
+        A file without the tag column of a gate by segment: refuse it, or use the pooled threshold for all rows.
     chunk_rows
         Rows in memory at a time.
     engine
@@ -112,8 +111,8 @@ def score(
     if alpha is None:
         gate = None if server is not None else read_bundle(bundle, verify=False).gate
         rule = None if gate is None else gate.outlier
-        alpha = _ALPHA if rule is None else None
-    job = _Job(bundle, out, overwrite, "logits" if logits else None, alpha, chunk_rows)
+        alpha = DEFAULT_ALPHA if rule is None else None
+    job = _Job(bundle, out, overwrite, "logits" if logits else None, alpha, chunk_rows, untagged == "pooled")
     with tqdm(desc="scoring", unit=" rows", unit_scale=True, file=sys.stderr, disable=quiet) as bar:
         if len(found) > 1 or workers > 1 or engine == "ray" or not out.suffix:
             if server is not None:
@@ -149,9 +148,13 @@ def _score_file(job: _Job, file: Path, server: str | None, credentials: Credenti
     with (
         on_interrupt(f"{job.out} was not {'changed' if job.out.exists() else 'written'}"),
         open_scores(job.out, overwrite=job.overwrite) as sink,
-        _scoring(job, server, credentials) as (needs_logits, score_chunk),
+        _scoring(job, server, credentials) as (bundle, needs_logits, score_chunk),
     ):
-        for chunk in iter_predictions(file, kind=job.kind, chunk_rows=job.chunk_rows, keep_logits=needs_logits):
+        names = () if bundle is None else bundle.class_names
+        for chunk in iter_predictions(
+            file, kind=job.kind, class_names=names, chunk_rows=job.chunk_rows, keep_logits=needs_logits
+        ):
+            _check_tags(None if bundle is None else bundle.gate, chunk, job)
             columns = score_chunk(chunk)
             sink.write(chunk.ids, columns)
             tally += Tally.of(columns, job.alpha)
@@ -168,6 +171,7 @@ def _score_parts(
     if engine == "ray":
         require("ray", "ray")
     dataset = Dataset.open(files, kind=job.kind)
+    _check_tags(read_bundle(job.bundle, verify=False).gate, next(dataset.chunks(range(1), 1))[1], job)
     left, tally = plan(dataset, Path(job.bundle), job.out, overwrite=job.overwrite, alpha=job.alpha)
     bar.total = len(dataset)
     bar.update(tally.rows)
@@ -187,20 +191,29 @@ def _score_parts(
     return tally
 
 
+def _check_tags(gate: Gate | None, chunk: Predictions, job: _Job) -> None:
+    """Refuse a file without the tag that a gate by segment needs, unless all rows may have the pooled threshold."""
+    if gate is not None and gate.segments is not None and not job.untagged and gate.segments.key not in chunk.tags:
+        raise ConfigError(
+            f"{chunk.source} has no column {COLUMN_PREFIX}{gate.segments.key}, by which the gate of {job.bundle} has "
+            "its thresholds; add it, or use the pooled threshold for all rows with --untagged pooled"
+        )
+
+
 @contextmanager
 def _scoring(
     job: _Job, server: str | None, credentials: Credentials
-) -> Iterator[tuple[bool, Callable[[Predictions], Columns]]]:
-    """Whether logits are needed if there are any, and a function that scores a chunk."""
+) -> Iterator[tuple[Bundle | None, bool, Callable[[Predictions], Columns]]]:
+    """The bundle if it is read here, whether logits are needed if there are any, and a function that scores a chunk."""
     if server is not None:
         with connect(server, credentials, _SERVER_SECONDS) as client:
-            yield True, partial(_score_remotely, client, job.bundle)
+            yield None, True, partial(_score_remotely, client, job.bundle)
         return
     KERNEL.on_event = _announce
     bundle = read_bundle(job.bundle)
     gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
     needs_logits = gate is not None and gate.needs_logits
-    yield needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
+    yield bundle, needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
 
 
 def _announce(event: str) -> None:

@@ -171,6 +171,7 @@ class Worker:
             part.source,
             kind=self._kind,
             rows=range(part.first, part.last),
+            class_names=self._policy.scorer.class_names,
             chunk_rows=self._chunk_rows,
             keep_logits=keep_logits,
         )
