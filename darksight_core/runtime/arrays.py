@@ -84,12 +84,14 @@ class Outlier(NamedTuple):
     """The arrays of an `OutlierScore`: Gaussians of log-ratios, then of directions, and ranks.
 
     The last entry of each of the `axes` is the precision along it, and the last of all that of the other axes,
-    (2, r + 1, K + 1). `ranks` are scores over log ranks, of GEN, of log-ratios and of directions, (3, 2, m).
+    (2, r + 1, K + 1). `ranks` are scores over log ranks, of GEN, of log-ratios and of directions, (3, 2, m). `offsets`
+    are those of classes, (K,).
     """
 
     means: NDArray[np.float32]
     axes: Floats
     ranks: Floats
+    offsets: Floats
     gen_slope: float
     log_ratio_slope: float
     direction_slope: float
@@ -155,6 +157,7 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         means=np.stack([gaussians.means for gaussians in pair]),
         axes=np.stack([_axes(gaussians) for gaussians in pair]),
         ranks=_ranks(list(ranks.values())),
+        offsets=outlier_score.class_offsets,
         gen_slope=gen_slope,
         log_ratio_slope=log_ratio_slope,
         direction_slope=direction_slope,
@@ -203,7 +206,7 @@ def blank_arguments() -> tuple[Any, ...]:
     flat = table.astype(np.float32)
     start = Start(longs, cube, flat, floats, network_above=0.0)
     density = Density(longs, table, table, floats, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
-    outlier = Outlier(floats, cube, cube, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
+    outlier = Outlier(floats, cube, cube, line, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
     rule = Rule(table.astype(np.int8), score=0, lowest=0.0, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
     return (table, table, *blank_results(0), model, _fixed(rule))

@@ -1,6 +1,6 @@
 """The outlier score: three views of what is unusual about a row, put on one scale and added.
 
-    outlier_score(π) = 2 log r(gen(π)) + log r(-D_u(u - ν_k)) + log r(-D_c(c - μ_k))
+    outlier_score(π) = 2 log r(gen(π)) + log r(-D_u(u - ν_k)) + log r(-D_c(c - μ_k)) - b_k
 
 r(s) is the rank of a score among known rows, so that each term is a p-value in logarithms (Fisher's sum). GEN sees rows
 that are less decided than usual. It is blind to the opposite: an over-confident classifier is *surer* of foreign inputs
@@ -12,6 +12,11 @@ of the predicted class k usually say,
 
 with μ_k and ν_k the means of c and u over known rows of class k, and e_j, w_j the first `AXES` principal axes and
 variances of their residuals, pooled over classes; the other axes share one variance s² (probabilistic PCA).
+
+A class of one row in 200 is seldom predicted with the confidence of the others. Among all rows its rows are the least
+decided, and they would be outliers by GEN alone: 61 of 74 of such a class at α = 0.01. So a class whose known rows
+score, on average, more than a standard deviation s below the mean m of all is compared with itself beyond that,
+b_k = min(0, m_k - m + s), with m_k shrunk towards m by `PSEUDO_ROWS`. Most data have no such class, and b = 0.
 
 Nothing here is fitted on calibration rows, so the outlier score is fixed and its conformal rank among them is exact. It
 needs no labels, no foreign rows, no stored rows and no map.
@@ -36,6 +41,7 @@ __all__ = [
     "FLOOR",
     "GAMMA",
     "GEN_WEIGHT",
+    "PSEUDO_ROWS",
     "SHORTEST",
     "TOP_CLASSES",
     "ClassGaussians",
@@ -60,6 +66,9 @@ SHORTEST = 1.0
 
 AXES = 8
 """Principal axes with a variance of their own; 16 are worse where a class has few rows."""
+
+PSEUDO_ROWS = 3.0
+"""Rows of average outlier score that every class has besides its own, when its offset b_k is estimated."""
 
 # Least variance of c, in nats², and of u. A class whose rows are all one-hot has none.
 _LEAST_VARIANCES = (1e-2, 1e-5)
@@ -157,15 +166,28 @@ class OutlierScore:
     ----------
     log_ratios, directions
         Gaussians of c and of u.
+    class_offsets
+        b_k, (K,), none above zero.
     gen_rank, log_ratio_rank, direction_rank
         Ranks of GEN and of both distances, negated, among known rows.
     """
 
     log_ratios: ClassGaussians
     directions: ClassGaussians
+    class_offsets: Floats
     gen_rank: RankTransform
     log_ratio_rank: RankTransform
     direction_rank: RankTransform
+
+    def __post_init__(self) -> None:
+        offsets = np.array(self.class_offsets, dtype=np.float64)
+        classes = len(self.log_ratios.means)
+        if len(self.directions.means) != classes or offsets.shape != (classes,):
+            raise ConfigError("the parts of the outlier score are for different numbers of classes")
+        if not np.isfinite(offsets).all() or (offsets > 0.0).any():
+            raise ConfigError("the class offsets of the outlier score must be finite and not positive")
+        offsets.flags.writeable = False
+        object.__setattr__(self, "class_offsets", offsets)
 
     @classmethod
     def fit(cls, log_pi: Floats) -> OutlierScore:
@@ -184,11 +206,14 @@ class OutlierScore:
         rows = _centred(log_pi)
         log_ratios, from_log_ratios = ClassGaussians.fit(rows, classes, _LEAST_VARIANCES[0])
         directions, from_directions = ClassGaussians.fit(_directions(rows), classes, _LEAST_VARIANCES[1])
-        ranks = (RankTransform.fit(scores) for scores in (gen_scores, -from_log_ratios, -from_directions))
-        return cls(log_ratios, directions, *ranks)
+        parts = (gen_scores, -from_log_ratios, -from_directions)
+        ranks = [RankTransform.fit(scores) for scores in parts]
+        log_ranks = np.stack([rank(scores) for rank, scores in zip(ranks, parts, strict=True)])
+        known = np.array([GEN_WEIGHT, 1.0, 1.0]) @ log_ranks
+        return cls(log_ratios, directions, _class_offsets(known, classes, log_pi.shape[1]), *ranks)
 
     def score(self, log_pi: Floats) -> Floats:
-        """Sum of the log ranks for rows (n, K), as (n,); negative, lower is more unusual."""
+        """The outlier score of rows (n, K), as (n,); lower is more unusual."""
         log_pi = np.asarray(log_pi, dtype=np.float64)
         scores = np.empty(len(log_pi))
         for start in range(0, len(log_pi), _CHUNK):
@@ -198,6 +223,7 @@ class OutlierScore:
                 GEN_WEIGHT * self.gen_rank(_gen(part))
                 + self.log_ratio_rank(-self.log_ratios.distances(rows, classes))
                 + self.direction_rank(-self.directions.distances(_directions(rows), classes))
+                - self.class_offsets[classes]
             )
         return scores
 
@@ -208,7 +234,7 @@ class OutlierScore:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays by name."""
-        found: dict[str, NDArray[Any]] = {}
+        found: dict[str, NDArray[Any]] = {"class_offsets": self.class_offsets}
         for name, rank in self.ranks().items():
             found |= {f"{name}_scores": rank.scores, f"{name}_log_ranks": rank.log_ranks}
         for name, gaussians in (("log_ratio", self.log_ratios), ("direction", self.directions)):
@@ -231,12 +257,9 @@ class OutlierScore:
                 RankTransform(tensors[f"{name}_scores"], tensors[f"{name}_log_ranks"], float(settings[f"{name}_slope"]))
                 for name in ("gen", "log_ratio", "direction")
             )
-            found = cls(log_ratios, directions, *ranks)
+            return cls(log_ratios, directions, tensors["class_offsets"], *ranks)
         except KeyError as missing:
             raise ConfigError(f"the outlier score lacks {missing}") from None
-        if len(directions.means) != len(log_ratios.means):
-            raise ConfigError("the Gaussians of the outlier score are for different numbers of classes")
-        return found
 
     def ranks(self) -> dict[str, RankTransform]:
         """The rank transforms by the name of their score."""
@@ -248,6 +271,15 @@ def draw_known(n: int, seed: int) -> NDArray[np.int64]:
     if n <= _ROWS:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, _ROWS, replace=False))
+
+
+def _class_offsets(scores: Floats, classes: NDArray[np.intp], count: int) -> Floats:
+    """b of `count` classes, from the scores (n,) of known rows of these classes (n,)."""
+    deviations = scores - scores.mean()
+    sizes = np.bincount(classes, minlength=count) + PSEUDO_ROWS
+    below: Floats = np.bincount(classes, deviations, minlength=count) / sizes
+    offsets: Floats = np.minimum(below + deviations.std(), 0.0)
+    return offsets
 
 
 def _gen(log_pi: Floats) -> Floats:

@@ -45,7 +45,10 @@ def gen(pi: Floats, label: int, kept: Floats) -> float:
 def outlier_score(
     log_pi: Floats, label: int, gen_score: float, outlier: Outlier, row: Floats, residual: Floats
 ) -> float:
-    """Sum of the log ranks of GEN and of both distances; `row` and `residual` are room for a row."""
+    """Sum of the log ranks of GEN and of both distances, less the offset of the class.
+
+    `row` and `residual` are room for a row.
+    """
     mean, square = 0.0, 0.0
     for k in range(len(row)):
         row[k] = max(log_pi[k], FLOOR)
@@ -58,7 +61,8 @@ def outlier_score(
     distance = _distance(row, 1.0, label, 0, outlier, residual)
     total += _log_rank(-distance, outlier.ranks[1], outlier.log_ratio_slope)
     distance = _distance(row, 1.0 / max(math.sqrt(square), SHORTEST), label, 1, outlier, residual)
-    return float(total + _log_rank(-distance, outlier.ranks[2], outlier.direction_slope))
+    total += _log_rank(-distance, outlier.ranks[2], outlier.direction_slope)
+    return float(total - outlier.offsets[label])
 
 
 @compiled

@@ -579,6 +579,8 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("outlier_score.log_ratio_means", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
         (tensor("outlier_score.log_ratio_precisions", lambda a: -a), "bundle_parts"),
         (tensor("outlier_score.log_ratio_axes", lambda a: a[:, :-1]), "bundle_parts"),
+        (tensor("outlier_score.class_offsets", lambda a: a[:-1]), "bundle_parts"),
+        (tensor("outlier_score.class_offsets", lambda a: a + 1.0), "bundle_parts"),
         (tensor("outlier_score.gen_scores", lambda a: a[::-1]), "bundle_parts"),
         (tensor("outlier_score.direction_log_ranks", lambda a: -a), "bundle_parts"),
         (tensor("calibration.scores", lambda a: a[:-1]), "bundle_parts"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.conformal import p_values
@@ -171,3 +174,32 @@ def test_conformal_rank_of_the_outlier_score_keeps_its_false_alarm_rate() -> Non
     p_value = (1 + np.searchsorted(calibration, outlier_score.score(log_pi[4000:]), side="right")) / 2001
 
     assert (p_value <= 0.1).mean() == pytest.approx(0.1, abs=0.03)
+
+
+def rare_class(rng: np.random.Generator, n: int, separation: float = 3.0) -> Floats:
+    """Log-probabilities of the best classifier of two Gaussians, one of them with 1 of 200 rows."""
+    is_rare = rng.random(n) < 1.0 / 201.0
+    log_odds = rng.normal(np.where(is_rare, 0.5, -0.5) * separation**2, separation) - np.log(200.0)
+    return log_softmax(np.stack([np.zeros(n), log_odds], axis=1))
+
+
+def test_rows_of_a_rare_class_are_not_all_outliers() -> None:
+    """Without offsets of classes most rows predicted as a class of 1 in 200 are flagged, with them few; alpha holds."""
+    rng, alpha = np.random.default_rng(0), 0.01
+    score = OutlierScore.fit(rare_class(rng, 20_000))
+    calibration, new = rare_class(rng, 10_000), rare_class(rng, 40_000)
+    rare = new.argmax(axis=1) == 1
+
+    def flagged(offsets: Floats) -> NDArray[np.bool_]:
+        tried = replace(score, class_offsets=offsets)
+        return p_values(tried.score(new), np.sort(tried.score(calibration))) <= alpha
+
+    assert score.class_offsets[0] == 0.0
+    assert flagged(np.zeros(2))[rare].mean() > 0.7
+    assert flagged(score.class_offsets)[rare].mean() < 0.15
+    assert flagged(score.class_offsets).mean() < alpha + 4.0 * np.sqrt(alpha / 10_000)
+
+
+def test_classes_of_similar_confidence_have_no_offset() -> None:
+    """The score of balanced data is what it would be without offsets."""
+    assert not OutlierScore.fit(log_probs(make_probs(3_000, 5))).class_offsets.any()
