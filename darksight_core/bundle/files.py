@@ -203,6 +203,8 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = f"the gate's outlier rule is for {bundle.gate.outlier.n} calibration scores, not for {scores}"
     elif bundle.gate is not None and bundle.gate.class_limits is not None and len(bundle.gate.class_limits) != classes:
         problem = f"the gate has limits of {len(bundle.gate.class_limits)} classes, not of {classes}"
+    elif bundle.gate is not None and len(bundle.gate.lowest_by_class) not in (1, classes):
+        problem = f"the gate has thresholds of {len(bundle.gate.lowest_by_class)} classes, not of {classes}"
     elif bundle.gate is not None and bundle.gate.learned is not None and len(bundle.gate.learned.offsets) != classes:
         problem = f"the gate's learned score is for {len(bundle.gate.learned.offsets)} classes, not for {classes}"
     else:

@@ -171,7 +171,8 @@ _GATE = _Section(
                                 1,
                             ),
                         }
-                    )
+                    ),
+                    "class_thresholds": _List(_Threshold(-_MAX_NUMBER, _MAX_NUMBER), MAX_CLASSES, 2),
                 },
             )
         ),

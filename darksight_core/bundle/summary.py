@@ -57,6 +57,8 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
         rules.append(f"OUTLIER if p-value{within} <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
     if gate.reject_score is not None:
         accepts = f"{gate.reject_score} >= {gate.threshold:.6g}"
+        if gate.class_thresholds is not None:
+            accepts = f"{gate.reject_score} >= the threshold of its predicted class"
         if gate.segments is not None:
             count = len(gate.segments.thresholds)
             accepts += f", or the own threshold of its {gate.segments.key}, which {count} segments have"

@@ -51,8 +51,9 @@ from darksight_core.scores.registry import REJECT_SCORES, SCORES
 __all__ = ["RULES", "SET_REASONS", "Gate", "accepted_reasons", "has_set"]
 
 _RULE = "accept iff score >= threshold"
-# Another text, so that a version that does not know segments refuses the gate.
+# Other texts, so that a version that does not know segments or classes refuses the gate.
 _SEGMENT_RULE = "accept iff score >= threshold of its segment"
+_CLASS_RULE = "accept iff score >= threshold of its predicted class"
 
 RULES = (Reason.INVALID, Reason.OUTLIER, Reason.UNSCORED, Reason.LOW_CONFIDENCE, Reason.REGION)
 """The rules in order: the first that applies to a row gives its reason."""
@@ -106,6 +107,8 @@ class Gate:
         rows; see `ClassCalibration.limits`.
     sets
         Prediction sets of rows that are rejected for one of `SET_REASONS`; None for no sets.
+    class_thresholds
+        Threshold of each predicted class, (K,), instead of `threshold`; excludes `segments`.
     """
 
     outlier: Cutoff | None = None
@@ -117,6 +120,7 @@ class Gate:
     segments: SegmentThresholds | None = None
     class_limits: Floats | None = None
     sets: PredictionSets | None = None
+    class_thresholds: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -133,6 +137,14 @@ class Gate:
                 raise ConfigError("limits of classes must be finite, one for each class, beside an outlier rule")
             limits.flags.writeable = False
             object.__setattr__(self, "class_limits", limits)
+        if self.class_thresholds is not None:
+            thresholds = np.array(self.class_thresholds, dtype=np.float64)
+            if self.reject_score is None or self.segments is not None or thresholds.ndim != 1 or len(thresholds) < 2:
+                raise ConfigError("thresholds of classes must be one for each class, with a reject score, not segments")
+            if not (thresholds < math.inf).all():
+                raise ConfigError("a threshold of a class is not a number or accepts no row")
+            thresholds.flags.writeable = False
+            object.__setattr__(self, "class_thresholds", thresholds)
         if (self.reject_score == "learned") != (self.learned is not None):
             raise ConfigError('the reject score "learned" needs a learned model, and other scores must have none')
         if self.outlier is not None and not 0 < self.outlier.rank <= self.outlier.n:
@@ -142,6 +154,11 @@ class Gate:
     def lowest_accepted(self) -> float:
         """The reject score below which rows are rejected: the threshold, less a tie."""
         return float(lowest_accepted(self.threshold))
+
+    @property
+    def lowest_by_class(self) -> Floats:
+        """`lowest_accepted` of each predicted class, (K,); (1,) if all have the same."""
+        return lowest_accepted([self.threshold] if self.class_thresholds is None else self.class_thresholds)
 
     @property
     def needs_logits(self) -> bool:
@@ -191,7 +208,7 @@ class Gate:
                 found = self.reject_scores(log_pi, scores, logits=logits)
             np.copyto(confidence, found, where=scores.valid)
             unscored |= np.isnan(confidence)
-            applies[Reason.LOW_CONFIDENCE] = confidence < self._lowest(segments)
+            applies[Reason.LOW_CONFIDENCE] = confidence < self.lowest(scores.predicted, segments)
         reason = np.full(len(scores), Reason.NONE, dtype=np.int8)
         for rule in reversed(RULES):
             if rule in applies:
@@ -235,14 +252,17 @@ class Gate:
             Value of the tag for each row, empty without it.
         """
         ruled = np.flatnonzero((batch.reason == Reason.NONE) | (batch.reason == Reason.LOW_CONFIDENCE))
-        is_low = (batch.confidence < self._lowest(segments))[ruled]
+        is_low = (batch.confidence < self.lowest(batch.predicted, segments))[ruled]
         batch.reason[ruled] = np.where(is_low, Reason.LOW_CONFIDENCE, Reason.NONE)
         batch.decision[ruled] = self.decisions(batch.reason[ruled])
 
-    def _lowest(self, segments: Sequence[str] | None) -> float | Floats:
-        """`lowest_accepted`, of each row if thresholds differ."""
-        pooled = self.lowest_accepted
-        return pooled if self.segments is None or segments is None else self.segments.lowest(segments, pooled)
+    def lowest(self, predicted: NDArray[np.integer[Any]], segments: Sequence[str] | None = None) -> Floats:
+        """The lowest reject score with which each row is accepted, (n,); `segments` as in `decide`."""
+        if self.segments is not None and segments is not None:
+            return self.segments.lowest(segments, self.lowest_accepted)
+        by_class = self.lowest_by_class
+        lowest: Floats = by_class[np.clip(predicted, 0, len(by_class) - 1)]
+        return lowest
 
     def reject_inside(self, batch: ScoredBatch) -> None:
         """Apply the rule REGION, the last one, to the accepted rows, in place."""
@@ -289,9 +309,10 @@ class Gate:
             else {
                 "score": self.reject_score,
                 "threshold": str(self.threshold) if math.isinf(self.threshold) else self.threshold,
-                "rule": _RULE if self.segments is None else _SEGMENT_RULE,
+                "rule": _rule_text(self.segments, self.class_thresholds),
                 "learned": None if self.learned is None else self.learned.settings(),
                 **({} if self.segments is None else {"segments": self.segments.settings()}),
+                **({} if self.class_thresholds is None else {"class_thresholds": _listed(self.class_thresholds)}),
             },
             "fail_open": self.fail_open,
             **regions,
@@ -315,16 +336,28 @@ class Gate:
             if sum(len(region.polygon) for region in regions) > MAX_ENFORCED_CORNERS:
                 raise ConfigError(f"the regions of the gate have more than {MAX_ENFORCED_CORNERS:,} corners")
             sets = None if "sets" not in settings else PredictionSets.from_settings(settings["sets"])
-            by_class = None if outlier is None else outlier.get("class_limits")
-            limits = None if by_class is None else np.array(by_class, dtype=np.float64)
+            listed = None if outlier is None else outlier.get("class_limits")
+            limits = None if listed is None else np.array(listed, dtype=np.float64)
             if reject is None:
                 return cls(outlier=cutoff, fail_open=fail_open, regions=regions, class_limits=limits, sets=sets)
-            table = reject.get("segments")
-            if reject["rule"] != (_RULE if table is None else _SEGMENT_RULE):
+            table, by_class = reject.get("segments"), reject.get("class_thresholds")
+            if reject["rule"] != _rule_text(table, by_class):
                 raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
             learned = None if reject["learned"] is None else Learned.from_tensors(tensors, reject["learned"])
             segments = None if table is None else SegmentThresholds.from_settings(table)
             threshold = float(reject["threshold"])
-            return cls(cutoff, reject["score"], threshold, learned, fail_open, regions, segments, limits, sets)
+            thresholds = None if by_class is None else np.array([float(each) for each in by_class])
+            score = reject["score"]
+            return cls(cutoff, score, threshold, learned, fail_open, regions, segments, limits, sets, thresholds)
         except KeyError as missing:
             raise ConfigError(f"the gate has no setting {missing}") from None
+
+
+def _rule_text(segments: object | None, class_thresholds: object | None) -> str:
+    if class_thresholds is not None:
+        return _CLASS_RULE
+    return _RULE if segments is None else _SEGMENT_RULE
+
+
+def _listed(thresholds: Floats) -> list[float | str]:
+    return [str(each) if math.isinf(each) else each for each in thresholds.tolist()]

@@ -98,11 +98,14 @@ class Outlier(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A gate: decision and reason of each outcome, (2, 5), the number of its reject score, and its thresholds."""
+    """A gate: decision and reason of each outcome, (2, 5), the number of its reject score, and its thresholds.
+
+    `lowest` has the lowest reject score that is accepted, of each class or of all, (K,) or (1,).
+    """
 
     table: NDArray[np.int8]
     score: int
-    lowest: float
+    lowest: Floats
     p_value: float
 
 
@@ -191,7 +194,7 @@ def rule_of(gate: Gate, *, is_decided: bool = True) -> Rule:
     rule = Rule(
         table=table if is_decided else np.zeros_like(table),
         score=KERNEL_NUMBERS[gate.reject_score],
-        lowest=gate.lowest_accepted,
+        lowest=gate.lowest_by_class,
         p_value=-math.inf if gate.outlier is None or gate.class_limits is not None else float(gate.outlier.p_value),
     )
     return _fixed(rule)
@@ -207,7 +210,7 @@ def blank_arguments() -> tuple[Any, ...]:
     start = Start(longs, cube, flat, floats, network_above=0.0)
     density = Density(longs, table, table, floats, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
     outlier = Outlier(floats, cube, cube, line, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
-    rule = Rule(table.astype(np.int8), score=0, lowest=0.0, p_value=0.0)
+    rule = Rule(table.astype(np.int8), score=0, lowest=line, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))
     return (table, table, *blank_results(0), model, _fixed(rule))
 

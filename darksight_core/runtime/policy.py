@@ -49,8 +49,9 @@ class ScoringPolicy:
         if learned is not None and len(learned.offsets) != scorer.n_inputs:
             raise ConfigError(f"a score learned of {len(learned.offsets)} classes for rows of {scorer.n_inputs}")
         limits = self.gate.class_limits
-        if limits is not None and len(limits) != scorer.n_inputs:
-            raise ConfigError(f"limits of {len(limits)} classes for rows of {scorer.n_inputs}")
+        for by_class in (limits, self.gate.class_thresholds):
+            if by_class is not None and len(by_class) != scorer.n_inputs:
+                raise ConfigError(f"thresholds of {len(by_class)} classes for rows of {scorer.n_inputs}")
         self._rule = rule_of(self.gate) if self.gate.reject_score in KERNEL_NUMBERS else None
         # Whether the compiled rule is the whole of the gate, for rows without a segment.
         self._is_plain = self._rule is not None and not self.gate.regions and limits is None

@@ -33,6 +33,7 @@ def insert(store: Store, case: GateCase, number: int) -> None:
         confidence=np.where(case.valid, case.log_kde, np.nan),
         points=np.where(case.valid[:, None], case.points, np.nan),
         reason=np.where(case.valid, Reason.NONE, Reason.INVALID),
+        predicted=case.predicted,
     )
     store.insert([batch])
 

@@ -26,7 +26,8 @@ _SQUARE = Region("square", ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)))
 class GateCase:
     """A gate on the reject score log_kde, rows as columns (n,), and what the rules say about each row.
 
-    A missing p-value or reject score is NaN. `points` are (n, 2); half of them are inside the only region.
+    A missing p-value or reject score is NaN. `points` are (n, 2); half of them are inside the only region. There are
+    two predicted classes.
     """
 
     gate: Gate
@@ -34,6 +35,7 @@ class GateCase:
     p_value: Floats
     log_kde: Floats
     points: Floats
+    predicted: NDArray[np.int32]
 
     @property
     def reasons(self) -> list[Reason]:
@@ -47,12 +49,14 @@ class GateCase:
 
     def _reason(self, row: int) -> Reason:
         gate, p_value, confidence = self.gate, self.p_value[row], self.log_kde[row]
-        has_threshold = gate.reject_score is not None
+        has_threshold, threshold = gate.reject_score is not None, gate.threshold
+        if gate.class_thresholds is not None:
+            threshold = float(gate.class_thresholds[self.predicted[row]])
         applies = {
             Reason.INVALID: not self.valid[row],
             Reason.OUTLIER: gate.outlier is not None and p_value <= gate.outlier.p_value,
             Reason.UNSCORED: bool(np.isnan(p_value) or (has_threshold and np.isnan(confidence))),
-            Reason.LOW_CONFIDENCE: has_threshold and confidence < gate.threshold,
+            Reason.LOW_CONFIDENCE: has_threshold and confidence < threshold,
             Reason.REGION: bool(gate.regions) and bool((np.abs(self.points[row]) < 0.5).all()),
         }
         first = next((rule for rule in RULES if applies[rule]), Reason.NONE)
@@ -70,10 +74,17 @@ def gate_cases(*, rows: int = 200, seed: int = 0) -> Iterator[GateCase]:
         return np.where(rng.random(rows) < 0.1, np.nan, values)
 
     for outlier in (None, Cutoff(2, 15, 0.125, None, 7)):
-        for score, threshold in ((None, -np.inf), ("log_kde", -np.inf), ("log_kde", 0.25)):
+        for score, threshold, by_class in (
+            (None, -np.inf, None),
+            ("log_kde", -np.inf, None),
+            ("log_kde", 0.25, None),
+            ("log_kde", 0.25, np.array([0.75, -np.inf])),
+        ):
             for regions in ((), (_SQUARE,)):
                 for fail_open in (False, True):
-                    gate = Gate(outlier, score, threshold, fail_open=fail_open, regions=regions)
+                    rules = {"fail_open": fail_open, "regions": regions, "class_thresholds": by_class}
+                    gate = Gate(outlier, score, threshold, **rules)
                     valid = rng.random(rows) < 0.9
                     points = rng.choice([0.25, 0.75], p=[0.7, 0.3], size=(rows, 2))
-                    yield GateCase(gate, valid, sixteenths(), sixteenths(), points)
+                    predicted = rng.integers(0, 2, rows).astype(np.int32)
+                    yield GateCase(gate, valid, sixteenths(), sixteenths(), points, predicted)

@@ -33,4 +33,5 @@ def decide(
         return confidence, OUTLIER
     if math.isnan(p_value) or (rule.score != _NONE and math.isnan(confidence)):
         return confidence, UNSCORED
-    return confidence, LOW_CONFIDENCE if rule.score != _NONE and confidence < rule.lowest else ACCEPTED
+    lowest = rule.lowest[min(label, len(rule.lowest) - 1)]
+    return confidence, LOW_CONFIDENCE if rule.score != _NONE and confidence < lowest else ACCEPTED

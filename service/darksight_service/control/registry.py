@@ -396,8 +396,8 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
     if override.alpha is not None:
         gate = _with_alpha(gate, bundle.calibration_rows, override.alpha)
     if override.threshold is not None:
-        # One threshold for all rows: those of segments were certified beside another one.
-        gate = replace(gate, threshold=override.threshold, segments=None)
+        # One threshold for all rows: those of segments and classes were certified beside another one.
+        gate = replace(gate, threshold=override.threshold, segments=None, class_thresholds=None)
     is_as_certified = override.alpha is None and override.threshold is None
     if not is_as_certified:
         # They are valid for the rows that the gate of the bundle rejects.

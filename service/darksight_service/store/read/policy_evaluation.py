@@ -164,13 +164,19 @@ def _reason(gate: Gate, points: FromClause) -> ColumnElement[int]:
         applies[Reason.OUTLIER] = points.c.p_value <= float(np.float32(gate.outlier.p_value))
     if gate.reject_score is not None:
         applies[Reason.UNSCORED] = or_(unscored, points.c.confidence.is_(None))
-        low: ColumnElement[bool] = points.c.confidence < float(np.float32(gate.lowest_accepted))
+        lowest = [float(each) for each in gate.lowest_by_class.astype(np.float32)]
+        low: ColumnElement[bool] = points.c.confidence < lowest[0]
         if gate.segments is not None:
             # A row has the threshold of its segment, by which it was decided; only what was an outlier was not.
             was_passed = points.c.reason.in_([Reason.NONE, Reason.REGION])
             applies[Reason.LOW_CONFIDENCE] = case(
                 (was_passed, false()), (points.c.reason == Reason.LOW_CONFIDENCE, true()), else_=low
             )
+        elif len(lowest) > 1:
+            thresholds = {k: each for k, each in enumerate(lowest) if each > -math.inf}
+            if thresholds:
+                # NULL for a class without a threshold, which no confidence is below.
+                applies[Reason.LOW_CONFIDENCE] = points.c.confidence < case(thresholds, value=points.c.predicted)
         elif gate.threshold > -math.inf:
             applies[Reason.LOW_CONFIDENCE] = low
     return case(*((applies[rule], int(rule)) for rule in RULES if rule in applies), else_=int(Reason.NONE))

@@ -24,7 +24,7 @@ def test_the_gate_follows_the_list() -> None:
     for case in gate_cases():
         rows = len(case.valid)
         columns = {"points": case.points, "log_kde": case.log_kde, "p_value": case.p_value, "valid": case.valid}
-        scores = replace(ScoredBatch.unscored(rows), **columns)
+        scores = replace(ScoredBatch.unscored(rows), predicted=case.predicted, **columns)
 
         found = case.gate.decide(np.zeros((rows, 2)), scores)
 
@@ -44,7 +44,9 @@ def test_the_compiled_gate_follows_the_list() -> None:
             rows = np.flatnonzero(case.valid)
 
             scores = [(np.nan, np.nan, float(log_kde), np.nan) for log_kde in case.log_kde]
-            outcomes = [decide(even, np.log(even), 0, scores[row], case.p_value[row], rule)[1] for row in rows]
+            outcomes = [
+                decide(even, np.log(even), case.predicted[row], scores[row], case.p_value[row], rule)[1] for row in rows
+            ]
             found = [rule.table[:, outcome] for outcome in outcomes]
 
             assert [Reason(reason) for _, reason in found] == [case.reasons[row] for row in rows]

@@ -167,7 +167,7 @@ def _promise(active: ActiveModel, table: PointTable) -> MeasuredPromise | None:
     """The promise of the bundle and what the gate in force does on labelled rows; None without a promise."""
     accepted = _passed(active, PolicyOverride(), table)
     if active.gate.reject_score is not None:
-        is_sure = table.confidence >= active.gate.lowest_accepted
+        is_sure = table.confidence >= active.gate.lowest(table.predicted)
         if active.gate.segments is not None:
             # A row was decided by the threshold of its segment, unless it was an outlier.
             was_passed = np.isin(table.reason, (Reason.NONE, Reason.REGION))
