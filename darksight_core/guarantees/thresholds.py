@@ -9,6 +9,7 @@ it picks the luckiest of all thresholds. Guaranteed are:
     threshold_by_coverage     E[coverage] >= c                       needs no labels
     threshold_by_accuracy     P(selective accuracy >= a) >= 1 - δ    Learn-then-Test
     threshold_by_joint_risk   E[share accepted and wrong] <= α       conformal risk control
+    threshold_by_recall       P(recall of a class >= r) >= 1 - δ     order statistic
 
 All of them assume rows that are independent draws from future traffic and were not used to make the score. With too few
 labels the result is an infeasible `Threshold`: it accepts nothing and says how many labels would be needed.
@@ -17,7 +18,7 @@ labels the result is an infeasible `Threshold`: it accepts nothing and says how 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
@@ -30,9 +31,15 @@ from darksight_core.guarantees.risk_curve import Counts, RankedRows, check_score
 from darksight_core.rows.json_record import JsonRecord
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["Threshold", "threshold_by_accuracy", "threshold_by_coverage", "threshold_by_joint_risk"]
+__all__ = [
+    "Threshold",
+    "threshold_by_accuracy",
+    "threshold_by_coverage",
+    "threshold_by_joint_risk",
+    "threshold_by_recall",
+]
 
-Kind: TypeAlias = Literal["coverage", "accuracy", "joint_risk"]
+Kind: TypeAlias = Literal["coverage", "accuracy", "joint_risk", "recall"]
 
 # More tests only add chances to stop early: 100 steps of 1% coverage are fine enough.
 _MAX_LEVELS = 100
@@ -55,7 +62,7 @@ class Threshold(JsonRecord):
     kind
         What is guaranteed.
     promised
-        The requested coverage, selective accuracy or joint risk.
+        The requested coverage, selective accuracy, joint risk or recall.
     delta
         Probability that the guarantee fails; None if it holds on average.
     n
@@ -226,16 +233,63 @@ def threshold_by_joint_risk(scores: ArrayLike, errors: ArrayLike, alpha: float) 
     return _feasible("joint_risk", alpha, None, ranked, float(thresholds[within[-1]]), detail)
 
 
+def threshold_by_recall(scores: ArrayLike, recall: float, *, delta: float = 0.05) -> Threshold:
+    """The strictest threshold that accepts at least a share `recall` of rows like these, with confidence 1 - delta.
+
+    Thresholds are tested from loose to strict, as k rows of n are rejected, with p = P(Bin(n, 1 - recall) <= k). Recall
+    falls as the threshold rises, and so does the number of rows accepted, so testing stops where k first exceeds
+
+        c = max {k : P(Bin(n, 1 - recall) <= k) <= δ}.
+
+    The threshold is then the (c + 1)-th smallest score, a tolerance bound that is exact for every distribution.
+
+    Parameters
+    ----------
+    scores
+        Scores of rows whose true class is the one in question, (n,); -inf for a row that no threshold accepts, because
+        another class is predicted or it is an outlier.
+    recall, delta
+        Between 0 and 1.
+    """
+    confidence, _ = check_scores(scores)
+    missed = _allowed_risk(recall, delta)
+    n, lost = len(confidence), int((confidence == -np.inf).sum())
+    allowed = int(_most_errors(np.array([float(n)]), missed, delta)[0])
+    ranked = RankedRows.of(confidence, np.zeros(n, dtype=np.bool_))
+    detail: dict[str, float | int | str] = {"rows_lost": lost, "rows_allowed": max(allowed, 0)}
+    if lost > allowed:
+        attainable = math.floor(1e3 * (1.0 - float(upper_bound(lost, n, delta)))) / 1e3 or None
+        needed = _rows_for_recall(n, lost, missed, delta)
+        return replace(_infeasible("recall", recall, delta, ranked, needed, detail), attainable=attainable)
+    found = _feasible("recall", recall, delta, ranked, float(np.partition(confidence, allowed)[allowed]), detail)
+    return replace(found, errors_accepted=None)
+
+
+def _rows_for_recall(n: int, lost: int, missed: float, delta: float) -> int | None:
+    """Rows of the class with which some threshold passes with a probability of `_PROBABLY`; None if no number does."""
+    rows = np.unique(np.geomspace(n + 1, _MOST_TIMES * max(n, rows_without_error(missed, delta)), 500).round())
+    allowed = _most_errors(rows, missed, delta)
+    passes = binomial_cdf(allowed, rows, (lost + 0.5) / (n + 1.0)) >= _PROBABLY
+    return int(rows[np.argmax(passes)]) if passes.any() else None
+
+
+def _most_errors(n: Floats, rate: float, delta: float) -> Floats:
+    """The most errors among n rows, (m,), that certify an error rate of at most `rate`; -1 if none do."""
+    low, high = np.full(len(n), -1.0), n
+    while (low + 1.0 < high).any():
+        middle = np.floor((low + high) / 2.0)
+        certified = binomial_cdf(middle, n, rate) <= delta
+        low, high = np.where(certified, middle, low), np.where(certified, high, middle)
+    return low
+
+
 @lru_cache(maxsize=64)
 def _levels(n: int, risk: float, delta: float) -> tuple[int, ...]:
     """Numbers of accepted rows to test at, ascending: the smallest that certify 0, 1, 2, ... errors, and n."""
-    if n < rows_without_error(risk, delta):
+    most = float(_most_errors(np.array([float(n)]), risk, delta)[0])
+    if most < 0.0:
         return ()
-    low, high = 0, n
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (middle, high) if binomial_cdf(middle, n, risk) <= delta else (low, middle)
-    errors = np.unique(np.linspace(0, low, _MAX_LEVELS).round())
+    errors = np.unique(np.linspace(0, most, _MAX_LEVELS).round())
     short, enough = errors, np.full(len(errors), float(n))
     while (short + 1 < enough).any():
         middle = np.floor((short + enough) / 2.0)
