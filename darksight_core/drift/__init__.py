@@ -7,7 +7,7 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
     Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
                                              urn, betting   its null hypothesis and its bets
     Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries
-    What kind of change is it?               verdict        class mix, new content, less sure, surer
+    What kind of change is it?               verdict        class mix, new content, less sure, surer, mixed
                                              class_mix      true class shares without labels
     How far is a day from normal?            psi            p-values; the recording rule of Prometheus computes it
     How accurate is the classifier now?      accuracy       from labels

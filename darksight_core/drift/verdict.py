@@ -1,32 +1,47 @@
 """What kind of drift it is, with the reason.
 
-class_mix     Predicted classes have other shares, and within each class p-values are as before: weighting the
-              calibration rows by the new shares explains the whole change.
-new_content   More outliers than calibration explains: rows unlike any that were calibrated.
-less_sure     Few outliers, but the classifier is less sure than on the reference rows.
-surer         The same, but it is surer. This is typical of inputs that it has never seen and does not notice.
+The verdict follows the evidence that has reached its threshold. A change has two parts, each measured in nats per row
+(a divergence from the calibration rows):
+
+    between classes   predicted classes have other shares
+    within classes    scores or confidence of rows of one predicted class have changed
+
+A part counts if its evidence is an alarm; that within classes also has to be significant, because another class mix by
+itself moves scores and confidence. Then, in this order:
+
 none          No alarm.
+class_mix     At least seven eighths of the change are between classes.
+mixed         At least half of it is, or else
+new_content   within classes, and 35% of the rows that changed are among the 2% least usual of their class.
+less_sure     The same without such rows, and confidence is lower than on the calibration rows.
+surer         The same, but it is higher. This is typical of inputs that the classifier has never seen and does not
+              notice.
+
+Where the evidence of confidence is no alarm, rows with lower scores are new content and rows with higher ones surer.
+
+Foreign rows may all be taken for one class. So the part between classes is measured on the rows whose ranks within
+their class are not in excess.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from darksight_core.drift.psi import p_value_counts
-from darksight_core.drift.special import chi2_tail
+from darksight_core.drift.within_class import LEAST_ROWS, Ranks, divergence, within_class_ranks
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["ALPHA", "CHANGED", "DriftKind", "Verdict", "Window", "classify", "share_residuals", "within_class_test"]
+__all__ = ["ALPHA", "CHANGED", "DriftKind", "Verdict", "Window", "classify", "share_residuals"]
 
-DriftKind: TypeAlias = Literal["none", "class_mix", "new_content", "less_sure", "surer"]
+DriftKind: TypeAlias = Literal["none", "class_mix", "new_content", "less_sure", "surer", "mixed"]
 
 ALPHA = 0.01
 """Rows with a p-value at most this are outliers."""
@@ -34,9 +49,8 @@ ALPHA = 0.01
 CHANGED = 3.0
 """A class or region whose share has a residual beyond this is named as changed."""
 
-_BINS = 10
-# Fewest calibration rows with which a class is ranked by itself.
-_LEAST = 50
+# Least share of the change that is between classes: for a verdict of class mix, and for a mixed one.
+_ALL_BETWEEN, _SOME_BETWEEN = 0.875, 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,47 +125,12 @@ def share_residuals(reference: ArrayLike, window: ArrayLike) -> Floats:
     return residuals
 
 
-def within_class_test(calibration: Calibration, window: Window, classes: int) -> float | None:
-    """P-value of the hypothesis that scores within each predicted class are as in calibration.
-
-    Each row is ranked among the n_k calibration rows of its class, at (rows below + U (ties + 1)) / (n_k + 1) with U
-    uniform; the ranks are uniform if only the class mix changed. The test is Pearson's χ² over ten bins of ranks, with
-    the noise of the calibration rows. Classes with fewer than 50 calibration rows are left out. None without classes in
-    the calibration, or with fewer than 50 rows.
-    """
-    if calibration.predicted is None:
-        return None
-    sizes = np.bincount(calibration.predicted, minlength=classes)
-    is_ranked = sizes[window.classes] >= _LEAST
-    own, scores = window.classes[is_ranked], window.scores[is_ranked]
-    rows = len(own)
-    if rows < _LEAST:
-        return None
-    ranks = 1.0 - np.random.default_rng(0).random(rows)
-    for k in np.unique(own):
-        known, here = calibration.predicted == k, own == k
-        # `ranked` are the scores lowered by the distance within which scores tie.
-        lowered = calibration.ranked[known]
-        below = np.searchsorted(2.0 * calibration.scores[known] - lowered, scores[here], side="left")
-        ties = np.searchsorted(lowered, scores[here], side="right") - below
-        ranks[here] = (below + ranks[here] * (ties + 1)) / (sizes[k] + 1)
-    counts = p_value_counts(ranks, bins=_BINS)
-    share = np.bincount(own, minlength=classes) / rows
-    # Variance of a bin's share relative to that of `rows` uniform ranks: calibration rows of a class are shared by all
-    # rows of that class.
-    inflation = 1.0 + rows * float((share[sizes > 0] ** 2 / sizes[sizes > 0]).sum())
-    statistic = float((np.square(counts - rows / _BINS) / (rows / _BINS)).sum()) / inflation
-    return chi2_tail(statistic, _BINS - 1)
-
-
 def classify(
     window: Window,
     calibration: Calibration,
     class_counts: ArrayLike,
     *,
-    reference_confidence: float | None,
-    is_score_alarm: bool,
-    is_class_alarm: bool,
+    alarms: Collection[str],
     level: float = 0.01,
 ) -> Verdict:
     """The kind of drift of a window after an alarm.
@@ -164,37 +143,72 @@ def classify(
         Calibration of the outlier score.
     class_counts
         Reference rows of each predicted class, (K,).
-    reference_confidence
-        Mean largest probability of the reference rows; None if it is not known.
-    is_score_alarm, is_class_alarm
-        Which evidence has reached its threshold.
+    alarms
+        Kinds of evidence that have reached their threshold.
     level
         Error of the tests that tell kinds apart.
     """
-    if not (is_score_alarm or is_class_alarm):
+    if not alarms:
         return Verdict("none", "neither scores nor predicted classes have changed")
     counts = np.asarray(class_counts, dtype=np.float64)
     mix = share_residuals(counts, np.bincount(window.classes, minlength=len(counts)))
-    within = within_class_test(calibration, window, len(counts))
     order = np.argsort(-np.abs(mix))[:3]
-    changed = tuple(int(k) for k in order if abs(mix[k]) > CHANGED) if is_class_alarm else ()
-    residuals = tuple(float(mix[k]) for k in changed)
-    if reference_confidence is None:
+    changed = tuple(int(k) for k in order if abs(mix[k]) > CHANGED) if "classes" in alarms else ()
+    ranks = within_class_ranks(calibration, window.scores, window.confidence, window.classes, len(counts))
+    within = None if ranks is None else ranks.p_value
+    between = _between(ranks, counts, alarms, level)
+    figures = _figures(window, calibration)
+    kind: DriftKind
+    if between >= _ALL_BETWEEN:
+        kind, reason = "class_mix", "predicted classes have other shares, and within each class rows are as before"
+        if between < 1.0:
+            reason = f"predicted classes have other shares, which is {between:.0%} of the change; {figures}"
+    elif between >= _SOME_BETWEEN:
+        kind, reason = "mixed", f"predicted classes have other shares, and within classes rows changed too; {figures}"
+    else:
+        kind, reason = _within_kind(window, ranks, alarms), figures
+    return Verdict(kind, reason, changed, tuple(float(mix[k]) for k in changed), within)
+
+
+def _between(ranks: Ranks | None, counts: Floats, alarms: Collection[str], level: float) -> float:
+    """Share of the change that is between classes."""
+    if "classes" not in alarms:
+        return 0.0
+    if ranks is None or ranks.p_value > level or set(alarms) == {"classes"}:
+        return 1.0
+    usual = ranks.is_usual
+    classes = ranks.classes[usual] if usual.sum() >= LEAST_ROWS else ranks.classes
+    found = np.bincount(classes, minlength=len(counts)) / len(classes)
+    shares = (counts + 0.5) / (counts + 0.5).sum()
+    by_chance = 0.5 * (np.count_nonzero(found) - 1) * (1.0 / len(classes) + 1.0 / counts.sum())
+    between = max(divergence(found, shares) - by_chance, 0.0)
+    return between / (between + ranks.change) if between else 0.0
+
+
+def _within_kind(window: Window, ranks: Ranks | None, alarms: Collection[str]) -> DriftKind:
+    """What changed within classes; without ranks, among all rows."""
+    if ranks is None:
+        is_new = float(lower_bound(window.outliers, len(window.p_values), 0.01)) > 2.0 * ALPHA
+        scores, confidence = window.p_values, None
+    else:
+        is_new, scores, confidence = ranks.is_new_content, ranks.scores, ranks.confidence
+    if is_new:
+        return "new_content"
+    if confidence is not None and "confidence" in alarms:
+        return "less_sure" if confidence.mean() < 0.5 else "surer"
+    return "new_content" if scores.mean() < 0.5 else "surer"
+
+
+def _figures(window: Window, calibration: Calibration) -> str:
+    """Share of outliers, and mean largest probability or p-value."""
+    if calibration.top is None:
         found, usual, name = float(window.p_values.mean()), 0.5, "p-value"
     else:
-        found, usual, name = float(window.confidence.mean()), reference_confidence, "largest probability"
+        usual, name = float(calibration.top.mean(dtype=np.float64)), "largest probability"
+        found = float(window.confidence.mean())
     # Near one, as many digits as tell the two values apart from it.
     digits = max(3, math.ceil(-math.log10(max(1.0 - max(found, usual), 1e-7))) + 1)
-    confidence = f"the mean {name} is {found:.{digits}f}, {usual:.{digits}f} in the reference"
-    outliers = f"{window.outlier_share:.1%} of {len(window.p_values)} rows are outliers, {ALPHA:.0%} expected"
-
-    kind: DriftKind
-    if is_class_alarm and (not is_score_alarm if within is None else within > level):
-        kind, reason = "class_mix", "predicted classes have other shares, and scores within each class are as before"
-    elif float(lower_bound(window.outliers, len(window.p_values), level)) > 2.0 * ALPHA:
-        kind, reason = "new_content", f"{outliers}; {confidence}"
-    elif found < usual:
-        kind, reason = "less_sure", f"{confidence}; {outliers}"
-    else:
-        kind, reason = "surer", f"{confidence}; {outliers}"
-    return Verdict(kind, reason, changed, residuals, within)
+    return (
+        f"{window.outlier_share:.1%} of {len(window.p_values)} rows are outliers, {ALPHA:.0%} expected; "
+        f"the mean {name} is {found:.{digits}f}, {usual:.{digits}f} in calibration"
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,7 @@ def report_drift(
         bundle,
         probs[rows].astype(np.float64),
         Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows]),
-        is_score_alarm=any(each.alarm_row is not None for each in (state.scores, state.confidence)),
-        is_class_alarm=state.classes.alarm_row is not None,
+        alarms={kind for kind, each in state.kinds.items() if each.alarm_row is not None},
         level=level,
     )
     return DriftReport(
@@ -167,7 +167,7 @@ def report_drift(
 
 
 def report_window(
-    bundle: Bundle, probs: Floats, window: Window, *, is_score_alarm: bool, is_class_alarm: bool, level: float = 0.01
+    bundle: Bundle, probs: Floats, window: Window, *, alarms: Collection[str], level: float = 0.01
 ) -> WindowReport:
     """Kind of drift, class shares and accuracy of a window.
 
@@ -179,22 +179,15 @@ def report_window(
         Rows on the simplex, (n, K): those of the window, or as many of them as are known.
     window
         Their scores.
-    is_score_alarm, is_class_alarm
-        Whether the evidence of scores or confidence, and of classes, has reached its threshold.
+    alarms
+        Kinds of evidence that have reached their threshold. Without any, no class is marked as changed.
     level
         Error of the tests that tell kinds of drift apart.
     """
-    top = bundle.calibration.top
-    verdict = classify(
-        window,
-        bundle.calibration,
-        _class_counts(bundle),
-        reference_confidence=None if top is None else float(top.mean(dtype=np.float64)),
-        is_score_alarm=is_score_alarm,
-        is_class_alarm=is_class_alarm,
-        level=level,
-    )
+    verdict = classify(window, bundle.calibration, _class_counts(bundle), alarms=alarms, level=level)
     shares, accuracy = _class_shares(bundle, probs, window), _estimated_accuracy(bundle, probs, window, verdict)
+    if shares is not None and not alarms:
+        shares = replace(shares, is_changed=np.zeros_like(shares.is_changed))
     return WindowReport(verdict, shares, accuracy, bundle.class_names)
 
 
@@ -231,5 +224,5 @@ def _estimated_accuracy(bundle: Bundle, probs: Floats, window: Window, verdict: 
     if not len(probs):
         return Accuracy("none", None, None, 0, withheld="the probabilities of the rows are not stored")
     # Rows unlike any known ones may belong to no class at all.
-    withhold = "the rows have new content" if verdict.kind == "new_content" else None
+    withhold = {"new_content": "the rows have new content", "mixed": "the rows may have new content"}.get(verdict.kind)
     return model.estimate(probs, outlier_share=window.outlier_share, withhold=withhold)

@@ -34,7 +34,8 @@ _ADVICE = """
 | --- | --- |
 | class_mix | Expected? Calibrate on recent rows. Otherwise ask who sends the class that grew. |
 | new_content, less_sure | Compare with recent deployments of classifier and inputs; roll back the cause. |
-| surer | The same. It is no good news: inputs that the classifier has never seen look like that. |
+| mixed | Both: ask who sends the class that grew, and look for a cause of the rest. |
+| surer | As for less_sure. It is no good news: inputs that the classifier has never seen look like that. |
 | certificate broken | Raise the threshold, or reject the part of the map where errors are. |
 
 Each alert links to its runbook entry, each panel to the points in the explorer.

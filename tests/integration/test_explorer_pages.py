@@ -218,7 +218,7 @@ def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explor
     assert any(each["value"] > each["threshold"] for each in drift["evidence"])
     assert drift["rows"] >= ROWS
     assert drift["verdict"] in ("new_content", "less_sure")
-    assert "in the reference" in drift["reason"]
+    assert "in calibration" in drift["reason"]
     assert explored.until_ms - 7_300_000 < drift["since_ms"] < explored.until_ms
     for share in drift["class_shares"].values():
         assert share["low"] <= share["estimate"] <= share["high"]

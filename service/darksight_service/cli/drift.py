@@ -29,6 +29,7 @@ _KINDS = {
     "new_content": "new content",
     "less_sure": "less sure than usual",
     "surer": "surer than usual",
+    "mixed": "mixed",
 }
 
 
@@ -153,4 +154,5 @@ def _print_shares(report: DriftReport) -> None:
         ],
         ("class", "reference", "estimate", "low", "high"),
     )
-    print("* changed; the intervals hold for all classes together with probability 95%.\n")
+    marked = "* changed; the" if shares.is_changed.any() else "The"
+    print(f"{marked} intervals hold for all classes together with probability 95%.\n")

@@ -42,7 +42,7 @@ of a request, or refused."""
 DRIFT_KINDS = tuple(KINDS)
 """Kinds of drift evidence, as in `darksight_core.drift.detectors`."""
 
-VERDICTS = ("none", "class_mix", "new_content", "less_sure", "surer")
+VERDICTS = ("none", "class_mix", "new_content", "less_sure", "surer", "mixed")
 """Kinds of drift, as in `darksight_core.drift.verdict`."""
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
@@ -199,7 +199,8 @@ METRICS = (
     ),
     _figures(
         "darksight_drift_verdict",
-        "1 for the kind of drift of the newest rows, 0 for the others: none, class_mix, new_content, less_sure, surer.",
+        "1 for the kind of drift of the newest rows, 0 for the others: none, class_mix, new_content, less_sure, surer, "
+        "mixed.",
         "What kind of drift it is, for the text of an alert; the explorer has the reason.",
         by=("verdict",),
         values=VERDICTS,

@@ -81,8 +81,7 @@ def live_drift(
         bundle,
         _probs(points, classes),
         Window(points.p_value, points.outlier_score, points.predicted, points.top),
-        is_score_alarm=bool(alarms - {"classes"}),
-        is_class_alarm="classes" in alarms,
+        alarms=alarms,
     )
     rows = max(sum(each.rows for each in parts) for parts in by_kind.values())
     return LiveDrift(rows, evidence, thresholds, points, window)

@@ -52,7 +52,7 @@ def test_without_labels_class_shares_start_from_the_mean_probabilities(bundle: B
 def test_the_usual_confidence_is_that_of_the_calibration_rows(bundle: Bundle) -> None:
     """Reference points keep their probabilities in half precision, which is too coarse near one."""
     top = bundle.calibration.top
-    found = re.search(r"largest probability is [\d.]+, ([\d.]+) in the reference", report(bundle).verdict.reason)
+    found = re.search(r"largest probability is [\d.]+, ([\d.]+) in calibration", report(bundle).verdict.reason)
 
     assert top is not None
     assert found is not None

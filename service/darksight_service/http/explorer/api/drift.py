@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -89,25 +90,29 @@ def _now(sources: Sources, active: ActiveModel, drift: LiveDrift) -> dict[str, A
         ],
         "since_ms": int(drift.points.received_ms.min()),
         "points": len(drift.points),
-        "regions": _regions(sources, active, drift.points.points),
+        "regions": _regions(sources, active, drift),
         **drift.window.as_dict(),
     }
 
 
-def _regions(sources: Sources, active: ActiveModel, points: Floats) -> list[dict[str, Any]] | None:
-    """Shares of reference rows and of points (n, 2) in the regions that have not expired; None without regions."""
+def _regions(sources: Sources, active: ActiveModel, drift: LiveDrift) -> list[dict[str, Any]] | None:
+    """Shares of reference rows and of the newest rows in the regions that have not expired; None without regions.
+
+    Without drift no region is marked as changed.
+    """
     regions = [each.saved.region for each in sources.control.regions.listed(active.model, active.version)]
     if not regions:
         return None
-    places = active.bundle.reference.points.astype(np.float64), points
+    places = active.bundle.reference.points.astype(np.float64), drift.points.points
     before, now = (count_inside(each, [region.inside for region in regions]) for each in places)
     if not (before.any() and now.any()):
         return None
     residuals = share_residuals(before, now).tolist()
     names = [*(each.name for each in regions), "elsewhere"]
     rows = zip(names, (before / before.sum()).tolist(), (now / now.sum()).tolist(), residuals, strict=True)
+    limit = math.inf if drift.window.verdict.kind == "none" else CHANGED
     cells = [
-        {"name": name, "reference": usual, "share": share, "residual": residual, "is_changed": abs(residual) > CHANGED}
+        {"name": name, "reference": usual, "share": share, "residual": residual, "is_changed": abs(residual) > limit}
         for name, usual, share, residual in rows
     ]
     return sorted(cells, key=lambda cell: -abs(cell["residual"]))

@@ -15,6 +15,7 @@ const VERDICTS = {
   new_content: "New content: more outliers than usual",
   less_sure: "The classifier is less sure than usual",
   surer: "The classifier is surer than usual",
+  mixed: "Mixed: the class mix has changed, and rows within classes too",
 };
 const CERTIFICATES = { none: "none", open: "open", kept: "kept", broken: "broken" };
 const range = (found) => `${percent(found.low)} to ${percent(found.high)}`;
