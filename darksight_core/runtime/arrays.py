@@ -66,16 +66,11 @@ class Start(NamedTuple):
 
 
 class Density(NamedTuple):
-    """The arrays of a `Kde`: `leaves` has starts and counts, and of the cells keys and widths, (4, L + 64)."""
+    """The grid of a `Kde` with the position of its first node, and the normaliser of the student's density."""
 
-    leaves: NDArray[np.int64]
-    anchors: Floats
-    terms: Floats
-    tiles: NDArray[np.float32]
-    cells: int
+    values: NDArray[np.float32]
     x: float
     y: float
-    side: float
     bandwidth: float
     log_norm: float
 
@@ -137,19 +132,11 @@ def model_of(embedder: Embedder, kde: Kde, outlier_score: OutlierScore, calibrat
         heads=np.concatenate([network.heads, network.centres[:, None]], axis=1),
         network_above=float(embedder.network_above),
     )
-    leaves = np.zeros((4, len(kde.starts)), dtype=np.int64)
-    leaves[:2] = kde.starts, kde.counts
-    leaves[2:, : len(kde.keys)] = kde.keys, kde.widths
-    x, y, side = kde.frame.tolist()
+    x, y = kde.origin.tolist()
     density = Density(
-        leaves=leaves,
-        anchors=kde.anchors,
-        terms=kde.terms,
-        tiles=kde.tiles,
-        cells=len(kde.keys),
+        values=kde.values,
         x=x,
         y=y,
-        side=side,
         bandwidth=float(kde.bandwidth),
         log_norm=math.log(embedder.student.dof / (2.0 * math.pi)),
     )
@@ -208,7 +195,7 @@ def blank_arguments() -> tuple[Any, ...]:
     plane = Plane(table, power=0.0, bound=0.0, steps=0, inside_steps=0)
     flat = table.astype(np.float32)
     start = Start(longs, cube, flat, floats, network_above=0.0)
-    density = Density(longs, table, table, floats, 0, x=0.0, y=0.0, side=0.0, bandwidth=0.0, log_norm=0.0)
+    density = Density(flat, x=0.0, y=0.0, bandwidth=0.0, log_norm=0.0)
     outlier = Outlier(floats, cube, cube, line, gen_slope=0.0, log_ratio_slope=0.0, direction_slope=0.0)
     rule = Rule(table.astype(np.int8), score=0, lowest=line, p_value=0.0)
     model = _fixed(Model(plane, start, density, outlier, line.copy()))

@@ -420,11 +420,11 @@ def test_tensors_swapped_in_the_header() -> None:
 def test_a_tensor_is_missing_or_extra() -> None:
     """A tensor that the manifest has and the header not, or the other way round, is named."""
     header, body = parse(small_bytes())
-    missing = {name: entry for name, entry in header.items() if name != "kde.terms"}
+    missing = {name: entry for name, entry in header.items() if name != "kde.values"}
     extra = {**header, "kde.more": {"dtype": "F64", "shape": [0], "data_offsets": [len(body), len(body)]}}
 
     for changed, code, name in [
-        (missing, "bundle_tensor_missing", "kde.terms"),
+        (missing, "bundle_tensor_missing", "kde.values"),
         (extra, "bundle_tensor_extra", "kde.more"),
     ]:
         error = refused(build(changed, body))
@@ -530,7 +530,7 @@ def test_a_manifest_entry_is_missing(name: str) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    "name", ["embed.means", "embed.network_inputs", "kde.terms", "probe.points", "reference.points"]
+    "name", ["embed.means", "embed.network_inputs", "kde.values", "probe.points", "reference.points"]
 )
 def test_values_that_are_not_finite(name: str, value: float) -> None:
     """NaN and infinity are refused in every float tensor."""
@@ -567,13 +567,13 @@ def tensor(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> 
         (tensor("embed.network_inputs", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
         (tensor("embed.network_second", lambda a: None), "bundle_parts"),
         (tensor("embed.anchors", lambda a: a[:0]), "bundle_parts"),
-        (tensor("kde.terms", lambda a: a[:1]), "bundle_parts"),
-        (tensor("kde.starts", lambda a: a - 1), "bundle_parts"),
+        (tensor("kde.values", lambda a: a[:1]), "bundle_parts"),
+        (tensor("kde.values", lambda a: a.ravel()), "bundle_parts"),
         (tensor("kde.bandwidth", lambda a: -a), "bundle_parts"),
         (tensor("kde.bandwidth", lambda a: a[:0]), "bundle_parts"),
         (tensor("kde.bandwidth", lambda a: np.repeat(a, 2)), "bundle_tensor_spec"),
-        (tensor("kde.frame", lambda a: a[:2]), "bundle_parts"),
-        (tensor("kde.counts", lambda a: a.astype(np.int64)), "bundle_tensor_spec"),
+        (tensor("kde.origin", lambda a: a[:1]), "bundle_parts"),
+        (tensor("kde.values", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),
         (tensor("outlier_score.direction_means", lambda a: a[:, :2]), "bundle_parts"),
         (tensor("outlier_score.direction_means", lambda a: None), "bundle_parts"),
         (tensor("outlier_score.log_ratio_means", lambda a: a.astype(np.float64)), "bundle_tensor_spec"),

@@ -9,15 +9,29 @@ import math
 
 import numpy as np
 
-from darksight_core.map.density.exact import check_references, dimension
+from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["MOST_REFERENCES", "choose_bandwidth"]
+__all__ = ["check_references", "choose_bandwidth", "dimension"]
 
-MOST_REFERENCES = 20_000
-"""References that a bandwidth is chosen on; of more, this many are drawn."""
+# References that a bandwidth is chosen on, and queries; of more, this many are drawn.
+_MOST_REFERENCES, _MOST_QUERIES = 20_000, 2_000
 
-_MOST_QUERIES = 2_000
+
+def check_references(points: Floats) -> Floats:
+    """Reference points as float64 (n, 2); ConfigError if they cannot be used."""
+    points = np.asarray(points, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) == 0:
+        raise ConfigError(f"reference points must have shape (n, 2) with n >= 1, not {points.shape}")
+    if not np.isfinite(points).all():
+        raise ConfigError("reference points must be finite")
+    return points
+
+
+def dimension(points: Floats) -> int:
+    """1 if the points (n, 2) are on one horizontal line, as on the map of two classes, else 2."""
+    width, height = np.ptp(points, axis=0).tolist()
+    return 1 if height == 0.0 < width else 2
 
 
 def choose_bandwidth(points: Floats, seed: int = 0) -> float:
@@ -42,8 +56,8 @@ def choose_bandwidth(points: Floats, seed: int = 0) -> float:
     """
     points = check_references(points)
     rng = np.random.default_rng(seed)
-    if len(points) > MOST_REFERENCES:
-        points = points[rng.choice(len(points), MOST_REFERENCES, replace=False)]
+    if len(points) > _MOST_REFERENCES:
+        points = points[rng.choice(len(points), _MOST_REFERENCES, replace=False)]
     queries = points if len(points) <= _MOST_QUERIES else points[rng.choice(len(points), _MOST_QUERIES, replace=False)]
     distance = np.hypot(*(points - np.median(points, axis=0)).T)
     radius = float(np.quantile(distance, 0.9)) or float(distance.max())
