@@ -17,7 +17,6 @@ from darksight_core.bundle import write_bundle
 from tests.e2e.conftest import Refusal
 from tests.support.browser import watched_page
 from tests.support.bundles import make_bundle
-from tests.support.tools import find_tool
 
 FIGURES = [
     "map",
@@ -53,8 +52,6 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A page with everything that a page can have, except many classes."""
-    # Draws the figures that are written as files.
-    find_tool("chromium")
     folder = tmp_path_factory.mktemp("report")
     write_bundle(folder / "model.safetensors", make_bundle(400, 4))
     rng = np.random.default_rng(1)
@@ -65,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     np.savez(folder / "images.npz", images=rng.integers(0, 256, (240, 8, 8), dtype=np.uint8))
     done = report(
         folder, "--out", "page.html", "--ood", "foreign.npz", "--images", "images.npz", "--json",
-        "--path", "class 0", "1", "--path-points", "0,0 1,1.5", "--figures", "pictures",
+        "--path", "class 0", "1", "--path-points", "0,0 1,1.5",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Made(folder, done.stderr, json.loads(done.stdout))
@@ -81,15 +78,6 @@ def test_numbers_are_printed_and_progress_goes_to_stderr(made: Made) -> None:
     ].keys()
     assert [path["name"] for path in made.numbers["paths"]] == ["class 0 to class 1", "drawn line 1"]
     assert "t-SNE prob" in made.heard
-
-
-def test_figures_are_written_as_files(made: Made) -> None:
-    """Each figure is a PNG and an SVG with drawing in it."""
-    names = sorted(path.name for path in (made.folder / "pictures").iterdir())
-
-    assert names == sorted(f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg"))
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (made.folder / "pictures").glob("*.png"))
-    assert all("<path" in path.read_text(encoding="utf-8") for path in (made.folder / "pictures").glob("*.svg"))
 
 
 def count_marks(page: Page) -> dict[str, int]:

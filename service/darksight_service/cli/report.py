@@ -21,8 +21,7 @@ from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import Bars, on_interrupt, print_json, require, say
 from darksight_service.cli.options import INPUT, OUTPUT, AsJson, Files, HeldOut, Logits, Overwrite, Quiet
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
-from darksight_service.report import all_figures, build_page, find, write_pictures
-from darksight_service.report.export import find_browser
+from darksight_service.report import all_figures, build_page, find
 from darksight_service.report.images import ImageArray, Inputs, ReferenceFiles, read_features, read_images
 from darksight_service.report.methods import METHOD_ROWS
 from darksight_service.scoring.files.tables import atomic, check_output
@@ -72,7 +71,6 @@ def report(
     content: Annotated[Content, Parameter(name="*", group=_CONTENT)] = Content(),
     seed: int = 0,
     out: Annotated[Path, Parameter(group=OUTPUT)],
-    figures: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     overwrite: Overwrite = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -102,15 +100,13 @@ def report(
         Seed of samples and methods.
     out
         HTML file to write.
-    figures
-        Directory to write each figure to as .png and .svg.
     """
     started = time.perf_counter()
     if content.compare_rows < 1:
         raise ConfigError(f"--compare-rows is {content.compare_rows}; it must be at least 1")
     if content.compare != "none":
         require("sklearn", "fit")
-    _check_paths(out, figures, images, reference_dir, overwrite=overwrite)
+    _check_paths(out, images, reference_dir, overwrite=overwrite)
     loaded = read_bundle(bundle, verify=False)
     rows = _read(loaded, file, features, images, reference_dir, logits=logits, held_out=held_out)
     foreign = {str(each): read_rows(each, loaded, logits=logits) for each in ood}
@@ -133,9 +129,6 @@ def report(
         page = build_page(found, drawn, rows.inputs, title=content.title)
         with atomic(out) as partial:
             partial.write_text(page, encoding="utf-8")
-    if figures is not None:
-        write_pictures(page, [figure.name for figure in drawn], figures)
-        say(f"wrote {2 * len(drawn)} pictures to {figures}")
     if json:
         print_json(found.as_dict())
     size = out.stat().st_size / 1e6
@@ -150,15 +143,9 @@ class _Rows(NamedTuple):
     inputs: Inputs | None
 
 
-def _check_paths(
-    out: Path, figures: Path | None, images: Path | None, reference_dir: Path | None, *, overwrite: bool
-) -> None:
+def _check_paths(out: Path, images: Path | None, reference_dir: Path | None, *, overwrite: bool) -> None:
     """Refuse wrong paths before the long work."""
     check_output(out, overwrite=overwrite)
-    if figures is not None:
-        if figures.exists() and not figures.is_dir():
-            raise ConfigError(f"--figures {figures} is not a directory")
-        find_browser()
     if reference_dir is not None:
         if not reference_dir.is_dir():
             raise ConfigError(f"--reference-dir {reference_dir} is not a directory")

@@ -4,7 +4,6 @@ findings     all numbers, computed once
 methods      maps of the same rows by other methods
 figures/     the figures, as plotly.js reads them
 page/        figures, tables, cases and numbers in one HTML file
-export       the same figures as PNG and SVG files
 images       thumbnails, and the arrays that belong to rows
 heat_maps    attributions of inputs by matplotlib, for `darksight explain`
 plotly_js    the JavaScript of plotly
@@ -12,10 +11,9 @@ plotly_js    the JavaScript of plotly
 
 from __future__ import annotations
 
-from darksight_service.report.export import write_pictures
 from darksight_service.report.figures import Figure, all_figures
 from darksight_service.report.findings import Findings, find
 from darksight_service.report.methods import Baseline
 from darksight_service.report.page.build import build_page
 
-__all__ = ["Baseline", "Figure", "Findings", "all_figures", "build_page", "find", "write_pictures"]
+__all__ = ["Baseline", "Figure", "Findings", "all_figures", "build_page", "find"]

@@ -124,7 +124,6 @@ async function openPage() {
 }
 
 const plotly = loadPlotly();
-window.darksight = { drawAll };
 window.addEventListener("beforeprint", drawAll);
 dark.addEventListener("change", () => {
   for (const plot of plots.filter((each) => each.dataset.drawn)) Plotly.relayout(plot, { template: template() });
