@@ -34,7 +34,7 @@ from darksight_client.results.messages import read
 from darksight_client.results.models import DryRun, EffectivePolicy, Model, Policy, PolicyState
 from darksight_client.results.regions import CarriedRegion, Region, RegionChange, RegionPreview
 from darksight_client.results.reports import Reported, joined_reports
-from darksight_client.results.rows import Decision, Gated, Point, Reason, Scored, joined, read_point, read_scored
+from darksight_client.results.rows import Decision, Gated, Point, Reason, Scored, joined, read_scored
 from darksight_client.streams import Stream, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.transport.retries import Steps
@@ -53,7 +53,7 @@ _CHECK_HEALTH: Rpc[bool] = Rpc(
 )
 _REPORT_OUTCOMES: Rpc[Reported] = Rpc(_MONITOR, "ReportOutcomes", lambda response: read(Reported, response))
 _LIST_POINTS: Rpc[tuple[tuple[Point, ...], str]] = Rpc(
-    _MONITOR, "ListPoints", lambda response: (tuple(map(read_point, response.points)), response.next_page_token)
+    _MONITOR, "ListPoints", lambda response: (read(tuple[Point, ...], response.points), response.next_page_token)
 )
 _GET_MODEL: Rpc[Model] = Rpc(_ADMIN, "GetModel", lambda response: read(Model, response.model))
 

@@ -2,13 +2,14 @@
 
 A field that may be None is None if the message does not have it. Times become datetimes in UTC, and messages become the
 dataclass that the type of the field names, or the tuple of their values, such as tuple[float, float] for a corner.
+Maps become dictionaries.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
@@ -34,6 +35,8 @@ def read(kind: Any, value: Any) -> Any:
         if rest == [Ellipsis]:
             return tuple(read(first, each) for each in value)
         return tuple(getattr(value, field.name) for field in value.DESCRIPTOR.fields)
+    if get_origin(kind) is Mapping:
+        return dict(value)
     if hasattr(kind, "__dataclass_fields__"):
         others: Callable[[Any], dict[str, Any]] = getattr(kind, "read_message", lambda message: {})
         found = others(value)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
@@ -26,10 +26,7 @@ __all__ = [
     "Reason",
     "Scored",
     "joined",
-    "read_optional",
-    "read_point",
     "read_scored",
-    "read_time",
 ]
 
 
@@ -294,32 +291,4 @@ def joined(parts: Sequence[Scored]) -> Scored:
         batches=tuple(batch for part in parts for batch in part.batches),
         recorded=all(part.recorded for part in parts),
         names=tuple(name for part in parts for name in part.names),
-    )
-
-
-def read_optional(message: Any, field: str) -> Any:
-    """The value of an optional field, or None if it is not set."""
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def read_time(message: Any, field: str) -> datetime | None:
-    """The time in a field, or None if it is not set."""
-    value: datetime | None = getattr(message, field).ToDatetime(UTC) if message.HasField(field) else None
-    return value
-
-
-def read_point(message: Any) -> Point:
-    """A Point from its message."""
-    values = {each.name: getattr(message, each.name) for each in fields(Point)}
-    values |= {name: read_optional(message, name) for name in ("predicted", "label")}
-    values |= {name: tuple(values[name]) for name in ("probabilities", "prediction_set")}
-    return Point(
-        **values
-        | {
-            "received_at": message.received_at.ToDatetime(UTC),
-            "event_time": read_time(message, "event_time"),
-            "decision": Decision(message.decision),
-            "reason": Reason(message.reason),
-            "tags": dict(message.tags),
-        }
     )
