@@ -10,14 +10,13 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
-from darksight_service.cli.console import on_interrupt, print_json, print_result, print_table
+from darksight_service.cli.console import on_interrupt, print_result
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
 from darksight_service.settings import Settings
-from darksight_service.store.read.live_accuracy import COVERAGES, live_accuracy
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
 
-__all__ = ["accuracy", "check", "db", "downgrade", "export", "prune", "stats", "upgrade"]
+__all__ = ["check", "db", "downgrade", "export", "prune", "stats", "upgrade"]
 
 _DAY_MS = 86_400_000
 _LIMITS = Group("Limits", sort_key=1)
@@ -141,53 +140,6 @@ def stats(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
         found = asdict(store.stats())
     lines = [f"{name:<10} {len(value) if isinstance(value, list) else value}" for name, value in found.items()]
     print_result(found, "\n".join(lines), json=json)
-
-
-@db.command
-def accuracy(
-    model: str,
-    /,
-    *,
-    version: str | None = None,
-    days: float = 30.0,
-    where: _Where = StoreOptions(),
-    json: AsJson = False,
-) -> None:
-    """Print how often accepted and rejected predictions were right.
-
-    Uses the points whose right class was reported, with exact 95% intervals, and shows how the accuracy of the accepted
-    rows grows as each score rejects more. If outcomes are not reported at random, the figures describe the reported
-    points and not the traffic.
-
-    Parameters
-    ----------
-    model
-        Name of the model.
-    version
-        Version (sha256) of a bundle. Default: all versions.
-    days
-        Use points received within this many days.
-    """
-    now = time.time_ns() // 1_000_000
-    with _open(load_settings(where)) as store:
-        points = store.labelled_points(model, version, since_ms=now - round(days * _DAY_MS), until_ms=now + 1)
-    found = live_accuracy(points)
-    if json:
-        print_json(found.as_dict())
-        return
-    if not found.everything.rows:
-        print(f"no outcome of {model} was reported for the last {days:g} days; report outcomes with ReportOutcomes")
-        return
-    parts = (("all", found.everything), ("accepted", found.accepted), ("rejected", found.rejected))
-    print_table(
-        [(name, each.rows, each.right, each.share, f"{each.low:.4f} to {each.high:.4f}") for name, each in parts],
-        ("points", "labelled", "right", "accuracy", "95% interval"),
-    )
-    print("\nAccuracy if each score rejects until this share of the points is left:")
-    print_table(
-        [(name, *curve, found.scores[name].augrc) for name, curve in found.curves.items()],
-        ("score", *(f"{share:.0%}" for share in COVERAGES), "AUGRC"),
-    )
 
 
 @db.command

@@ -28,7 +28,7 @@ from darksight_service.errors import NotFoundError, RefusedError, RequestError
 from darksight_service.store.audit import Change
 from darksight_service.store.ids import LATEST_MS
 from darksight_service.store.points import PointFilter, PointTable
-from darksight_service.store.read.live_accuracy import Share
+from darksight_service.store.read.share import Share
 
 if TYPE_CHECKING:
     # Loaded when a call needs it: SQLAlchemy takes 27 MB of a worker.

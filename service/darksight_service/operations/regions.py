@@ -14,7 +14,7 @@ from darksight_service.operations.models import ADMIN
 from darksight_service.operations.operation import Call, Service, operation
 from darksight_service.operations.timestamps import optional_milliseconds, timestamp
 from darksight_service.store.audit import Change
-from darksight_service.store.read.live_accuracy import Share
+from darksight_service.store.read.share import Share
 
 __all__ = [
     "carry_over_region",

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from darksight_service.store.read.live_accuracy import Share
+from darksight_service.store.read.share import Share
 
 __all__ = ["MeasuredPromise", "measure_promise"]
 
