@@ -247,7 +247,6 @@ def export(
     bundle: Path,
     /,
     *,
-    regions: Path | None = None,
     query: QueryOptions = Query(),
     out: Annotated[Path, Parameter(group=OUTPUT)],
     overwrite: Overwrite = False,
@@ -260,25 +259,14 @@ def export(
     ----------
     bundle
         Bundle file of the version that the regions are for.
-    regions
-        Output of `darksight region list --json` to read the regions from, instead of a service.
     out
         Bundle to write.
     """
     refuse_existing(out, overwrite=overwrite)
     loaded = read_bundle(bundle)
-    if regions is None:
-        with query.connect() as client:
-            listed = [asdict(each) for each in client.regions(model, version=loaded.version)]
-    else:
-        listed = _read_listed(regions)
-        foreign = {str(each["version"])[:12] for each in listed if each["version"] != loaded.version}
-        if foreign:
-            raise ConfigError(
-                f"{regions}: has regions of version {', '.join(sorted(foreign))}, but {bundle} is version "
-                f"{loaded.short_version}, with another map; use darksight region carry-over"
-            )
-    enforced = [_core_region(each) for each in listed if each["is_enforced"] and not each["is_from_bundle"]]
+    with query.connect() as client:
+        listed = client.regions(model, version=loaded.version)
+    enforced = [_core_region(each) for each in listed if each.is_enforced and not each.is_from_bundle]
     gate = gate_of(loaded)
     everything = (*gate.regions, *enforced)
     changed = loaded.with_gate(replace(gate, regions=everything), loaded.manifest["certificate"])
@@ -330,21 +318,7 @@ def _mode(found: ServedRegion) -> str:
     return "enforced" if found.is_enforced else "shadow"
 
 
-def _core_region(listed: dict[str, Any]) -> Region:
+def _core_region(listed: ServedRegion) -> Region:
     """A region of a gate, from one that the service listed."""
-    expires = listed["expires_at"]
-    if isinstance(expires, str):
-        expires = datetime.fromisoformat(expires)
-    milliseconds = 0 if expires is None else round(expires.timestamp() * 1000)
-    return Region(listed["name"], tuple(listed["polygon"]), milliseconds)
-
-
-def _read_listed(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
-    needed = {"name", "version", "polygon", "expires_at", "is_enforced", "is_from_bundle"}
-    if not isinstance(found, list) or not all(isinstance(each, dict) and needed <= each.keys() for each in found):
-        raise ConfigError(f"{path}: is not the output of darksight region list --json")
-    return found
+    expires = listed.expires_at
+    return Region(listed.name, listed.polygon, 0 if expires is None else round(expires.timestamp() * 1000))
