@@ -74,8 +74,8 @@ def score(
     Places every row on the map of the bundle and writes id, point, densities, fidelity, outlier score, p-value, the
     predicted class with its probability (top), the prediction set and, if the bundle has a gate, decision and reason.
     Prints how many rows are outliers, how many the gate accepts, and how many it rejects for each reason. Memory use
-    does not grow with the file. With --server a running service scores, stores and counts the rows; fidelity and
-    outlier score are not in its response.
+    does not grow with the file, unless --out is an .npz file. With --server a running service scores, stores and counts
+    the rows; fidelity and outlier score are not in its response.
 
     Several .parquet files, or several workers, write a directory with one file per part. If such a run is interrupted,
     the same command continues it.

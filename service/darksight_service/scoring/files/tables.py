@@ -9,9 +9,8 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -41,7 +40,7 @@ def open_scores(path: Path, *, overwrite: bool = False, first_row: int = 0) -> I
     if path.suffix not in sinks:
         raise ConfigError(f"{path}: scores can be written to .npz, .csv or .parquet, not {path.suffix or 'no suffix'}")
     check_output(path, overwrite=overwrite)
-    with atomic(path) as partial, sinks[path.suffix](partial, partial.parent, first_row) as sink:
+    with atomic(path) as partial, sinks[path.suffix](partial, first_row) as sink:
         yield sink
 
 
@@ -103,69 +102,34 @@ class _CsvSink(_Sink):
 
 
 @contextmanager
-def _csv(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
+def _csv(path: Path, first: int) -> Iterator[ScoreSink]:
     with path.open("w", newline="", encoding="utf-8") as file:
         yield _CsvSink(file, first)
 
 
 class _NpzSink(_Sink):
-    """Writes each column to a file of its own, since the number of rows and the longest text are known at the end."""
+    """Keeps all columns in memory: an array begins with its length and the size of its longest text."""
 
-    def __init__(self, folder: Path, stack: ExitStack, first: int) -> None:
+    def __init__(self, first: int) -> None:
         super().__init__(first)
-        self._folder = folder
-        self._stack = stack
-        self._files: dict[str, IO[bytes]] = {}
-        self._longest: dict[str, int] = {}
-        self._kinds: dict[str, str] = {}
+        self._columns: dict[str, list[NDArray[Any]]] = {}
 
     def write(self, ids: Sequence[str] | None, columns: Mapping[str, NDArray[Any]]) -> None:
         names = self._names(ids, columns)
         for name, column in {**columns, "ids": np.array(names, dtype=str)}.items():
-            if name not in self._files:
-                self._files[name] = self._stack.enter_context((self._folder / f"{name}.raw").open("w+b"))
-            if column.dtype.kind == "U":
-                texts = [text.encode() for text in column.tolist()]
-                self._longest[name] = max(self._longest.get(name, 1), column.dtype.itemsize // 4)
-                self._files[name].write(b"".join(len(text).to_bytes(4, "little") + text for text in texts))
-            else:
-                self._kinds[name] = "<i8" if column.dtype.kind == "i" else "<f8"
-                self._files[name].write(np.ascontiguousarray(column, dtype=self._kinds[name]).tobytes())
+            if column.dtype.kind != "U":
+                column = column.astype("<i8" if column.dtype.kind == "i" else "<f8")
+            self._columns.setdefault(name, []).append(column)
 
     def finish(self, path: Path) -> None:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-            for name, file in self._files.items():
-                file.seek(0)
-                dtype = f"<U{self._longest[name]}" if name in self._longest else self._kinds[name]
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    _write_header(member, dtype, self._rows)
-                    for block in _texts(file, self._rows, dtype) if name in self._longest else _blocks(file):
-                        member.write(block)
+        np.savez(path, allow_pickle=False, **{name: np.concatenate(parts) for name, parts in self._columns.items()})
 
 
 @contextmanager
-def _npz(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
-    with ExitStack() as stack:
-        sink = _NpzSink(folder, stack, first)
-        yield sink
-        sink.finish(path)
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(1 << 20):
-        yield block
-
-
-def _texts(file: IO[bytes], rows: int, dtype: str) -> Iterator[bytes]:
-    for start in range(0, rows, 10_000):
-        count = min(10_000, rows - start)
-        texts = [file.read(int.from_bytes(file.read(4), "little")).decode() for _ in range(count)]
-        yield np.array(texts, dtype=dtype).tobytes()
-
-
-def _write_header(member: IO[bytes], dtype: str, rows: int) -> None:
-    header = {"descr": dtype, "fortran_order": False, "shape": (rows,)}
-    np.lib.format.write_array_header_2_0(member, header)
+def _npz(path: Path, first: int) -> Iterator[ScoreSink]:
+    sink = _NpzSink(first)
+    yield sink
+    sink.finish(path)
 
 
 class _ParquetSink(_Sink):
@@ -190,7 +154,7 @@ class _ParquetSink(_Sink):
 
 
 @contextmanager
-def _parquet(path: Path, folder: Path, first: int) -> Iterator[ScoreSink]:
+def _parquet(path: Path, first: int) -> Iterator[ScoreSink]:
     try:
         import pyarrow  # noqa: F401 - whether it is installed
     except ImportError as error:
