@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
-__all__ = ["STYLES", "painted", "shows_colours"]
+__all__ = ["painted", "shows_colours"]
 
-STYLES = {
-    "accept": "green",
-    "active": "green",
-    "enforced": "green",
-    "ok": "green",
-    "previous": "dim",
-    "shadow": "yellow",
-    "warning": "yellow",
-    "error": "bold red",
-    "reject": "red",
+# Words that stand for a state, with the codes of their colours.
+_CODES = {
+    "accept": "32",
+    "active": "32",
+    "enforced": "32",
+    "ok": "32",
+    "previous": "2",
+    "shadow": "33",
+    "warning": "33",
+    "error": "1;31",
+    "reject": "31",
 }
-"""Words that stand for a state, with their styles as rich names them."""
-
-_CODES = {"green": "32", "yellow": "33", "red": "31", "bold red": "1;31", "dim": "2"}
 
 
 def shows_colours(stream: TextIO) -> bool:
@@ -29,5 +27,5 @@ def shows_colours(stream: TextIO) -> bool:
 
 
 def painted(text: str, state: str, stream: TextIO) -> str:
-    """Text in the colour of a state, where the stream shows colours. Without rich, which takes long to import."""
-    return f"\x1b[{_CODES[STYLES[state]]}m{text}\x1b[0m" if shows_colours(stream) else text
+    """Text in the colour of a state, if it is one and the stream shows colours."""
+    return f"\x1b[{_CODES[state]}m{text}\x1b[0m" if state in _CODES and shows_colours(stream) else text

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import NoReturn, Self
 
 from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.progress import Progress
-from darksight_service.cli.colours import STYLES
+from darksight_service.cli.colours import painted
 
 __all__ = [
     "Bars",
@@ -131,51 +134,27 @@ def print_result(value: object, text: str | Callable[[], None], *, json: bool) -
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """Print a table on stdout, numbers right-aligned: ruled and coloured on a terminal, plain text elsewhere."""
+    """Print a table on stdout, numbers right-aligned; states have colours on a terminal."""
     cells = [[_cell(value) for value in row] for row in rows]
     is_text = [i == 0 or any(line[i][:1].isalpha() for line in cells) for i in range(len(header))]
-    if sys.stdout.isatty():
-        _print_ruled(cells, header, is_text)
-        return
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     for line in [list(header), ["-" * width for width in widths], *cells]:
         padded = (
-            cell.ljust(width) if is_left else cell.rjust(width)
+            painted(cell.ljust(width) if is_left else cell.rjust(width), cell, sys.stdout)
             for cell, width, is_left in zip(line, widths, is_text, strict=True)
         )
         print("  ".join(padded).rstrip())
 
 
-def _print_ruled(cells: list[list[str]], header: Sequence[str], is_text: Sequence[bool]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for name, is_left in zip(header, is_text, strict=True):
-        table.add_column(name, justify="left" if is_left else "right", overflow="fold")
-    for line in cells:
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
-    Console(highlight=False).print(table)
-
-
 def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print named facts on stdout; on a terminal, long ones are wrapped beside their names and warnings coloured."""
-    if not sys.stdout.isatty():
-        print("\n".join([title, *(f"  {name:<12} {text}" for name, text in facts)]))
-        return
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    print(title)
     for name, text in facts:
-        grid.add_row(Text(name, style=STYLES.get(name, "dim")), Text(text, style=STYLES.get(name, "")))
-    console = Console(highlight=False)
-    console.print(Text(title, style="bold"))
-    console.print(Padding(grid, (0, 0, 0, 2)))
+        lines = [text]
+        if sys.stdout.isatty():
+            lines = textwrap.wrap(text, max(shutil.get_terminal_size().columns - 15, 20)) or [""]
+        for heading, line in zip_longest([name], lines, fillvalue=""):
+            print(painted(f"  {heading:<12} {line}", name, sys.stdout))
 
 
 def _cell(value: object) -> str:
