@@ -15,7 +15,7 @@ from types import MappingProxyType
 from starlette.responses import Response
 
 from darksight_core.errors import DarkSightError
-from darksight_service.errors import report_error
+from darksight_service.errors import RequestError, report_error
 
 __all__ = ["HttpError", "problem_response"]
 
@@ -57,6 +57,8 @@ def problem_response(error: Exception, path: str) -> tuple[Response, str]:
     status, headers = None, {}
     if isinstance(error, HttpError):
         status, headers, error = error.status, dict(error.headers), error.error
+    if isinstance(error, MemoryError):
+        status, error = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, RequestError("body: needs more memory than there is")
     report = report_error(error, _log)
     status = status or HTTPStatus(report.http)
     details = error.details if isinstance(error, DarkSightError) and status != 500 else {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.requests import cookie_parser
 from starlette.types import Receive, Scope
@@ -16,9 +15,7 @@ from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.http.problems import HttpError
 from darksight_service.telemetry.traceparent import HEADER, read_trace_id
 
-__all__ = ["HttpCall", "Request", "read_body", "read_json"]
-
-_LONGEST_TEXT = 300
+__all__ = ["HttpCall", "Request", "read_body"]
 
 
 class Request(NamedTuple):
@@ -127,14 +124,3 @@ async def read_body(receive: Receive, request: Request, limit: int) -> bytes:
         error = RequestError(f"body: has more than {limit:,} bytes, which is the limit", field="body")
         raise HttpError(error, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"connection": "close"})
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def read_json(text: bytes) -> dict[str, Any]:
-    """A JSON object; RequestError if the text is not one."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"body: is not JSON: {str(error)[:_LONGEST_TEXT]}", field="body") from None
-    if not isinstance(found, dict):
-        raise RequestError("body: must be a JSON object", field="body")
-    return found

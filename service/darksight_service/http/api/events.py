@@ -33,8 +33,9 @@ from darksight_core.errors import DarkSightError
 from darksight_core.rows.tags import find_problem
 from darksight_service.errors import OverloadedError, RequestError
 from darksight_service.http.api.payloads import find_rows, read_payload
+from darksight_service.http.inputs import read_json
 from darksight_service.http.problems import HttpError
-from darksight_service.http.requests import HttpCall, Request, read_json
+from darksight_service.http.requests import HttpCall, Request
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.operations.timestamps import timestamp
 from darksight_service.scoring.service import is_batch_time

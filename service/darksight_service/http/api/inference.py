@@ -8,48 +8,73 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from darksight_client.stubs.inference import grpc_predict_v2_pb2 as pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.errors import RequestError
 from darksight_service.http.api.operations import BoundOperation
-from darksight_service.http.api.tensors import SIZE_HEADER, read_numbers, split_body
+from darksight_service.http.api.tensors import (
+    MAX_TENSORS,
+    SIZE_HEADER,
+    JsonTensor,
+    read_numbers,
+    split_body,
+    split_tensors,
+)
 from darksight_service.http.app import Answer
-from darksight_service.http.requests import HttpCall, Request, read_json
+from darksight_service.http.inputs import Input, read_body_input
+from darksight_service.http.requests import HttpCall, Request
 
-__all__ = ["BINARY_EXTENSION", "answer_infer", "answer_state"]
+__all__ = ["BINARY_EXTENSION", "InferenceRequest", "answer_infer", "answer_state", "read_infer"]
 
 BINARY_EXTENSION = "binary_tensor_data"
 
 _DTYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"), "INT32": np.dtype("<i4")}
 _INPUTS = ("FP32", "FP64")
-# Of outputs; the handler refuses a request that has one.
-_UNSUPPORTED = ("classification", "shared_memory_region")
-_MAX_ITEMS = 64
 
 
-class _Wanted(NamedTuple):
-    """Which outputs are sent as bytes: those named, or all others."""
+class _OutputParameters(Input):
+    binary_data: bool | None = None
+    # The handler refuses a request that has one of these.
+    classification: Any = None
+    shared_memory_region: Any = None
 
-    named: dict[str, bool]
-    others: bool
 
-    def as_bytes(self, name: str) -> bool:
-        return self.named.get(name, self.others)
+class _Output(Input):
+    name: str = ""
+    parameters: _OutputParameters = _OutputParameters()
+
+
+class _Parameters(Input):
+    model_config = ConfigDict(extra="allow")
+
+    partial_ok: bool = False
+    binary_data_output: bool = False
+
+
+class InferenceRequest(Input):
+    """The JSON of a request."""
+
+    id: str = ""
+    parameters: _Parameters = _Parameters()
+    inputs: list[JsonTensor] = Field(default=[], max_length=MAX_TENSORS)
+    outputs: list[_Output] = Field(default=[], max_length=MAX_TENSORS)
 
 
 def answer_infer(run: BoundOperation) -> Answer:
     """Answers `infer`, by the operation ModelInfer."""
 
     def answer(request: Request, call: HttpCall) -> Response:
-        message, wanted = _read_infer(request)
-        return _write_infer(run(message, call), wanted)
+        message, is_binary = read_infer(request)
+        return _write_infer(run(message, call), is_binary)
 
     return answer
 
@@ -112,70 +137,52 @@ def _set_model(message: Any, request: Request) -> Any:
     return message
 
 
-def _read_infer(request: Request) -> tuple[pb2.ModelInferRequest, _Wanted]:
+def read_infer(request: Request) -> tuple[pb2.ModelInferRequest, Callable[[str], bool]]:
+    """The message of a request, and which outputs are to be sent as bytes."""
     text, data = split_body(request.body, request.json_size)
-    given = read_json(text)
-    message = _set_model(pb2.ModelInferRequest(), request)
-    parameters = _object(given, "parameters")
-    try:
-        message.id = _text(given, "id")
-        if "partial_ok" in parameters:
-            message.parameters["partial_ok"].bool_param = _flag(parameters, "partial_ok")
-        for name in parameters:
-            if name.startswith(COLUMN_PREFIX):
-                message.parameters[name].string_param = _text(parameters, name)
-        named = {}
-        for output in _objects(given, "outputs"):
-            added = message.outputs.add(name=_text(output, "name"))
-            options = _object(output, "parameters")
-            for name in _UNSUPPORTED:
-                if name in options:
-                    added.parameters[name].string_param = ""
-            if "binary_data" in options:
-                named[added.name] = _flag(options, "binary_data")
-        for tensor in _objects(given, "inputs"):
-            data = _read_tensor(message, tensor, data)
-    except UnicodeEncodeError:
-        raise RequestError("body: a text is not UTF-8", field="body") from None
-    if data:
-        raise RequestError(f"inputs: {len(data):,} bytes follow the last tensor", field="inputs")
-    return message, _Wanted(named, _flag(parameters, "binary_data_output"))
+    given = read_body_input(InferenceRequest, text)
+    message = _set_model(pb2.ModelInferRequest(id=given.id), request)
+    for name, value in given.parameters:
+        if name == "partial_ok":
+            message.parameters[name].bool_param = value
+        elif name.startswith(COLUMN_PREFIX):
+            if not isinstance(value, str):
+                raise RequestError(f"{name[:100]}: must be text", field=name[:100])
+            message.parameters[name].string_param = value
+    for output in given.outputs:
+        added = message.outputs.add(name=output.name)
+        for name in output.parameters.model_fields_set - {"binary_data"}:
+            added.parameters[name].string_param = ""
+    parts, rest = split_tensors("inputs", given.inputs, data)
+    if rest:
+        raise RequestError(f"inputs: {len(rest):,} bytes follow the last tensor", field="inputs")
+    for tensor, raw in zip(given.inputs, parts, strict=True):
+        message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        # The handler refuses other types, and says which there are.
+        if raw is None and tensor.datatype in _INPUTS:
+            raw = _values(tensor)
+        if raw is not None:
+            message.raw_input_contents.append(raw)
+    named = {each.name: each.parameters.binary_data for each in given.outputs}
+
+    def is_binary(name: str) -> bool:
+        wanted = named.get(name)
+        return given.parameters.binary_data_output if wanted is None else wanted
+
+    return message, is_binary
 
 
-def _read_tensor(message: pb2.ModelInferRequest, tensor: dict[str, Any], data: bytes) -> bytes:
-    """Add an input and its values; returns the bytes behind those of the tensor."""
-    shape = tensor.get("shape")
-    if not isinstance(shape, list) or not all(type(size) is int and abs(size) < 1 << 62 for size in shape[:_MAX_ITEMS]):
-        raise RequestError("inputs: shape must be a list of whole numbers", field="inputs")
-    name, datatype = _text(tensor, "name"), _text(tensor, "datatype")
-    message.inputs.add(name=name, datatype=datatype, shape=shape[:_MAX_ITEMS])
-    size = _object(tensor, "parameters").get("binary_data_size")
-    if size is not None:
-        if type(size) is not int or not 0 <= size <= len(data):
-            raise RequestError(
-                f"inputs: binary_data_size of {name[:100]!r} must be at most {len(data):,}, the bytes that follow",
-                field="inputs",
-            )
-        message.raw_input_contents.append(data[:size])
-        return data[size:]
-    # The handler refuses other types, and says which there are.
-    if datatype in _INPUTS:
-        message.raw_input_contents.append(_values(name, tensor.get("data"), _DTYPES[datatype]))
-    return data
-
-
-def _values(name: str, data: Any, dtype: np.dtype[Any]) -> bytes:
-    """The bytes of values in JSON, a list or a list of rows."""
+def _values(tensor: JsonTensor) -> bytes:
     # A value that is too large for a float32 becomes infinite.
     with np.errstate(over="ignore"):
-        return read_numbers("inputs", name, data).astype(dtype).tobytes()
+        return read_numbers("inputs", tensor.name, tensor.data).astype(_DTYPES[tensor.datatype]).tobytes()
 
 
-def _write_infer(response: pb2.ModelInferResponse, wanted: _Wanted) -> Response:
+def _write_infer(response: pb2.ModelInferResponse, is_binary: Callable[[str], bool]) -> Response:
     outputs, parts = [], []
     for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        if wanted.as_bytes(tensor.name):
+        if is_binary(tensor.name):
             output["parameters"] = {"binary_data_size": len(raw)}
             parts.append(raw)
         else:
@@ -205,33 +212,3 @@ def _dump(found: dict[str, Any]) -> bytes:
             if "data" in output:
                 output["data"] = [value if math.isfinite(value) else None for value in output["data"]]
         return json.dumps(found, allow_nan=False).encode()
-
-
-def _object(given: dict[str, Any], name: str) -> dict[str, Any]:
-    value = given.get(name, {})
-    if not isinstance(value, dict):
-        raise RequestError(f"{name}: must be an object", field=name)
-    return value
-
-
-def _objects(given: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    values = given.get(name, [])
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise RequestError(f"{name}: must be a list of objects", field=name)
-    if len(values) > _MAX_ITEMS:
-        raise RequestError(f"{name}: there are {len(values):,}; the limit is {_MAX_ITEMS}", field=name)
-    return values
-
-
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name, "")
-    if not isinstance(value, str):
-        raise RequestError(f"{name}: must be text", field=name)
-    return value
-
-
-def _flag(given: dict[str, Any], name: str) -> bool:
-    value = given.get(name, False)
-    if not isinstance(value, bool):
-        raise RequestError(f"{name}: must be true or false", field=name)
-    return value

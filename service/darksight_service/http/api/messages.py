@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from darksight_service.errors import RequestError
 from darksight_service.http.api.operations import BoundOperation
-from darksight_service.http.requests import HttpCall, Request, read_json
+from darksight_service.http.inputs import read_json
+from darksight_service.http.requests import HttpCall, Request
 
 __all__ = ["MessageAnswer"]
 

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from pydantic.json_schema import models_json_schema
 
 from darksight_core import __version__
-from darksight_core.rows.schema import SCHEMA
 from darksight_service.control.tokens import OPEN
 from darksight_service.http.api.events import EVENT_ROUTES
+from darksight_service.http.api.inference import InferenceRequest
 from darksight_service.operations.inference import INFERENCE
 from darksight_service.operations.operation import Operation
 from darksight_service.operations.table import OPERATIONS
@@ -39,18 +40,6 @@ _ROWS: Schema = {"type": "array", "items": {"type": "array", "items": {"type": "
 # In a query.
 _PAIRS: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}, "examples": [["camera=7"]]}
 _OBJECT: Schema = {"type": "object", "additionalProperties": True}
-_TENSOR: Schema = {
-    "type": "object",
-    "required": ["name", "datatype", "shape"],
-    "properties": {
-        "name": _STRING,
-        "datatype": {"enum": ["FP32", "FP64", "INT32"]},
-        "shape": {"type": "array", "items": _WHOLE},
-        "data": {"type": "array"},
-        "parameters": _OBJECT,
-    },
-}
-_OUTPUTS = [column.name for column in SCHEMA if column.response]
 _SCHEMAS: dict[str, Schema] = {
     "Problem": {
         "type": "object",
@@ -67,33 +56,6 @@ _SCHEMAS: dict[str, Schema] = {
             "retry_seconds": {"type": "number"},
             "error": _STRING,
         },
-    },
-    "InferenceRequest": {
-        "type": "object",
-        "required": ["inputs"],
-        "properties": {
-            "id": _STRING,
-            "parameters": {
-                "type": "object",
-                "properties": {"partial_ok": _TRUTH, "binary_data_output": _TRUTH},
-                "patternProperties": {"^tag_": _STRING},
-            },
-            "inputs": {"type": "array", "minItems": 1, "maxItems": 1, "items": _TENSOR},
-            "outputs": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["name"],
-                    "properties": {
-                        "name": {"enum": _OUTPUTS},
-                        "parameters": {"type": "object", "properties": {"binary_data": _TRUTH}},
-                    },
-                },
-            },
-        },
-        "examples": [
-            {"inputs": [{"name": "probs", "datatype": "FP32", "shape": [1, 3], "data": [[0.7, 0.2, 0.1]]}]},
-        ],
     },
     "Event": {
         "type": "object",
@@ -131,7 +93,7 @@ _SCHEMAS: dict[str, Schema] = {
             "model_version": _STRING,
             "id": _STRING,
             "parameters": {"type": "object", "properties": {"batch_id": _STRING, "recorded": _TRUTH}},
-            "outputs": {"type": "array", "items": _TENSOR},
+            "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/JsonTensor"}},
         },
     },
 }
@@ -140,6 +102,8 @@ _SCHEMAS: dict[str, Schema] = {
 def openapi_document() -> dict[str, Any]:
     """The document."""
     schemas = dict(_SCHEMAS)
+    _, models = models_json_schema([(InferenceRequest, "validation")], ref_template="#/components/schemas/{model}")
+    schemas.update(models["$defs"])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS.values():
         for route in operation.routes:

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from darksight_service.errors import RequestError
-from darksight_service.http.api.tensors import read_numbers, split_body
-from darksight_service.http.requests import read_json
+from darksight_service.http.api.tensors import MAX_TENSORS, JsonTensor, read_numbers, split_body, split_tensors
+from darksight_service.http.inputs import Input, check_input, read_json
 
 __all__ = ["find_rows", "read_payload"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {"FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
-_MAX_OUTPUTS = 64
 
 
 def read_payload(body: bytes, json_size: str | None) -> tuple[dict[str, Any], bytes]:
@@ -63,7 +63,7 @@ def find_rows(payload: dict[str, Any], rest: bytes, output: str) -> NDArray[np.f
         Name of the output; empty if the response has only one that fits.
     """
     if isinstance(payload.get("outputs"), list):
-        found = _of_outputs(payload["outputs"], rest, output)
+        found = _of_outputs(payload, rest, output)
     elif "predictions" in payload:
         found = _of_predictions(payload["predictions"], output)
     elif isinstance(payload.get("data"), dict):
@@ -81,66 +81,46 @@ def find_rows(payload: dict[str, Any], rest: bytes, output: str) -> NDArray[np.f
         return np.ascontiguousarray(found, "<f4")
 
 
-def _of_outputs(outputs: list[Any], rest: bytes, output: str) -> NDArray[Any]:
-    if len(outputs) > _MAX_OUTPUTS or not all(isinstance(each, dict) for each in outputs):
-        raise RequestError(f"outputs: must be at most {_MAX_OUTPUTS} objects", field="outputs")
-    parts = _raw_parts(outputs, rest)
-    names = [str(each.get("name", ""))[:100] for each in outputs]
+class _Outputs(Input):
+    outputs: list[JsonTensor] = Field(max_length=MAX_TENSORS)
+
+
+def _of_outputs(payload: dict[str, Any], rest: bytes, output: str) -> NDArray[Any]:
+    outputs = check_input(_Outputs, payload).outputs
+    parts, _ = split_tensors("outputs", outputs, rest)
     fitting = [
-        index
-        for index, each in enumerate(outputs)
-        if (names[index] == output if output else _datatype(each) in _DTYPES and _is_table(each.get("shape")))
+        (each, raw)
+        for each, raw in zip(outputs, parts, strict=True)
+        if (each.name == output if output else each.datatype in _DTYPES and _is_table(each.shape))
     ]
     if len(fitting) != 1:
         wanted = f"one with the name {output!r}" if output else "one of floats with rows and classes"
+        names = ", ".join(each.name[:100] for each in outputs) or "none"
         raise RequestError(
-            f"outputs: must have {wanted}, and has {', '.join(names) or 'none'}; the setting passive names the output",
-            field="outputs",
+            f"outputs: must have {wanted}, and has {names}; the setting passive names the output", field="outputs"
         )
-    index = fitting[0]
-    return _tensor(outputs[index], names[index], parts[index])
-
-
-def _raw_parts(outputs: list[dict[str, Any]], rest: bytes) -> list[bytes | None]:
-    """The bytes of each output that has some behind the JSON."""
-    parts: list[bytes | None] = []
-    for each in outputs:
-        parameters = each.get("parameters")
-        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
-        if size is None:
-            parts.append(None)
-            continue
-        if type(size) is not int or not 0 <= size <= len(rest):
-            raise RequestError(
-                f"outputs: binary_data_size must be at most {len(rest):,}, the bytes that follow", field="outputs"
-            )
-        parts.append(rest[:size])
-        rest = rest[size:]
-    return parts
-
-
-def _datatype(output: dict[str, Any]) -> str:
-    return str(output.get("datatype"))[:20]
+    return _values(*fitting[0])
 
 
 def _is_table(shape: Any) -> bool:
     return isinstance(shape, list) and len(shape) in (1, 2) and all(type(size) is int and size >= 0 for size in shape)
 
 
-def _tensor(output: dict[str, Any], name: str, raw: bytes | None) -> NDArray[Any]:
-    shape, datatype = output.get("shape"), _datatype(output)
-    if datatype not in _DTYPES:
-        raise RequestError(f"outputs: {name} must be {', '.join(_DTYPES)}, not {datatype!r}", field="outputs")
-    if not _is_table(shape):
+def _values(tensor: JsonTensor, raw: bytes | None) -> NDArray[Any]:
+    name, dtype = tensor.name[:100], _DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise RequestError(
+            f"outputs: {name} must be {', '.join(_DTYPES)}, not {tensor.datatype[:20]!r}", field="outputs"
+        )
+    if not _is_table(tensor.shape):
         raise RequestError(f"outputs: {name} must have a shape [n, K] or [K]", field="outputs")
-    assert isinstance(shape, list)
     if raw is None:
-        values = read_numbers("outputs", name, output.get("data"))
-    elif len(raw) % _DTYPES[datatype].itemsize:
+        values = read_numbers("outputs", name, tensor.data)
+    elif len(raw) % dtype.itemsize:
         raise RequestError(f"outputs: {name} has {len(raw):,} bytes, not a multiple of a value", field="outputs")
     else:
-        values = np.frombuffer(raw, _DTYPES[datatype])
-    return _reshaped("outputs", name, values, shape)
+        values = np.frombuffer(raw, dtype)
+    return _reshaped("outputs", name, values, tensor.shape)
 
 
 def _reshaped(field: str, name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]:

@@ -22,11 +22,11 @@ from darksight_service.http.explorer.answers import Answer, Download, FileAnswer
 from darksight_service.http.explorer.api import drift, gate, models, points, reference, regions, review
 from darksight_service.http.explorer.api import map as map_page
 from darksight_service.http.explorer.columns import Columns
-from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources, read_body
-from darksight_service.http.explorer.inputs import Input
+from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.http.explorer.oidc import LOGIN_SECONDS, Provider
 from darksight_service.http.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.http.explorer.session import Guard
+from darksight_service.http.inputs import Input, read_body_input
 from darksight_service.http.requests import HttpCall, Request
 from darksight_service.report.plotly_js import packed_plotly
 
@@ -139,7 +139,7 @@ class _Sessions:
     def log_in(self, request: Request, call: HttpCall) -> Response:
         """Start a session with a token."""
         response = _respond({"ok": True})
-        self._guard.log_in(request, read_body(_Login, request.body).token, response)
+        self._guard.log_in(request, read_body_input(_Login, request.body).token, response)
         return response
 
     def log_out(self, request: Request, call: HttpCall) -> Response:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from pydantic import ValidationError
-
 from darksight_service.control.changes import Control
 from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.control.tokens import ANYBODY, Caller
-from darksight_service.errors import RequestError
 from darksight_service.http.explorer.answers import Answer
-from darksight_service.http.explorer.inputs import Input, ModelInput, VersionInput
+from darksight_service.http.explorer.inputs import ModelInput, VersionInput
+from darksight_service.http.inputs import Input, read_body_input, read_query_input
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import Settings
-from darksight_service.settings.validation import first_problem
 from darksight_service.store.store import Store
 
-__all__ = ["Call", "Endpoint", "Sources", "read_body", "read_query"]
+__all__ = ["Call", "Endpoint", "Sources"]
 
 T = TypeVar("T", bound=Input)
 
@@ -100,7 +96,7 @@ class Endpoint(Generic[T]):
 
     def read(self, query: Mapping[str, str], body: bytes) -> T:
         """The validated input of a request; RequestError names the first field that is wrong."""
-        return read_query(self.input, query) if self.method == "GET" else read_body(self.input, body)
+        return read_query_input(self.input, query) if self.method == "GET" else read_body_input(self.input, body)
 
     def check_model(self, caller: Caller, given: T) -> None:
         """ForbiddenError if a caller may not use the model of an input."""
@@ -108,25 +104,3 @@ class Endpoint(Generic[T]):
             caller.check_model(given.model)
         elif not self.lists_models:
             caller.check_all_models("this page shows")
-
-
-def read_query(kind: type[T], query: Mapping[str, str]) -> T:
-    """Validate the parameters of a URL; an empty parameter counts as absent."""
-    try:
-        return kind.model_validate({name: value for name, value in query.items() if value})
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def read_body(kind: type[T], body: bytes) -> T:
-    """Validate a JSON body; strict, so that no value is converted to another type."""
-    try:
-        return kind.model_validate_json(body or b"{}", strict=True)
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: ValidationError) -> RequestError:
-    path, problem = first_problem(error)
-    path = path or "body"
-    return RequestError(f"{path}: {problem}", field=re.split(r"[.\[]", path)[0])

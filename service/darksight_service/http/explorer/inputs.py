@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import time
 from enum import IntEnum
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from darksight_core.rows.tags import REFERENCE, TagSet, find_problem, is_key
 from darksight_service.errors import RequestError
-from darksight_service.settings.validation import check_text
+from darksight_service.http.inputs import Input
 
 __all__ = [
     "DAY_MS",
     "ClassNumbers",
-    "Input",
     "Milliseconds",
     "ModelInput",
     "Name",
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 DAY_MS = 86_400_000
-# Longer than the longest text that an endpoint stores, a comment.
-_MAX_TEXT = 4096
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -99,19 +96,6 @@ def members(kind: type[E], text: str) -> tuple[E, ...]:
 def now_ms() -> int:
     """Unix milliseconds."""
     return time.time_ns() // 1_000_000
-
-
-class Input(BaseModel):
-    """Input of an endpoint: the query of a GET, the JSON body of a POST. Unknown fields are ignored."""
-
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _check_texts(self) -> Self:
-        for field, value in self:
-            if isinstance(value, str):
-                check_text(field, value, _MAX_TEXT)
-        return self
 
 
 class ModelInput(Input):

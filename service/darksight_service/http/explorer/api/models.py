@@ -7,7 +7,7 @@ from typing import Any
 from darksight_core.map.palette import GRADES, class_colours
 from darksight_service.http.explorer.answers import Answer
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.http.explorer.inputs import Input
+from darksight_service.http.inputs import Input
 
 __all__ = ["endpoints"]
 

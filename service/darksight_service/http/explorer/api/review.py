@@ -30,7 +30,8 @@ from darksight_service.http.explorer.api.labelled import (
 )
 from darksight_service.http.explorer.columns import point_fields
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.http.explorer.inputs import Input, ModelInput
+from darksight_service.http.explorer.inputs import ModelInput
+from darksight_service.http.inputs import Input
 from darksight_service.ingest.records import decode
 from darksight_service.scoring.live_drift import live_audit
 from darksight_service.scoring.service import ScoringService

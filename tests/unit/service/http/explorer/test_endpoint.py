@@ -10,8 +10,9 @@ import pytest
 from darksight_service.errors import RequestError
 from darksight_service.http.explorer.answers import to_json
 from darksight_service.http.explorer.api import drift, gate, map, models, points, regions, review
-from darksight_service.http.explorer.endpoint import Endpoint, read_body
-from darksight_service.http.explorer.inputs import DAY_MS, Input, ModelInput, SpanInput
+from darksight_service.http.explorer.endpoint import Endpoint
+from darksight_service.http.explorer.inputs import DAY_MS, ModelInput, SpanInput
+from darksight_service.http.inputs import Input, read_body_input
 
 
 class Sources:
@@ -107,7 +108,7 @@ def test_an_invalid_input_is_refused_by_field(path: str, given: dict[str, Any], 
 def test_a_body_must_be_a_json_object(body: bytes):
     """Anything else is named as the body."""
     with pytest.raises(RequestError, match=r"^body: must be (a JSON object|an object), not") as refused:
-        read_body(ModelInput, body)
+        read_body_input(ModelInput, body)
 
     assert refused.value.details["field"] == "body"
 
