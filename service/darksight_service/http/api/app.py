@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 
@@ -43,6 +44,8 @@ _POLICY = (
 )
 # The OpenAPI document and the page to try calls need no token, and the page loads nothing of other hosts.
 _FILES = {"/docs": "try.html", "/docs/try.js": "try.js", "/docs/try.css": "try.css"}
+# The paths of EVENT_ROUTES.
+_EVENT_PATH = re.compile(r"/v1(/models/[^/]+)?/events")
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 
@@ -134,10 +137,10 @@ def _is_short(request: Request) -> bool:
 
 
 def _bearer(request: Request) -> str | None:
-    """The `authorization` header, with Basic authentication as a token."""
+    """The `authorization` header, with Basic authentication as a token where loggers send their events."""
     header = request.headers.get(b"authorization")
     kind, _, text = (header or "").partition(" ")
-    if kind.lower() != "basic":
+    if kind.lower() != "basic" or not _EVENT_PATH.fullmatch(request.path):
         return header
     try:
         return f"Bearer {base64.b64decode(text, validate=True).decode('latin-1').partition(':')[2]}"
