@@ -47,7 +47,7 @@ def make_curve(n: int = 2_000, seed: int = 0) -> Floats:
     return 20.0 * np.column_stack([np.cos(angle), np.sin(angle)])
 
 
-def make_disc(n: int = 20_000, seed: int = 0) -> Floats:
+def make_disc(n: int = 6_000, seed: int = 0) -> Floats:
     """A dense disc with a sharp rim beside a small one."""
     rng = np.random.default_rng(seed)
     angle, radius = rng.uniform(0.0, 2.0 * np.pi, n), np.sqrt(rng.random(n))

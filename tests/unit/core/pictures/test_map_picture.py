@@ -14,7 +14,7 @@ from darksight_core.map.student import Student
 from darksight_core.pictures.map_picture import draw_map, save_map
 
 
-@pytest.mark.parametrize("classes", [80, 1000])
+@pytest.mark.parametrize("classes", [80, 300])
 def test_class_names_do_not_overlap(classes: int) -> None:
     """Among many crowded classes the frequent ones are named, and no two names overlap."""
     rng = np.random.default_rng(0)
