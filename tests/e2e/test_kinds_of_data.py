@@ -87,7 +87,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 def server(commands: Commands) -> Iterator[Server]:
     """One service with a model of each kind."""
     models = {f"model{number}": commands.bundle(kind) for number, kind in enumerate(KINDS)}
-    with running_server(models, commands.folder / "data", "--workers", "1") as running:
+    with running_server(models, commands.folder / "data", "--workers", "1", is_compiled=True) as running:
         yield running
 
 

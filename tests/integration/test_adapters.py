@@ -46,7 +46,7 @@ from tests.e2e.test_docs import blocks
 from tests.integration.test_service import gated_bundle
 from tests.support.adapters.environment import NODE_PACKAGES, ROOT, adapters_python, node_modules, pinned
 from tests.support.builders import make_probs
-from tests.support.servers import Server, running_server, wait_until
+from tests.support.servers import Server, running_server
 from tests.support.tools import find_tool
 
 CHECKS = ROOT / "tests" / "support" / "adapters"
@@ -72,8 +72,6 @@ def server(python: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("adapters")
     models, options = {"digits": bundle}, ("--workers", "1", "--api-port", "0")
     with running_server(models, folder / "data", *options, python=python) as server:
-        # Compiled code and numpy differ in the last bit of some numbers.
-        wait_until(lambda: server.events("kernel_loaded"), what="compiled code")
         yield server
 
 

@@ -60,7 +60,6 @@ def server(bundle: Path, secret: tuple[Path, str], tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("passive")
     models = dict.fromkeys(PASSIVE, bundle)
     with running_server(models, folder, "--workers", "1", "--api-port", "0", environment=variables) as server:
-        wait_until(lambda: server.events("kernel_loaded"), what="compiled code")
         yield server
 
 

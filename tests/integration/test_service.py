@@ -86,7 +86,7 @@ def server(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     variables = {"DARKSIGHT_REFLECTION": "true"}
     wide = gated_bundle(tmp_path_factory.mktemp("wide") / "wide.safetensors", classes=WIDE)
     models = {"digits": bundles["first"], "wide": wide}
-    with running_server(models, data_dir, *options, environment=variables) as running:
+    with running_server(models, data_dir, *options, environment=variables, is_compiled=True) as running:
         yield running
 
 

@@ -41,7 +41,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service of one worker."""
     options = ("--workers", "1", "--api-port", "0", "--bundle-dir", str(bundle.parent))
-    with running_server({"m": bundle}, tmp_path_factory.mktemp("data"), *options) as running:
+    with running_server({"m": bundle}, tmp_path_factory.mktemp("data"), *options, is_compiled=True) as running:
         yield running
 
 

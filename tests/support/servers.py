@@ -20,6 +20,7 @@ from tests.support.databases import copy_sqlite
 
 __all__ = ["Server", "follow", "running_server", "start_server", "wait_until", "waiting"]
 
+_WITHOUT_NUMBA = Path(__file__).with_name("without_numba")
 _ANNOUNCED = re.compile(
     r'gRPC (\S+:\d+), metrics and health on (https?://\S+?:\d+)(?:, explorer on ([^\s",]+))?'
     r'(?:, HTTP API on ([^\s"]+))?'
@@ -76,6 +77,7 @@ def start_server(
     run_by: Sequence[str] = (),
     python: str | Path = sys.executable,
     has_tables: bool = True,
+    is_compiled: bool = False,
 ) -> Server:
     """Start a service and wait until it is ready; without its explorer, unless an option names a port for it.
 
@@ -91,6 +93,8 @@ def start_server(
         That of another environment.
     has_tables
         Whether a new data directory gets its SQLite database here. Else the service makes it.
+    is_compiled
+        Whether rows are scored by the compiled kernel, as soon as it is loaded. Else numpy scores them.
     """
     if has_tables and not run_by and not (data_dir / "darksight.db").exists():
         copy_sqlite(data_dir / "darksight.db")
@@ -98,6 +102,10 @@ def start_server(
     if not any(option.startswith("--explorer-port") for option in options):
         arguments.append("--no-explorer")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DARKSIGHT_")}
+    variables = {**clean, **(environment or {})}
+    if not is_compiled:
+        # Last: of two files that Python runs at its start it takes the first.
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (variables.get("PYTHONPATH"), str(_WITHOUT_NUMBA))))
     process = subprocess.Popen(
         [
             *run_by,
@@ -106,7 +114,7 @@ def start_server(
         ],
         stderr=subprocess.PIPE,
         text=True,
-        env={**clean, **(environment or {})},
+        env=variables,
     )
     return follow(process, data_dir, seconds)
 
@@ -145,9 +153,18 @@ def running_server(
     environment: Mapping[str, str] | None = None,
     run_by: Sequence[str] = (),
     python: str | Path = sys.executable,
+    is_compiled: bool = False,
 ) -> Iterator[Server]:
     """A service that runs for the time of a block, on ports of its own choice."""
-    server = start_server(data_dir, models, *options, environment=environment, run_by=run_by, python=python)
+    server = start_server(
+        data_dir,
+        models,
+        *options,
+        environment=environment,
+        run_by=run_by,
+        python=python,
+        is_compiled=is_compiled,
+    )
     try:
         yield server
     finally:
