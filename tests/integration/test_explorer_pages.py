@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -59,6 +60,12 @@ class Explored:
         headers = {"x-csrf-token": csrf, "origin": str(self.client.base_url).rstrip("/")}
         return self.client.post(f"/api/{path}", json={"model": "digits", **body}, headers=headers)
 
+    def call(self, verb: str, path: str, body: Any = None, **params: str) -> httpx.Response:
+        """Answer of an operation about the model."""
+        csrf = self.client.get("/api/session").json()["csrf"]
+        headers = {"x-csrf-token": csrf, "origin": str(self.client.base_url).rstrip("/")}
+        return self.client.request(verb, f"/v1/models/digits/{path}", json=body, params=params, headers=headers)
+
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
@@ -104,6 +111,11 @@ def _fill(store: Store, path: Path, until: int) -> dict[str, int]:
     labels = np.array([truth[name] for name in some], dtype=np.int32)
     store.insert([OutcomeBatch("digits", until, tuple(some), labels, np.full(LABELLED, until))])
     return truth
+
+
+def corners(*places: tuple[float, float]) -> list[dict[str, float]]:
+    """A polygon as JSON."""
+    return [{"x": x, "y": y} for x, y in places]
 
 
 def wait_for(explored: Explored, path: str, key: str, **params: Any) -> Any:
@@ -196,17 +208,21 @@ def test_what_cannot_be_understood_is_named(explored: Explored, path: str, param
 
 @pytest.mark.parametrize(
     ("values", "field"),
-    [({"expires_ms": 10**18}, "expires_at"), ({"polygon": [[0, 0], [1, 0], [10**400, 1]]}, "polygon")],
+    [
+        ({"expires_at": "soon"}, "expires_at"),
+        ({"polygon": [{"x": 10**400, "y": 0}]}, "polygon"),
+        ({"polygon": [[0, 0]]}, "polygon"),
+    ],
 )
 def test_a_region_that_cannot_be_is_refused(explored: Explored, values: dict[str, Any], field: str) -> None:
     """A time that no list of regions could tell, and a number that is none, are errors that name the field."""
-    whole = {"version": explored.get("map")["version"], "name": "far", "polygon": [[0, 0], [1, 0], [1, 1]]}
+    whole = {"version": explored.get("map")["version"], "name": "far", "polygon": corners((0, 0), (1, 0), (1, 1))}
 
-    response = explored.post("regions/save", **(whole | values))
+    response = explored.call("POST", "regions", whole | values)
 
     assert response.status_code == 400
     assert response.json()["field"] == field
-    assert "far" not in [region["name"] for region in explored.get("regions")["regions"]]
+    assert "far" not in [region["name"] for region in explored.call("GET", "regions").json()["regions"]]
 
 
 def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explored) -> None:
@@ -246,7 +262,7 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
 
     regions = explored.get("drift")["drift"]["regions"]
 
-    assert explored.post("regions/remove", version=change["version"], name="middle").status_code == 200
+    assert explored.call("DELETE", "regions/middle", version=change["version"]).status_code == 200
     cells = {region["name"]: region for region in regions}
     assert set(cells) == {"middle", "elsewhere"}
     assert sum(region["share"] for region in regions) == pytest.approx(1.0)
@@ -257,16 +273,19 @@ def test_regions_are_compared_where_there_are_some(explored: Explored) -> None:
 
 def test_a_threshold_is_tried_outside_of_regions(explored: Explored) -> None:
     """What a region refuses is not kept by any threshold, neither on labelled points nor in the dry run."""
-    named = {"version": explored.get("map")["version"], "name": "right half"}
-    corners = [[0.0, -1e4], [1e4, -1e4], [1e4, 1e4], [0.0, 1e4]]
+    version, name = explored.get("map")["version"], "right/half"
+    polygon = corners((0.0, -1e4), (1e4, -1e4), (1e4, 1e4), (0.0, 1e4))
+    path = f"regions/{quote(name, safe='')}"
     before = explored.get("gate", alpha=0.05)["steps"]["accepted"][0]
-    assert explored.post("regions/save", **named, polygon=corners).status_code == 200
-    assert explored.post("regions/mode", **named, enforce=True).status_code == 200
+    region = {"version": version, "name": name, "polygon": polygon}
+    assert explored.call("POST", "regions", region).status_code == 200
+    mode = {"version": version, "mode": "REGION_MODE_ENFORCE"}
+    assert explored.call("PUT", f"{path}/mode", mode).json()["region"]["name"] == name
 
     found = explored.get("gate", alpha=0.05)["steps"]["accepted"][0]
 
     run = explored.get("gate/dry-run", alpha=0.05, threshold="-inf")["after"]
-    assert explored.post("regions/remove", **named).status_code == 200
+    assert explored.call("DELETE", path, version=version).status_code == 200
     assert run["regions"] > 0
     assert 0 < found == run["accepted_labelled"] < before
 
@@ -297,9 +316,9 @@ def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None
     ]
 
     for _ in range(2):
-        response = explored.post("labels", labels=labels)
+        response = explored.call("POST", "outcomes", {"outcomes": labels})
         assert response.status_code == 200
-        assert response.json() == {"recorded": len(labels)}
+        assert response.json()["recorded"] == str(len(labels))
 
     assert explored.get("review/learned-score")["used"]["labels"] == before + len(labels)
     audit = explored.get("review", stream="audit", rate=0.3)["audit"]
@@ -319,7 +338,7 @@ def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None
 )
 def test_a_label_that_cannot_be_is_refused(explored: Explored, label: dict[str, Any]) -> None:
     """As ReportOutcomes refuses it."""
-    assert explored.post("labels", labels=[label]).status_code == 400
+    assert explored.call("POST", "outcomes", {"outcomes": [label]}).status_code == 400
 
 
 def test_pages_of_points_follow_each_other(explored: Explored) -> None:
@@ -410,7 +429,7 @@ def test_a_point_of_an_unknown_reason_is_listed(explored: Explored) -> None:
 
 def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
     """A request of another site changes nothing."""
-    response = explored.client.post("/api/labels", json={"model": "digits", "labels": []})
+    response = explored.client.post("/v1/models/digits/outcomes", json={"outcomes": []})
 
     assert response.status_code == 403
 

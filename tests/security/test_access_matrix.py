@@ -24,6 +24,7 @@ from darksight_service.control.tokens import SCOPES, make_token
 from darksight_service.http.api.app import make_api
 from darksight_service.http.api.events import EVENT_ROUTES
 from darksight_service.http.explorer.app import make_app as make_explorer
+from darksight_service.http.explorer.operations import PAGE_OPERATIONS
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.operations.callers import Callers
 from darksight_service.operations.operation import Operation, Service
@@ -61,7 +62,6 @@ EVENT = {
 PAGES = {"/", "/openapi.json", "/docs", "/docs/try.js", "/docs/try.css"}
 """Paths of the HTTP API that are open and belong to no method."""
 
-_REGION = {"version": "0" * 64, "name": "n"}
 EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/models"): ("read", {}),
     ("GET", "/api/map"): ("read", {}),
@@ -69,12 +69,6 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/map/density"): ("read", {}),
     ("GET", "/api/map/points"): ("read", {}),
     ("GET", "/api/map/point"): ("read", {"id": "0" * 32}),
-    ("GET", "/api/regions"): ("read", {}),
-    ("POST", "/api/regions/preview"): ("read", {"polygon": [[0, 0], [1, 0], [1, 1]]}),
-    ("POST", "/api/regions/carry-over"): ("read", {**_REGION, "to_version": "0" * 64}),
-    ("POST", "/api/regions/save"): ("admin", {**_REGION, "polygon": [[0, 0], [1, 0], [1, 1]]}),
-    ("POST", "/api/regions/mode"): ("admin", {**_REGION, "enforce": False}),
-    ("POST", "/api/regions/remove"): ("admin", _REGION),
     ("GET", "/api/gate"): ("read", {}),
     ("GET", "/api/gate/certificate"): ("read", {}),
     ("GET", "/api/gate/dry-run"): ("read", {}),
@@ -84,14 +78,14 @@ EXPLORER: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/drift/segments"): ("read", {}),
     ("GET", "/api/review"): ("read", {}),
     ("GET", "/api/review/learned-score"): ("read", {}),
-    ("POST", "/api/labels"): ("report", {"labels": []}),
     ("GET", "/api/points"): ("read", {}),
     ("GET", "/api/points/find"): ("read", {"name": "n"}),
     ("GET", "/api/points.csv"): ("read", {}),
     ("GET", "/api/reference"): ("read", {"id": "0" * 32}),
     ("GET", "/api/reference/about"): ("read", {"id": "0" * 32}),
+    **{(verb, path): (each.scope, {}) for each in PAGE_OPERATIONS for verb, path in map(str.split, each.routes)},
 }
-"""The scope that each endpoint of the explorer is meant to need, and the rest of a valid input."""
+"""The scope that each path of the explorer is meant to need, and the rest of a valid input; operations have theirs."""
 
 SESSIONS = {
     ("GET", "/api/session"), ("POST", "/api/login"), ("POST", "/api/logout"),
@@ -399,8 +393,8 @@ def test_every_endpoint_of_the_explorer_is_closed_to_all_but_its_scope_and_its_m
 
     def ask(client: httpx.Client, model: str) -> httpx.Response:
         given = {"model": model, **rest}
-        address = server.explorer_url + path
-        return client.request(verb, address, **({"params": given} if verb == "GET" else {"json": given}))
+        address = server.explorer_url + path.format(model=model, name="unknown")
+        return client.request(verb, address, **({"json": given} if verb in ("POST", "PUT") else {"params": given}))
 
     assert ask(http, MINE).status_code == 401
     assert (ask(browsers["read"], UNKNOWN).status_code == 403) == (scope != "read")

@@ -229,12 +229,12 @@ def test_half_a_character_is_refused_and_the_list_stays_whole(server: Server, to
     with Browser(server) as browser:
         assert browser.log_in(tokens[0]["operator"]) == 200
         model = next(iter(browser.call("GET", "/api/models")[1]["models"]))
-        region = {"model": "digits", "version": model["active"], "polygon": [[0, 0], [1, 0], [1, 1]]}
+        region = {"version": model["active"], "polygon": [{"x": x, "y": y} for x, y in ((0, 0), (1, 0), (1, 1))]}
         for text in ("\\ud800", "\\u0000"):
             for field, value in {"name": f"a{text}b", "comment": text}.items():
                 body = json.dumps({**region, "name": "short", field: "TEXT"}).replace("TEXT", value)
-                assert browser.call("POST", "/api/regions/save", body)[0] == 400
-        assert browser.call("GET", "/api/regions?model=digits") == (200, {"regions": []})
+                assert browser.call("POST", "/v1/models/digits/regions", body)[0] == 400
+        assert browser.call("GET", "/v1/models/digits/regions") == (200, {"regions": [], "history": []})
 
 
 def test_logins_with_one_token_end_no_session_of_another(server: Server, tokens: tuple[Tokens, str]) -> None:

@@ -2,6 +2,9 @@
 
 app        routes, endpoints, limits and headers
 requests   a request, its body, and the call that it becomes
+inputs     JSON and queries, checked before anything is made of them
+operations an operation as HTTP calls it
+messages   operations of `darksight.v1` as JSON
 problems   errors as problem details
 api/       the operations of the service as JSON
 explorer/  the pages in a browser

@@ -181,7 +181,9 @@ class HttpRoute(Route):
 
     def __init__(self, route: str, endpoint: ASGIApp) -> None:
         method, _, path = route.partition(" ")
-        super().__init__(path, endpoint, methods=[method])
+        # The name of a region may have a slash.
+        super().__init__(path.replace("{name}", "{name:path}"), endpoint, methods=[method])
+        self.path = path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether it is a request for this path."""

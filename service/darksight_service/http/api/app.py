@@ -20,10 +20,10 @@ from darksight_service.control.tokens import ANYBODY, OPEN, Caller
 from darksight_service.errors import ForbiddenError
 from darksight_service.http.api.events import EVENT_ROUTES, EventAnswer
 from darksight_service.http.api.inference import answer_infer, answer_state
-from darksight_service.http.api.messages import MessageAnswer
 from darksight_service.http.api.openapi import openapi_document
-from darksight_service.http.api.operations import BoundOperation
 from darksight_service.http.app import Answer, App, Endpoint, HttpRoute, Limits, Pool
+from darksight_service.http.messages import MessageAnswer
+from darksight_service.http.operations import BoundOperation
 from darksight_service.http.requests import Request
 from darksight_service.operations.callers import Callers
 from darksight_service.operations.inference import INFERENCE

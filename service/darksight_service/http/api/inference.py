@@ -20,7 +20,6 @@ from starlette.responses import Response
 
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.errors import RequestError
-from darksight_service.http.api.operations import BoundOperation
 from darksight_service.http.api.tensors import (
     MAX_TENSORS,
     SIZE_HEADER,
@@ -31,6 +30,7 @@ from darksight_service.http.api.tensors import (
 )
 from darksight_service.http.app import Answer
 from darksight_service.http.inputs import Input, read_body_input
+from darksight_service.http.operations import BoundOperation
 from darksight_service.http.requests import HttpCall, Request
 
 __all__ = ["BINARY_EXTENSION", "InferenceRequest", "answer_infer", "answer_state", "read_infer"]

@@ -5,6 +5,7 @@
     oidc        login through an OpenID provider
     pages       the list of pages, rendered by jinja2 from `templates/`
     endpoint    declaration of an API path: input model, scope, function
+    operations  the operations of the service that pages call
     inputs      the input models that several endpoints share
     answers     what an endpoint may return, as JSON
     columns     arrays as binary columns

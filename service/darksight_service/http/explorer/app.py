@@ -19,11 +19,12 @@ from darksight_service.control.tokens import OPEN, TokenFile
 from darksight_service.errors import ForbiddenError, UnauthenticatedError, report_error
 from darksight_service.http import app as stack
 from darksight_service.http.explorer.answers import Answer, Download, FileAnswer, to_json
-from darksight_service.http.explorer.api import drift, gate, models, points, reference, regions, review
+from darksight_service.http.explorer.api import drift, gate, models, points, reference, review
 from darksight_service.http.explorer.api import map as map_page
 from darksight_service.http.explorer.columns import Columns
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
 from darksight_service.http.explorer.oidc import LOGIN_SECONDS, Provider
+from darksight_service.http.explorer.operations import operation_routes
 from darksight_service.http.explorer.pages import LOGIN, PAGES, STATIC, Page
 from darksight_service.http.explorer.session import Guard
 from darksight_service.http.inputs import Input, read_body_input
@@ -76,9 +77,11 @@ def make_app(sources: Sources) -> stack.App:
     add("GET /models/{model}", lambda request, call: _redirect("/map?model=", request.parameters["model"]))
     for page in (*PAGES, LOGIN):
         add(f"GET /{page.name}", _page(page, guard, settings.reference_origins, has_provider=provider is not None))
-    for module in (models, map_page, regions, gate, drift, review, points, reference):
+    for module in (models, map_page, gate, drift, review, points, reference):
         for endpoint in module.endpoints(sources):
             add(f"{endpoint.method} {endpoint.path}", _endpoint(endpoint, sources), endpoint.scope)
+    for route, answer, scope in operation_routes(sources, tokens):
+        add(route, answer, scope)
     sessions = _Sessions(guard, provider, is_secure=is_secure)
     add("GET /api/session", sessions.describe)
     add("POST /api/login", sessions.log_in)

@@ -1,17 +1,12 @@
-"""Endpoints of the review page: the queue, labels, and the learned score.
-
-Labels go through `ScoringService.report`, as those of `ReportOutcomes`, but straight into the store instead of the
-spool, so that the next request counts them. While the database is unavailable a label is refused, and the page retries.
-A label that is sent twice is stored once.
-"""
+"""Endpoints of the review page: the queue and the learned score; labels are sent by `ReportOutcomes`."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field, PlainValidator
+from pydantic import Field
 
 from darksight_service.control.registry import ActiveModel
 from darksight_service.http.explorer.analysis.audit import Audit, audited_accuracy
@@ -30,24 +25,12 @@ from darksight_service.http.explorer.api.labelled import (
 )
 from darksight_service.http.explorer.columns import point_fields
 from darksight_service.http.explorer.endpoint import Call, Endpoint, Sources
-from darksight_service.http.explorer.inputs import ModelInput
-from darksight_service.http.inputs import Input
-from darksight_service.ingest.records import decode
 from darksight_service.scoring.live_drift import live_audit
-from darksight_service.scoring.service import ScoringService
-from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["endpoints"]
 
-_MAX_BATCH = 1_000
 _TOP_CLASSES = 10
 _NO_SCORE = LearnedScore(0, 0, 1)
-
-
-def _class_label(value: object) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError("must be the number or the name of a class")
-    return value
 
 
 class _QueueInput(LabelsInput):
@@ -55,34 +38,9 @@ class _QueueInput(LabelsInput):
     limit: int = Field(20, ge=1, le=200)
 
 
-class _Label(Input):
-    prediction_id: str
-    label: Annotated[int | str, PlainValidator(_class_label)]
-    observed_ms: int = Field(0, ge=0, lt=1 << 48)
-
-
-class _LabelsBody(ModelInput):
-    labels: list[_Label] = Field(max_length=_MAX_BATCH)
-
-
-class _StoreRecorder:
-    """Takes the place of the spool: writes outcomes to the store at once."""
-
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-
-    def append(self, payload: bytes) -> bool:
-        """Store a record; raises if that fails."""
-        batch = decode(payload)
-        assert isinstance(batch, OutcomeBatch)
-        self._sources.store().insert([batch])
-        return True
-
-
 def endpoints(sources: Sources) -> list[Endpoint[Any]]:
-    """`/api/review`, `/api/review/learned-score` and `/api/labels`."""
+    """`/api/review` and `/api/review/learned-score`."""
     scores = BackgroundResults(learn)
-    service = ScoringService(sources.registry, _StoreRecorder(sources))
 
     def queue(call: Call[_QueueInput]) -> Answer:
         given, active = call.input, sources.active_model(call.input)
@@ -116,20 +74,9 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         table, used = labelled_points(sources, active, call.input)
         return {"used": used, "learned_score": _learned_score(*scores.get((active.model, active.version), table))}
 
-    def label(call: Call[_LabelsBody]) -> Answer:
-        labels = call.input.labels
-        recorded = service.report(
-            call.input.model,
-            [each.prediction_id for each in labels],
-            [each.label for each in labels],
-            [each.observed_ms for each in labels],
-        )
-        return {"recorded": recorded}
-
     return [
         Endpoint("GET", "/api/review", "read", _QueueInput, queue),
         Endpoint("GET", "/api/review/learned-score", "read", LabelsInput, learned_score),
-        Endpoint("POST", "/api/labels", "report", _LabelsBody, label),
     ]
 
 

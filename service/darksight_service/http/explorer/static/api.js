@@ -45,18 +45,18 @@ export async function getJson(path, params = {}, signal = undefined) {
   return (await request(address(path, params), { signal })).json();
 }
 
-/** POST without a CSRF token, for the login. */
-export async function send(path, body, headers = {}) {
+/** Send JSON without a CSRF token, for the login. */
+export async function send(path, body, headers = {}, method = "POST") {
   const response = await request(path, {
-    method: "POST",
+    method,
     headers: { "content-type": "application/json", ...headers },
-    body: JSON.stringify(body),
+    body: method === "DELETE" ? undefined : JSON.stringify(body),
   });
   return response.json();
 }
 
-export function postJson(path, body = {}) {
-  return send(path, body, { "x-csrf-token": csrf });
+export function postJson(path, body = {}, method = "POST") {
+  return send(path, body, { "x-csrf-token": csrf }, method);
 }
 
 const ARRAYS = {

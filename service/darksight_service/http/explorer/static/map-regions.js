@@ -1,26 +1,29 @@
 // Regions: draw, preview, save as shadow, enforce, remove, carry over from another version.
 
-import { getJson, postJson } from "./api.js";
+import { address, getJson, postJson } from "./api.js";
 import { DAY_MS, when } from "./figures.js";
 import { zoomTo } from "./map-figure.js";
 import { element, notify } from "./notice.js";
 
 // Corners of a drawn polygon that are closer to a line than this share of the view are dropped.
 const COARSE = 0.003;
+const ENFORCED = "REGION_MODE_ENFORCE";
 
 /** The panel of regions; `load()` loads and draws them. */
 export function openRegions(page, scene, plot, redraw) {
   const panel = document.getElementById("regions");
-  const at = { model: page.model, version: page.version };
+  const { version } = page;
+  const path = `/v1/models/${encodeURIComponent(page.model)}/regions`;
+  const pathOf = (region) => `${path}/${encodeURIComponent(region.name)}`;
   const mayChange = page.may("admin");
   let others = [];
   let isListening = false;
 
   async function load() {
-    const { regions } = await getJson("/api/regions", { model: page.model });
-    scene.regions = regions.filter((each) => each.version === page.version);
+    const regions = (await getJson(path)).regions.map(fromMessage);
+    scene.regions = regions.filter((each) => each.version === version);
     const names = new Set(scene.regions.map((each) => each.name));
-    others = regions.filter((each) => each.version !== page.version && !each.is_from_bundle && !names.has(each.name));
+    others = regions.filter((each) => each.version !== version && !each.is_from_bundle && !names.has(each.name));
     show();
     await redraw();
   }
@@ -61,11 +64,11 @@ export function openRegions(page, scene, plot, redraw) {
     show();
     redraw();
     const told = document.getElementById("draft-preview");
-    if (draft.polygon.length >= 3) page.guard(async () => showPreview(told, await preview({ polygon: draft.polygon })));
+    if (draft.polygon.length >= 3) page.guard(async () => showPreview(told, await preview({ polygon: cornersOf(draft.polygon) })));
     else told.textContent = "A region needs at least three corners.";
   }
 
-  const preview = (what) => postJson("/api/regions/preview", { ...at, ...what });
+  const preview = (what) => postJson(`${path}/preview`, { version, ...what });
 
   function show() {
     const parts = [];
@@ -101,7 +104,8 @@ export function openRegions(page, scene, plot, redraw) {
     const save = () => act(async () => {
       const days = Number(until.value);
       const expires = days ? Date.now() + days * DAY_MS : scene.draft.expires_ms;
-      await postJson("/api/regions/save", { ...at, name: name.value.trim(), polygon: scene.draft.polygon, expires_ms: Math.round(expires) });
+      const expiry = expires ? { expires_at: new Date(expires).toISOString() } : {};
+      await postJson(path, { version, name: name.value.trim(), polygon: cornersOf(scene.draft.polygon), ...expiry });
       scene.draft = null;
       notify(`Saved ${name.value.trim()} as a shadow, which changes no decision.`, "done");
     });
@@ -116,7 +120,6 @@ export function openRegions(page, scene, plot, redraw) {
   }
 
   function item(region) {
-    const named = { ...at, name: region.name };
     const told = element("div", { role: "status" });
     const ends = region.expires_ms ? `, expires ${when(region.expires_ms)}` : "";
     const buttons = [
@@ -124,8 +127,8 @@ export function openRegions(page, scene, plot, redraw) {
     ];
     if (mayChange && !region.is_from_bundle) {
       buttons.push(
-        element("button", { onclick: () => act(() => postJson("/api/regions/mode", { ...named, enforce: !region.is_enforced })) }, region.is_enforced ? "Make shadow" : "Enforce"),
-        element("button", { class: "danger", onclick: () => act(() => postJson("/api/regions/remove", named)) }, "Remove"));
+        element("button", { onclick: () => act(() => postJson(`${pathOf(region)}/mode`, { version, mode: region.is_enforced ? "REGION_MODE_SHADOW" : ENFORCED }, "PUT")) }, region.is_enforced ? "Make shadow" : "Enforce"),
+        element("button", { class: "danger", onclick: () => act(() => postJson(address(pathOf(region), { version }), null, "DELETE")) }, "Remove"));
     }
     const who = region.is_from_bundle ? "from the bundle" : region.author ? `by ${region.author}` : "";
     return element("div", { class: "region" },
@@ -137,11 +140,12 @@ export function openRegions(page, scene, plot, redraw) {
 
   function other(region) {
     const carry = () => page.guard(async () => {
-      const found = await postJson("/api/regions/carry-over", { model: page.model, name: region.name, version: region.version, to_version: page.version });
-      setDraft({ polygon: found.polygon, name: region.name, expires_ms: found.expires_ms });
-      zoomTo(plot, found.polygon);
+      const found = await postJson(`${path}/carry-over`, { name: region.name, version: region.version, to_version: version });
+      const { polygon, expires_ms } = fromMessage(found.region);
+      setDraft({ polygon, name: region.name, expires_ms });
+      zoomTo(plot, polygon);
       notify(found.is_same_map ? "Both versions have the same map, so the region is the same." :
-        `Placed by ${found.stored_rows + found.reference_rows} rows that were inside: the new polygon contains ${found.rows_inside} of them, and ${found.other_rows_inside} of ${found.other_rows} other rows. Save it if that is right.`);
+        `Placed by ${Number(found.stored_rows) + Number(found.reference_rows)} rows that were inside: the new polygon contains ${found.rows_inside} of them, and ${found.other_rows_inside} of ${found.other_rows} other rows. Save it if that is right.`);
     });
     return element("div", { class: "region" }, element("div", { class: "row" },
       element("span", {}, `${region.name} on ${region.version.slice(0, 12)}`), element("button", { onclick: carry }, "Carry over")));
@@ -150,16 +154,29 @@ export function openRegions(page, scene, plot, redraw) {
   return { load };
 }
 
+/** A region as the map draws it, of a message: whole numbers arrive as text, corners as objects. */
+function fromMessage(region) {
+  return {
+    ...region,
+    polygon: region.polygon.map(({ x, y }) => [x, y]),
+    is_enforced: region.mode === ENFORCED,
+    expires_ms: region.expires_at ? Date.parse(region.expires_at) : 0,
+  };
+}
+
+const cornersOf = (polygon) => polygon.map(([x, y]) => ({ x, y }));
+
 function showPreview(container, found) {
-  const share = ({ rows, right, share: value, low, high }) =>
-    value === null ? "no labels" : `${(100 * value).toFixed(1)}% (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)}%), ${right} of ${rows}`;
-  const rejected = found.accepted_share === null ? "" : ` = ${(100 * found.accepted_share).toFixed(2)}% of accepted traffic`;
+  const shown = (number) => Number(number).toLocaleString();
+  const share = ({ rows, correct, low, high }) =>
+    Number(rows) ? `${((100 * correct) / rows).toFixed(1)}% (${(100 * low).toFixed(0)}–${(100 * high).toFixed(0)}%), ${correct} of ${rows}` : "no labels";
+  const rejected = Number(found.accepted) ? ` = ${((100 * found.inside_accepted) / found.accepted).toFixed(2)}% of accepted traffic` : "";
   const facts = [
-    ["stored points inside", `${found.inside.toLocaleString()} of ${found.examined.toLocaleString()}`],
-    ["would be rejected", `${found.inside_accepted.toLocaleString()}${rejected}`],
+    ["stored points inside", `${shown(found.inside)} of ${shown(found.examined)}`],
+    ["would be rejected", `${shown(found.inside_accepted)}${rejected}`],
     ["accuracy inside", share(found.accuracy)],
     ["accuracy since it was saved", share(found.new_accuracy)],
-    ["reference points inside", `${found.reference_inside.toLocaleString()} of ${found.reference_points.toLocaleString()}`],
+    ["reference points inside", `${shown(found.reference_inside)} of ${shown(found.reference_points)}`],
     ["accuracy of reference points", share(found.reference_accuracy)],
   ];
   container.replaceChildren(element("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])));

@@ -202,7 +202,7 @@ async function send() {
   if (sending.length || !pending.length) return;
   const batch = (sending = pending.slice(0, 1000));
   try {
-    await postJson("/api/labels", { model: page.model, labels: batch.map(({ prediction_id, label: number, observed_ms }) => ({ prediction_id, label: number, observed_ms })) });
+    await postJson(`/v1/models/${encodeURIComponent(page.model)}/outcomes`, { outcomes: batch.map(({ prediction_id, label: number, observed_ms }) => ({ prediction_id, label: number, observed_at: new Date(observed_ms).toISOString() })) });
     pending = pending.filter((each) => !batch.includes(each));
     if (!pending.length || items.length < 5) setTimeout(load, 0);
   } catch (error) {

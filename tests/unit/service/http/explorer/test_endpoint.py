@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from darksight_service.errors import RequestError
 from darksight_service.http.explorer.answers import to_json
-from darksight_service.http.explorer.api import drift, gate, map, models, points, regions, review
+from darksight_service.http.explorer.api import drift, gate, map, models, points, review
 from darksight_service.http.explorer.endpoint import Endpoint
 from darksight_service.http.explorer.inputs import DAY_MS, ModelInput, SpanInput
 from darksight_service.http.inputs import Input, read_body_input
@@ -18,19 +18,18 @@ from darksight_service.http.inputs import Input, read_body_input
 class Sources:
     """Enough of the explorer's sources to declare endpoints."""
 
-    registry = control = regions = None
+    registry = control = None
 
     def __getattr__(self, name: str) -> Sources:
         return self
 
 
-MODULES = (models, map, regions, gate, drift, review, points)
+MODULES = (models, map, gate, drift, review, points)
 ENDPOINTS: dict[str, Endpoint[Any]] = {
     each.path: each
     for module in MODULES
     for each in module.endpoints(type("Fake", (), {"control": Sources(), "registry": Sources()})())  # type: ignore[arg-type]
 }
-REGION = {"model": "m", "version": "v", "name": "n", "polygon": [[0, 0], [1, 0], [1, 1]]}
 
 
 def read(path: str, given: dict[str, Any]) -> Any:
@@ -74,23 +73,6 @@ def read(path: str, given: dict[str, Any]) -> Any:
             "/api/gate/policy",
             {"model": "m", "comment": "c", "threshold": True},
             "threshold: must be a number, not 'True'",
-        ),
-        ("/api/regions/save", REGION | {"polygon": [[0, 0], [1]]}, "polygon[1][1]: is missing"),
-        ("/api/regions/save", REGION | {"polygon": [[0, "1"]]}, "polygon[0][1]: must be a number, not '1'"),
-        ("/api/regions/save", REGION | {"polygon": [[10**400, 1]]}, "polygon[0][0]: must be a finite number"),
-        ("/api/regions/save", REGION | {"expires_ms": "soon"}, "expires_ms: must be a whole number, not 'soon'"),
-        ("/api/regions/mode", REGION | {"enforce": "yes"}, "enforce: must be true or false, not 'yes'"),
-        ("/api/labels", {"model": "m", "labels": {}}, "labels: must be a list, not {}"),
-        ("/api/labels", {"model": "m", "labels": [3]}, "labels[0]: must be an object, not 3"),
-        (
-            "/api/labels",
-            {"model": "m", "labels": [{"prediction_id": "a", "label": True}]},
-            "labels[0].label: must be the number or the name of a class",
-        ),
-        (
-            "/api/labels",
-            {"model": "m", "labels": [{"prediction_id": "a", "label": 1, "observed_ms": 1 << 48}]},
-            "labels[0].observed_ms: must be less than 281474976710656",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("/") else "",

@@ -6,7 +6,6 @@ The rows of a score call may also be a plain list of lists of numbers.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,15 +17,14 @@ from google.protobuf.message import Message
 from starlette.responses import Response
 
 from darksight_service.errors import RequestError
-from darksight_service.http.api.operations import BoundOperation
 from darksight_service.http.inputs import read_json
+from darksight_service.http.operations import BoundOperation
 from darksight_service.http.requests import HttpCall, Request
 
 __all__ = ["MessageAnswer"]
 
 _MAX_PARAMETERS = 1000
 _LONGEST_TEXT = 300
-_FIELD = re.compile(r'Failed to parse (\w+) field|no field named "(\w+)"')
 
 
 class MessageAnswer:
@@ -77,9 +75,16 @@ def _read_message(kind: type[Message], given: dict[str, Any]) -> Message:
     except Exception as error:
         # protobuf raises errors of many kinds for values that do not fit a field.
         text = str(error).partition("\n")[0][:_LONGEST_TEXT]
-        found = _FIELD.search(text)
-        field = next(filter(None, found.groups()), "body") if found else "body"
+        field = next((name[:100] for name, value in given.items() if not _fits(kind, name, value)), "body")
         raise RequestError(f"{field}: {text}", field=field) from None
+
+
+def _fits(kind: type[Message], name: str, value: Any) -> bool:
+    try:
+        json_format.ParseDict({name: value}, kind())
+    except Exception:
+        return False
+    return True
 
 
 def _read_query(fields: Mapping[str, FieldDescriptor], query: bytes) -> dict[str, Any]:
