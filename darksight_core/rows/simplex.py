@@ -18,7 +18,6 @@ __all__ = [
     "FLOOR",
     "Floats",
     "entropy",
-    "js_distance",
     "kl",
     "kl_sym",
     "kl_sym_of_zeros",
@@ -133,10 +132,3 @@ def total_variation(log_p: Floats, log_q: Floats) -> Floats:
     """
     total: Floats = 0.5 * np.abs(np.exp(log_p) - np.exp(log_q)).sum(axis=-1)
     return total
-
-
-def js_distance(log_p: Floats, log_q: Floats) -> Floats:
-    """Jensen-Shannon distance √JS(p, q), JS(p, q) = (KL(p, m) + KL(q, m)) / 2 with m = (p + q) / 2, (n,)."""
-    log_m = np.logaddexp(log_p, log_q) - np.log(2.0)
-    divergence = 0.5 * (kl(log_p, log_m) + kl(log_q, log_m))
-    return np.sqrt(np.maximum(divergence, 0.0))

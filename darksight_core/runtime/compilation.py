@@ -61,11 +61,6 @@ class Kernel:
         is_tested = installed.startswith(f"{_TESTED_NUMBA}.")
         return "" if is_tested else f"numba {installed} is not tested with this version; {_TESTED_NUMBA} is"
 
-    @property
-    def is_started(self) -> bool:
-        """Whether loading has begun."""
-        return self._thread is not None
-
     def start(self) -> None:
         """Begin to load the kernel, unless that has begun; it is there when `wait` returns true."""
         with self._start:

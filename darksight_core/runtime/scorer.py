@@ -122,11 +122,6 @@ class Scorer:
         return self.embedder.n_inputs
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether the compiled kernel is in use."""
-        return self.kernel is not None
-
-    @property
     def kernel(self) -> Callable[..., None] | None:
         """The compiled kernel once it is loaded, unless it is not to be used."""
         return KERNEL.score_rows if self._may_compile else None

@@ -15,7 +15,7 @@ from darksight_core.evaluation.neighbourhoods import local_fidelity, trustworthi
 from darksight_core.rows.simplex import log_probs
 from tests.support.builders import draw_map
 
-# js_distance is the root of a difference of rounded numbers, so two equal rows may be √(2e-16) apart.
+# A Jensen-Shannon distance is the root of a difference of rounded numbers, so two equal rows may be √(2e-16) apart.
 JS_NOISE = 3e-8
 
 
