@@ -3,13 +3,14 @@
 container   tensors and a manifest in a safetensors file, where no byte can change unnoticed
 manifest    what each entry of the manifest is, and the bounds of its numbers
 parts       what they mean: map, density, outlier score, calibration, references, probes, row sketches
-views       a bundle, or the difference of two, as text
+differences what differs between two bundles, as text
 defects     every reason to refuse one
 """
 
 from __future__ import annotations
 
 from darksight_core.bundle.container import MAX_FILE, MAX_HEADER, SCHEMA_VERSION, version_of
+from darksight_core.bundle.differences import diff
 from darksight_core.bundle.files import (
     TOLERANCE,
     decode_bundle,
@@ -29,7 +30,6 @@ from darksight_core.bundle.parts import (
     SplitSketches,
     make_manifest,
 )
-from darksight_core.bundle.views import describe, describe_raw, diff
 
 __all__ = [
     "MAX_CALIBRATION",
@@ -46,8 +46,6 @@ __all__ = [
     "Reference",
     "SplitSketches",
     "decode_bundle",
-    "describe",
-    "describe_raw",
     "diff",
     "encode_bundle",
     "make_manifest",

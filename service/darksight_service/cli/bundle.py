@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from darksight_core.bundle import describe_raw, diff, read_bundle
+from darksight_core.bundle import diff, read_bundle
 from darksight_service.cli.console import print_facts, print_json, print_result
 from darksight_service.cli.options import AsJson, command_group
 from darksight_service.control.bundle_files import read_signed
@@ -16,21 +16,17 @@ bundle = command_group("bundle", "Show, sign, verify or compare bundles.")
 
 
 @bundle.command
-def show(file: Path, /, *, raw: bool = False, json: AsJson = False) -> None:
+def show(file: Path, /, *, json: AsJson = False) -> None:
     """Print what a bundle is and what it promises, even of one that fails verification.
 
     Parameters
     ----------
     file
         Bundle to show.
-    raw
-        Print all settings and figures by their names in the file.
     """
     found = read_bundle(file, verify=False)
     if json:
         print_json({"version": found.version, **found.manifest})
-    elif raw:
-        print(describe_raw(found))
     else:
         print_facts(found.title, found.facts())
 

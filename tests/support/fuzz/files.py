@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from darksight_core.bundle import decode_bundle, describe, describe_raw
+from darksight_core.bundle import decode_bundle
 from darksight_core.errors import BundleError, DarkSightError
 from darksight_core.predictions import iter_predictions, read_predictions
 from tests.support.bundles import forged
@@ -74,8 +74,7 @@ def use_bundle(data: bytes) -> bool:
         bundle = decode_bundle(data)
     except BundleError:
         return False
-    describe(bundle)
-    describe_raw(bundle)
+    bundle.facts()
     Version(bundle).get_ready()
     return True
 
