@@ -117,11 +117,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
         "kde": bundle.kde.tensors(),
         "outlier_score": bundle.outlier_score.tensors(),
         "calibration": bundle.calibration.tensors(),
-        "reference": {
-            field.name: array
-            for field in fields(Reference)
-            if (array := getattr(bundle.reference, field.name)) is not None
-        },
+        "reference": {field.name: getattr(bundle.reference, field.name) for field in fields(Reference)},
         "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
         "gate": {} if bundle.gate is None else bundle.gate.tensors(),
     }
@@ -133,8 +129,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
 def _build(container: Container, source: str) -> Bundle:
     """The parts, as far as each can tell by itself that it is whole."""
     manifest = container.manifest
-    # A bundle that was written before there was an estimate has none.
-    estimate = manifest.get("accuracy_model")
+    estimate = manifest["accuracy_model"]
 
     def part(prefix: str) -> dict[str, NDArray[Any]]:
         start = f"{prefix}."

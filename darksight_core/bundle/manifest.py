@@ -218,9 +218,6 @@ _MANIFEST = _Section(
         "splits": _Section(dict.fromkeys(("fit", "calibrate", "test"), _SKETCH)),
         "gate": _OrNull(_GATE),
         "certificate": _OrNull(_Section({}, dict.fromkeys(("outlier", "reject", "sets"), _OrNull(_PROMISE)))),
-    },
-    {
-        "warnings": _List(_Text(), 100),
         "accuracy_model": _OrNull(
             _Section(
                 {
@@ -237,6 +234,7 @@ _MANIFEST = _Section(
             )
         ),
     },
+    {"warnings": _List(_Text(), 100)},
 )
 
 _SHAPES: dict[str, tuple[int, ...]] = {

@@ -64,15 +64,14 @@ class Reference:
     labels
         True class, or -1 where it is not known, (m,) int16.
     top_classes, top_probs
-        The most probable classes, the first one first, and their probabilities, (m, t) int16 and float16; None in a
-        bundle that was written before they were kept.
+        The most probable classes, the first one first, and their probabilities, (m, t) int16 and float16.
     """
 
     points: NDArray[np.float32]
     predicted: NDArray[np.int16]
     labels: NDArray[np.int16]
-    top_classes: NDArray[np.int16] | None = None
-    top_probs: NDArray[np.float16] | None = None
+    top_classes: NDArray[np.int16]
+    top_probs: NDArray[np.float16]
 
     def __post_init__(self) -> None:
         rows = len(self.points)
@@ -84,12 +83,8 @@ class Reference:
             raise ConfigError("reference classes must not be negative, and labels not below -1")
         if self.points.dtype != np.float32 or self.predicted.dtype != np.int16 or self.labels.dtype != np.int16:
             raise ConfigError("reference points must be float32, classes and labels int16")
-        if self.top_classes is not None or self.top_probs is not None:
-            self._check_top(rows)
-
-    def _check_top(self, rows: int) -> None:
         classes, probs = self.top_classes, self.top_probs
-        if classes is None or probs is None or classes.shape != probs.shape or classes.shape[:1] != (rows,):
+        if classes.shape != probs.shape or classes.shape[:1] != (rows,):
             raise ConfigError(f"{rows} reference points need as many rows of top classes and of their probabilities")
         if classes.ndim != 2 or not 1 <= classes.shape[1] <= TOP_CLASSES:
             raise ConfigError(f"a reference point has 1 to {TOP_CLASSES} top classes")
@@ -100,13 +95,7 @@ class Reference:
 
     @classmethod
     def of(
-        cls,
-        points: ArrayLike,
-        predicted: ArrayLike,
-        labels: ArrayLike | None = None,
-        seed: int = 0,
-        *,
-        probs: NDArray[np.floating] | None = None,
+        cls, points: ArrayLike, probs: NDArray[np.floating], labels: ArrayLike | None = None, seed: int = 0
     ) -> Reference:
         """A reference of at most `MAX_REFERENCES` of these rows, drawn at random and kept in order.
 
@@ -114,32 +103,30 @@ class Reference:
         ----------
         points
             Places on the map, (n, 2).
-        predicted
-            Predicted class, (n,).
+        probs
+            Rows on the simplex, (n, K).
         labels
             True class or -1, (n,); None if no label is known.
         seed
             Seed of the draw.
-        probs
-            Rows on the simplex, (n, K), to keep the largest `TOP_CLASSES` of; None to keep none.
         """
-        points, predicted = np.asarray(points), np.asarray(predicted)
+        points = np.asarray(points)
         labels = np.full(len(points), -1) if labels is None else np.asarray(labels)
-        if predicted.shape != points.shape[:1] or labels.shape != points.shape[:1]:
-            raise ConfigError(f"{len(points)} reference points need as many predicted classes and labels")
-        if max(predicted.max(initial=0), labels.max(initial=0)) > np.iinfo(np.int16).max:
+        if len(probs) != len(points) or labels.shape != points.shape[:1]:
+            raise ConfigError(f"{len(points)} reference points need as many rows and labels")
+        if max(probs.shape[1] - 1, labels.max(initial=0)) > np.iinfo(np.int16).max:
             raise ConfigError(f"a bundle holds at most {np.iinfo(np.int16).max + 1} classes")
         rows = np.arange(len(points))
         if len(rows) > MAX_REFERENCES:
             rows = np.sort(np.random.default_rng(seed).choice(len(rows), MAX_REFERENCES, replace=False))
-        chosen = points[rows].astype(np.float32), predicted[rows].astype(np.int16), labels[rows].astype(np.int16)
-        return cls(*chosen) if probs is None else cls(*chosen, *_top(probs[rows]))
-
-
-def _top(probs: NDArray[np.floating]) -> tuple[NDArray[np.int16], NDArray[np.float16]]:
-    """The most probable classes of each row and their probabilities."""
-    classes = np.argsort(-probs, axis=1, kind="stable")[:, :TOP_CLASSES]
-    return classes.astype(np.int16), np.take_along_axis(probs, classes, axis=1).astype(np.float16)
+        classes = np.argsort(-probs[rows], axis=1, kind="stable")[:, :TOP_CLASSES].astype(np.int16)
+        return cls(
+            points=points[rows].astype(np.float32),
+            predicted=classes[:, 0],
+            labels=labels[rows].astype(np.int16),
+            top_classes=classes,
+            top_probs=np.take_along_axis(probs[rows], classes, axis=1).astype(np.float16),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

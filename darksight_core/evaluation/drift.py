@@ -200,14 +200,11 @@ def _class_shares(bundle: Bundle, probs: Floats, window: Window) -> ClassShares 
     counts = confusion(reference.predicted, reference.labels, classes)
     if counts is not None:
         return bbse(counts, np.bincount(window.classes, minlength=classes))
-    usual = _mean_probs(reference, classes)
-    return None if usual is None or not len(probs) else mlls(probs, usual, len(reference.points))
+    return mlls(probs, _mean_probs(reference, classes), len(reference.points)) if len(probs) else None
 
 
-def _mean_probs(reference: Reference, classes: int) -> Floats | None:
+def _mean_probs(reference: Reference, classes: int) -> Floats:
     """Mean probabilities (K,); what a row does not keep is spread evenly over its other classes."""
-    if reference.top_classes is None or reference.top_probs is None:
-        return None
     kept = reference.top_probs.astype(np.float64)
     others = classes - kept.shape[1]
     rest = np.maximum(1.0 - kept.sum(axis=1), 0.0) / others if others else np.zeros(len(kept))

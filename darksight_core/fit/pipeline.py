@@ -326,7 +326,7 @@ class _Fit:
             shown = np.sort(rng.choice(rows.total, MAX_REFERENCES, replace=False))
         probs = rows.pick(predictions.probs[rows.own], shown)
         labels = None if predictions.labels is None else rows.pick(predictions.labels[rows.own], shown)
-        return Reference.of(rows.pick(served, shown), probs.argmax(axis=1), labels, probs=probs)
+        return Reference.of(rows.pick(served, shown), probs, labels)
 
     def write(
         self,

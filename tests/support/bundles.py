@@ -101,9 +101,7 @@ def bundle_of(
         kde=kde,
         outlier_score=outlier_score,
         calibration=calibration,
-        reference=Reference.of(
-            points[split.fit], predicted, predicted if labelled else None, probs=predictions.probs[split.fit]
-        ),
+        reference=Reference.of(points[split.fit], predictions.probs[split.fit], predicted if labelled else None),
         probes=probes.ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=make_manifest(

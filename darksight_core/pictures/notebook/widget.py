@@ -133,9 +133,8 @@ class MapWidget(anywidget.AnyWidget):
         if probs is None:
             reference = bundle.reference
             widget = cls(reference.points, reference.predicted, reference.labels, **options)
-            if reference.top_classes is not None and reference.top_probs is not None:
-                widget.top_classes = reference.top_classes[:, :_SHOWN_CLASSES].astype("<i4").tobytes()
-                widget.top_probs = reference.top_probs[:, :_SHOWN_CLASSES].astype("<f4").tobytes()
+            widget.top_classes = reference.top_classes[:, :_SHOWN_CLASSES].astype("<i4").tobytes()
+            widget.top_probs = reference.top_probs[:, :_SHOWN_CLASSES].astype("<f4").tobytes()
             return widget
         rows = np.asarray(probs)
         return cls(Scorer.of(bundle).score(rows).points, rows.argmax(axis=1), labels, probs=rows, **options)

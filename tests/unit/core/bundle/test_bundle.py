@@ -28,8 +28,6 @@ from darksight_core.bundle import (
     SplitSketches,
     container,
     decode_bundle,
-    describe,
-    describe_raw,
     diff,
     encode_bundle,
     make_manifest,
@@ -205,12 +203,12 @@ def test_a_typical_file_is_small() -> None:
     """References and sketches of many rows stay within their caps."""
     bundle = make_bundle()
     many = np.random.default_rng(0).normal(size=(30_000, 2))
-    bundle = replace(bundle, reference=Reference.of(many, np.zeros(30_000, dtype=int)))
+    bundle = replace(bundle, reference=Reference.of(many, np.eye(3)[np.zeros(30_000, dtype=int)]))
 
     data = encode_bundle(bundle)
 
     assert len(bundle.reference.points) == 20_000
-    assert len(data) < 300_000
+    assert len(data) < 550_000
 
 
 def test_strange_names_survive() -> None:
@@ -881,12 +879,12 @@ def test_a_header_too_large_is_not_written() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Reference.of(np.zeros((0, 2)), []),
-        lambda: Reference.of(np.zeros((3, 3)), [0, 0, 0]),
-        lambda: Reference.of(np.zeros((3, 2)), [0, 0]),
-        lambda: Reference.of(np.zeros((3, 2)), [0, 0, -1]),
-        lambda: Reference.of(np.zeros((3, 2)), [0, 0, 40_000]),
-        lambda: Reference.of(np.zeros((3, 2)), [0, 0, 0], [-2, 0, 0]),
+        lambda: Reference.of(np.zeros((0, 2)), np.zeros((0, 3))),
+        lambda: Reference.of(np.zeros((3, 3)), np.eye(3)),
+        lambda: Reference.of(np.zeros((3, 2)), np.eye(2)),
+        lambda: Reference.of(np.zeros((3, 2)), np.zeros((3, 40_000))),
+        lambda: Reference.of(np.zeros((3, 2)), np.eye(3), [-2, 0, 0]),
+        lambda: Reference.of(np.zeros((3, 2)), 2.0 * np.eye(3)),
         lambda: Probes.of(np.zeros((0, 3)), np.zeros((0, 2)), [], [], []),
         lambda: Probes.of(np.zeros((65, 3)), np.zeros((65, 2)), *np.zeros((3, 65))),
         lambda: Probes.of(np.zeros((5, 3)), np.zeros((5, 2)), np.zeros(4), *np.zeros((2, 5))),
@@ -903,29 +901,32 @@ def test_references_are_drawn_by_seed() -> None:
     points = np.arange(50_000, dtype=np.float64)[:, None] * np.ones(2)
     classes = np.arange(50_000) % 7
 
-    first, again = Reference.of(points, classes, classes), Reference.of(points, classes, classes)
+    probs = np.eye(7)[classes]
+    first, again = Reference.of(points, probs, classes), Reference.of(points, probs, classes)
 
     assert np.array_equal(first.points, again.points)
     assert np.array_equal(first.points[:, 0].astype(int) % 7, first.predicted)
     assert np.array_equal(first.predicted, first.labels)
-    assert not np.array_equal(first.points, Reference.of(points, classes, seed=1).points)
-    assert (Reference.of(points, classes).labels == -1).all()
+    assert not np.array_equal(first.points, Reference.of(points, probs, seed=1).points)
+    assert (Reference.of(points, probs).labels == -1).all()
 
 
 def test_a_reference_keeps_the_most_probable_classes() -> None:
-    """Ten of them at most, the first one first; a bundle without them loads as before."""
+    """Ten of them at most, the first one first."""
     probs = np.random.default_rng(0).dirichlet(np.full(30, 0.2), 50)
     points, predicted = np.zeros((50, 2)), probs.argmax(axis=1)
 
-    kept = Reference.of(points, predicted, probs=probs)
-    bundle = replace(make_bundle(), reference=Reference.of(points, predicted % 3))
+    kept = Reference.of(points, probs)
 
-    assert kept.top_classes is not None
-    assert kept.top_probs is not None
+    assert np.array_equal(kept.predicted, predicted)
     assert kept.top_classes.shape == kept.top_probs.shape == (50, 10)
     assert np.array_equal(kept.top_classes[:, 0], predicted)
     assert np.allclose(kept.top_probs, -np.sort(-probs, axis=1)[:, :10], atol=1e-3)
-    assert decode_bundle(encode_bundle(bundle)).reference.top_probs is None
+
+
+def describe_facts(bundle: Bundle) -> str:
+    """All facts of a bundle, one for each line."""
+    return "\n".join([bundle.title, *(f"{name} {text}" for name, text in bundle.facts())])
 
 
 def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
@@ -946,7 +947,7 @@ def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
     }
     write_bundle(path, replace(bundle, manifest=manifest).with_gate(gate, certificate))
 
-    text = describe(read_bundle(path))
+    text = describe_facts(read_bundle(path))
 
     for words in (
         "3: class 0, class 1, class 2",
@@ -968,51 +969,20 @@ def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
 
 def test_description_of_a_bundle_without_gate_or_calibration() -> None:
     """It says what happens then."""
-    text = describe(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
+    text = describe_facts(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
 
     assert "none: the service flags p-values up to 0.01 and certifies nothing; see darksight calibrate" in text
     assert "all 1: not calibrated" in text
     assert "(8 more)" in text
 
 
-def test_raw_description_has_every_setting(tmp_path: Path) -> None:
-    """Classes, rows, fidelity, calibration, gate and version, by the names in the file."""
-    path = tmp_path / "map.safetensors"
-    write_bundle(path, make_bundle(rows=400).with_gate(Gate(outlier=cutoff(120, 0.01)), CERTIFICATE))
-    bundle = read_bundle(path)
-
-    text = describe_raw(bundle)
-
-    for words in (
-        bundle.version,
-        str(path),
-        "class 0, class 1, class 2",
-        "fit 240, calibrate 120, test 40",
-        "heldout.kl_sym",
-        "0.0625",
-        "rank of outlier_score among 120",
-        "p <= 0.01",
-        "alpha",
-        "8 hidden units",
-    ):
-        assert words in text
-
-
-def test_raw_description_of_what_is_not_there() -> None:
-    """A bundle without file, calibration or gate can be described."""
-    text = describe_raw(make_bundle(classes=20, rows=60, shares=(1.0, 0.0, 0.0)))
-
-    assert "not yet written" in text
-    assert "(8 more)" in text
-    assert "every p-value is 1" in text
-
-
-def test_thresholds_in_the_description_are_exact() -> None:
+def test_thresholds_in_the_difference_are_exact() -> None:
     """A score just below the shown threshold has p <= alpha, the threshold itself has not."""
     bundle = make_bundle(rows=1_000)
-    line = next(line for line in describe_raw(bundle).splitlines() if line.startswith("  p <= 0.05"))
+    other = replace(bundle, calibration=Calibration(np.empty(0)))
+    line = next(line for line in diff(bundle, other) if line.startswith("threshold at p <= 0.05"))
     scores = bundle.calibration.scores
-    threshold = scores[np.searchsorted(scores, float(line.split("<")[-1]) - 5e-3) :][0]
+    threshold = scores[np.searchsorted(scores, float(line.split()[-3]) - 5e-5) :][0]
 
     assert bundle.calibration.p_value(np.array([threshold - 1e-4]))[0] <= 0.05
     assert bundle.calibration.p_value(np.array([threshold]))[0] > 0.05

@@ -29,7 +29,7 @@ def bundle() -> Bundle:
     known = draw(4_000, 1)
     return replace(
         make_bundle(400, CLASSES, labelled=False),
-        reference=Reference.of(np.zeros((4_000, 2)), known.argmax(axis=1), probs=known),
+        reference=Reference.of(np.zeros((4_000, 2)), known),
     )
 
 
@@ -57,12 +57,3 @@ def test_the_usual_confidence_is_that_of_the_calibration_rows(bundle: Bundle) ->
     assert top is not None
     assert found is not None
     assert float(found[1]) == pytest.approx(float(top.mean()), abs=1e-3)
-
-
-def test_without_labels_and_probabilities_class_shares_are_withheld(bundle: Bundle) -> None:
-    """A bundle that was written before probabilities were kept gives a report without class shares."""
-    kept = bundle.reference
-    old = report(replace(bundle, reference=Reference.of(kept.points, kept.predicted)))
-
-    assert old.class_shares is None
-    assert old.as_dict()["class_shares"] is None

@@ -126,24 +126,23 @@ def _view(bundle: Version) -> tuple[Floats, Floats]:
 def _reference_columns(bundle: Version, classes: tuple[int, ...]) -> Columns:
     reference = bundle.reference
     points = spread_over_strip(bundle.embedder.student, reference.points)
+    probs = reference.top_probs.astype(np.float64)
+    rest = 0.0 if classes else np.maximum(0.0, 1.0 - probs.sum(axis=1))
+    if classes:
+        probs = np.where(np.isin(reference.top_classes, classes), probs, 0.0)
     columns: dict[str, NDArray[Any]] = {
         "x": points[:, 0],
         "y": points[:, 1],
         "predicted": reference.predicted,
         "label": reference.labels.astype(np.int32),
+        **_top_and_entropy(probs, rest),
+        "top_classes": reference.top_classes,
+        "top_probs": reference.top_probs.astype(np.float32),
     }
-    if reference.top_classes is not None and reference.top_probs is not None:
-        probs = reference.top_probs.astype(np.float64)
-        rest = 0.0 if classes else np.maximum(0.0, 1.0 - probs.sum(axis=1))
-        if classes:
-            probs = np.where(np.isin(reference.top_classes, classes), probs, 0.0)
-        columns |= _top_and_entropy(probs, rest)
-        columns |= {"top_classes": reference.top_classes, "top_probs": reference.top_probs.astype(np.float32)}
     if classes:
         shown = np.isin(reference.predicted, classes)
         columns = {name: column[shown] for name, column in columns.items()}
-    kept = 0 if reference.top_classes is None else reference.top_classes.shape[1]
-    return Columns(columns, {"top": kept})
+    return Columns(columns, {"top": reference.top_classes.shape[1]})
 
 
 def _top_and_entropy(probs: Floats, rest: Floats | float = 0.0) -> dict[str, NDArray[np.float32]]:
