@@ -113,7 +113,7 @@ def compare(
     known: ScoredPredictions,
     foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
-    maps: Callable[[], Mapping[str, Floats]] = dict,
+    maps: Mapping[str, Floats] | None = None,
     fast: bool = False,
     resamples: int = 200,
     seed: int = 0,
@@ -129,8 +129,7 @@ def compare(
     foreign
         Rows of unknown kinds, by name.
     maps
-        Called when all other scores are fitted; returns points of the known rows on maps of other methods, (n, 2), by
-        name, for the scores `kde_NAME` and `gmm_NAME`.
+        Points of the known rows on maps of other methods, (n, 2), by name, for the scores `kde_NAME` and `gmm_NAME`.
     fast
         Whether to omit densities that are slow to fit.
     resamples
@@ -147,7 +146,7 @@ def compare(
     notes: list[str] = []
     models = _fit(bundle, memory, notes, fast=fast, seed=seed)
     scores = _scores(models, measured)
-    merged = scores | _map_scores(maps(), first, rest, fast=fast, seed=seed)
+    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
     failure, choice = None, None
     own = None if bundle.gate is None else bundle.gate.learned
     if measured.errors is None:

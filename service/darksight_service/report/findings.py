@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,15 +26,7 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.rows.simplex import Floats, entropy
 from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.report.methods import (
-    METHOD_ROWS,
-    NEIGHBOURS,
-    Baseline,
-    Level,
-    fit_same_rows,
-    other_methods,
-    side_thread,
-)
+from darksight_service.report.methods import METHOD_ROWS, NEIGHBOURS, Baseline, Level, fit_same_rows, other_methods
 
 __all__ = ["Findings", "find"]
 
@@ -247,32 +238,21 @@ def find(
     scored = _sample(len(known), _SCORE_ROWS, seed)
     compared = scored if level == "none" else _sample(len(known), method_rows, seed)
     notes += _label_notes(predictions, labels) + _sample_notes(len(known), len(scored), len(compared), level)
-    # Other methods take most of the time, so they run beside everything else.
-    with side_thread(report) as (pool, tell):
-        some = None if labels is None else labels[compared]
-        sources = _sources(known, features, compared)
-        baselines, waiting = _start_methods(
-            pool, log_pi[compared], some, sources, level=level, seed=seed, report=tell, notes=notes
-        )
-
-        def other_maps() -> dict[str, Floats]:
-            made = [] if waiting is None or len(compared) != len(scored) else waiting.result()[0]
-            return {each.key: each.points for each in made if each.key.startswith("tsne")}
-
-        comparison = None
-        if len(scored) < _MIN_ROWS:
-            notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(scored)}")
-        else:
-            part = known.take(scored)
-            comparison = compare(bundle, part, others, maps=other_maps, resamples=resamples, seed=seed)
-        measures = measures_compared = _measure(bundle, log_pi, points, labels, seed)
-        if len(compared) < len(known):
-            measures_compared = _measure(bundle, log_pi[compared], points[compared], some, seed)
-        drawn = _paths(bundle, log_pi, points, names, paths, curves)
-        if waiting is not None:
-            made, failed = waiting.result()
-            baselines += made
-            notes += failed
+    some = None if labels is None else labels[compared]
+    baselines, failed = _other_maps(
+        log_pi[compared], some, _sources(known, features, compared), level=level, seed=seed, report=report
+    )
+    notes += failed
+    comparison = None
+    if len(scored) < _MIN_ROWS:
+        notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(scored)}")
+    else:
+        same = baselines if len(compared) == len(scored) else []
+        maps = {each.key: each.points for each in same if each.key.startswith("tsne")}
+        comparison = compare(bundle, known.take(scored), others, maps=maps, resamples=resamples, seed=seed)
+    measures = measures_compared = _measure(bundle, log_pi, points, labels, seed)
+    if len(compared) < len(known):
+        measures_compared = _measure(bundle, log_pi[compared], points[compared], some, seed)
     return Findings(
         bundle=bundle,
         source=predictions.source,
@@ -295,7 +275,7 @@ def find(
         comparison=comparison,
         sets=None if bundle.gate is None else set_coverage(bundle.gate, known, predictions.tags),
         foreign={name: rows.scores.points for name, rows in others.items()},
-        paths=drawn,
+        paths=_paths(bundle, log_pi, points, names, paths, curves),
         cases=_cases(known, log_pi, predicted, labels),
         alike=None if labels is None else cases.alike(points, predicted, labels),
         place_seconds=place_seconds,
@@ -355,8 +335,7 @@ def _sources(
     return found
 
 
-def _start_methods(
-    pool: ThreadPoolExecutor,
+def _other_maps(
     log_pi: Floats,
     labels: NDArray[np.int64] | None,
     sources: Mapping[str, Floats],
@@ -364,23 +343,20 @@ def _start_methods(
     level: Level,
     seed: int,
     report: Report,
-    notes: list[str],
-) -> tuple[list[Baseline], Future[tuple[list[Baseline], list[str]]] | None]:
-    """DarkSight fitted to the compared rows, and the other methods, which have been started."""
+) -> tuple[list[Baseline], list[str]]:
+    """Maps of the compared rows by DarkSight, fitted to them, and by other methods; and notes about those without."""
     if level == "none":
-        return [], None
+        return [], []
     try:
         from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS
         from darksight_core.fit.map import fitting  # noqa: F401 - needs torch
     except ImportError as error:
-        notes.append(f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'")
-        return [], None
+        return [], [f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'"]
     if len(log_pi) < LEAST_ROWS:
-        notes.append(f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}")
-        return [], None
+        return [], [f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}"]
     fitted = fit_same_rows(log_pi, labels, seed=seed, report=report)
-    options: dict[str, Any] = {"level": level, "seed": seed, "report": report}
-    return [fitted], pool.submit(other_methods, log_pi, labels, sources, **options)
+    made, notes = other_methods(log_pi, labels, sources, level=level, seed=seed, report=report)
+    return [fitted, *made], notes
 
 
 def _measure(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,10 +13,10 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.classes import class_medians
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.evaluation.progress import Progress, Report
+from darksight_core.evaluation.progress import Report
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["METHOD_ROWS", "NEIGHBOURS", "Baseline", "Level", "fit_same_rows", "other_methods", "side_thread"]
+__all__ = ["METHOD_ROWS", "NEIGHBOURS", "Baseline", "Level", "fit_same_rows", "other_methods"]
 
 METHOD_ROWS = 2_000
 """Default number of rows that methods are compared on; of more rows a sample is drawn."""
@@ -55,24 +52,6 @@ class Baseline:
             "cpu_seconds": self.cpu_seconds,
             **self.measures.as_dict(),
         }
-
-
-@contextmanager
-def side_thread(report: Report) -> Iterator[tuple[ThreadPoolExecutor, Report]]:
-    """A thread beside this one, and `report` for it: if this thread fails, the other one ends at its next report."""
-    failed = threading.Event()
-
-    def tell(progress: Progress) -> None:
-        if failed.is_set():
-            raise CancelledError
-        report(progress)
-
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            yield pool, tell
-        except BaseException:
-            failed.set()
-            raise
 
 
 def fit_same_rows(log_pi: Floats, labels: NDArray[np.int64] | None, *, seed: int, report: Report) -> Baseline:
