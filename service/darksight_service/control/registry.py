@@ -26,7 +26,7 @@ from darksight_service.control.bundle_files import BundleLoader, bundle_path, re
 from darksight_service.control.clock import SteadyClock, known_time
 from darksight_service.control.signatures import SignatureKey, signature_path
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
-from darksight_service.control.state_file import StateFile
+from darksight_service.control.state_file import StateFile, stamp
 from darksight_service.errors import NotFoundError, NotLoadedError, RequestError
 from darksight_service.metrics.counts import Counts, ModelCounts
 
@@ -141,7 +141,7 @@ class Registry:
         self._due_ms = math.inf
         self._failures: Mapping[tuple[str, str], str] = {}
         self._lock = threading.Lock()
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self._loaded: dict[str, Version] = {}
         self._facts: dict[str, Facts] = {}
         self._state = State()
@@ -206,16 +206,9 @@ class Registry:
         return Version(read_signed(bundle_path(self._bundles, path), path, self._key))
 
     def stamp(self, path: str) -> tuple[int, ...]:
-        """A value that changes with a file of the bundle directory or its signature; 0 if there is none."""
-        found = []
+        """A value that changes with a file of the bundle directory or its signature."""
         file = bundle_path(self._bundles, path)
-        for each in (file, signature_path(file)):
-            try:
-                status = each.stat()
-                found += [status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size]
-            except OSError:
-                found.append(0)
-        return tuple(found)
+        return *stamp(file), 0, *stamp(signature_path(file))
 
     def version(self, model: str, version: str) -> Version:
         """A deployed version, which is loaded if it is not in memory."""

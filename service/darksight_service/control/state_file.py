@@ -19,10 +19,19 @@ from pydantic import TypeAdapter
 from darksight_service.control.state import State
 from darksight_service.errors import RefusedError
 
-__all__ = ["StateFile"]
+__all__ = ["StateFile", "stamp"]
 
 _SCHEMA = 3
 _STATE = TypeAdapter(State)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """A value that changes whenever a file is written or replaced; empty if it cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 class StateFile:
@@ -42,13 +51,9 @@ class StateFile:
         """Directory of the copies of deployed bundles, in the same data directory."""
         return self.path.with_name("bundles")
 
-    def stamp(self) -> tuple[int, int]:
+    def stamp(self) -> tuple[int, ...]:
         """A value that changes with the file."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return status.st_ino, status.st_mtime_ns
+        return stamp(self.path)
 
     def read(self) -> State:
         """The state, empty if there is no file.

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from darksight_service.control.state_file import stamp
 from darksight_service.errors import ForbiddenError, SettingsError, UnauthenticatedError
 
 __all__ = [
@@ -236,7 +237,7 @@ class TokenFile:
         if abs(now - self._checked) > _RELOAD_SECONDS:
             with self._lock:
                 self._checked = now
-                if self._stamp is None or self._status() != self._stamp:
+                if self._stamp is None or stamp(self._path) != self._stamp:
                     before = self.errors
                     tokens = self._read()
                     self._known = tokens, {}
@@ -247,22 +248,15 @@ class TokenFile:
         return now
 
     def _read(self) -> tuple[Token, ...]:
-        stamp = self._status()
+        found = stamp(self._path)
         try:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             self._stamp, self.errors = None, (f"{self._path}: cannot be read: {error}",)
             return ()
-        self._stamp = stamp
+        self._stamp = found
         tokens, self.errors = _parse(lines, self._path)
         return tokens
-
-    def _status(self) -> tuple[int, ...]:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return ()
-        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _permitted(token: Token, scope: str, now: float, what: str) -> Caller:

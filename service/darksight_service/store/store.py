@@ -247,10 +247,8 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         """
         with reading(self._engine) as connection:
             newest = int(connection.scalar(select(func.max(rollup.c.minute))) or 0)
-            if self._engine.dialect.name != "postgresql":
-                return self._clock(), newest * MINUTE_MS
-            seconds = connection.scalar(select(func.extract("epoch", func.clock_timestamp())))
-            return round(1000 * float(seconds or 0)), newest * MINUTE_MS
+        seconds = self.server_time()
+        return round(1000 * seconds) if math.isfinite(seconds) else self._clock(), newest * MINUTE_MS
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""
