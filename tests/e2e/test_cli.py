@@ -401,7 +401,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (("evaluate", "a", "b", "--fats"), "Unknown option: --fats. Did you mean --fast?"),
         (("evaluate", "a", "b", "c"), "unexpected argument 'c'; see darksight evaluate --help"),
         (("evaluate", "a", "b", "--seed", "x"), '--seed: unable to convert "x" into int'),
-        (("evaluate", "a", "b", "--out"), "--out needs a value"),
+        (("evaluate", "a", "b", "--seed"), "--seed needs a value"),
         (("fit", "a", "--method", "fats"), 'Choose from: "fast", "paper", "paper-cd", "svd". Did you mean "fast"?'),
     ],
     ids=["command", "subcommand", "missing", "option", "surplus", "number", "value", "choice"],

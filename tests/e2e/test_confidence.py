@@ -314,11 +314,10 @@ def test_rows_of_the_fit_are_refused_unless_held_out(folder: Path, tmp_path: Pat
         (("calibrate", "model.safetensors", "missing.npz", "--coverage", "0.9"), "missing.npz"),
         (("evaluate", "model.safetensors", "five.npz"), "5 classes"),
         (("evaluate", "model.safetensors", "labelled.npz", "--ood", "five.npz"), "5 classes"),
-        (("evaluate", "model.safetensors", "labelled.npz", "--out", "nowhere/report.json"), "nowhere"),
     ],
     ids=[
         "other classes", "auto without labels", "errors without labels", "no rule", "bad share", "two rules",
-        "no score", "not the fit's file", "no file", "evaluate other classes", "foreign other classes", "no folder",
+        "no score", "not the fit's file", "no file", "evaluate other classes", "foreign other classes",
     ],
 )  # fmt: skip
 def test_bad_usage_exits_2_with_a_sentence(

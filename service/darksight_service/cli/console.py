@@ -23,7 +23,6 @@ from darksight_service.cli.colours import painted
 
 __all__ = [
     "Bars",
-    "as_json",
     "on_interrupt",
     "print_facts",
     "print_json",
@@ -105,8 +104,8 @@ def say(text: str) -> None:
     print(f"darksight: {text}", file=sys.stderr)
 
 
-def as_json(value: object) -> str:
-    """A JSON document. NaN is an error: a figure that does not exist is null."""
+def print_json(value: object) -> None:
+    """Print one JSON document on stdout. NaN is an error: a figure that does not exist is null."""
 
     def encode(other: object) -> object:
         if isinstance(other, datetime):
@@ -115,12 +114,7 @@ def as_json(value: object) -> str:
             return asdict(other)
         raise TypeError(f"{type(other).__name__} has no JSON form")
 
-    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False, default=encode) + "\n"
-
-
-def print_json(value: object) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(as_json(value))
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False, default=encode))
 
 
 def print_result(value: object, text: str | Callable[[], None], *, json: bool) -> None:

@@ -22,10 +22,9 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.cli.console import as_json, print_json, print_table, say
-from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, OUTPUT, AsJson, Files, HeldOut, Logits
+from darksight_service.cli.console import print_json, print_table, say
+from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, AsJson, Files, HeldOut, Logits
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
-from darksight_service.scoring.files.tables import atomic, check_output
 
 __all__ = ["evaluate"]
 
@@ -43,7 +42,6 @@ def evaluate(
     resamples: int = 200,
     max_rows: int = 10_000,
     seed: int = 0,
-    out: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
     json: AsJson = False,
 ) -> None:
     """Measure how faithful a map is and compare scores.
@@ -72,11 +70,7 @@ def evaluate(
         Rows used to compare neighbours.
     seed
         Seed of samples and splits.
-    out
-        Write the result to this JSON file too.
     """
-    if out is not None:
-        check_output(out, overwrite=True)
     loaded = read_bundle(bundle, verify=False)
     predictions = read_rows(file, loaded, logits=logits)
     foreign = {str(path): read_rows(path, loaded, logits=logits) for path in ood}
@@ -103,10 +97,6 @@ def evaluate(
     )
     source = {"bundle": str(bundle), "version": loaded.version}
     result = {**source, **found.as_dict(), "fit_share": shared, "warning": warning}
-    if out is not None:
-        with atomic(out) as partial:
-            partial.write_text(as_json(result), encoding="utf-8")
-        say(f"wrote {out}")
     if json:
         print_json(result)
     else:
