@@ -9,7 +9,6 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
     Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries
     What kind of change is it?               verdict        class mix, new content, less sure, surer, mixed
                                              class_mix      true class shares without labels
-    How far is a day from normal?            psi            p-values; the recording rule of Prometheus computes it
     How accurate is the classifier now?      accuracy       from labels
                                              estimate       without labels, with its back-test
     Is the certificate still true?           audit          random labels, anytime-valid

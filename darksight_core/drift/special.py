@@ -1,39 +1,14 @@
-"""Special functions that numpy lacks: χ² tails and quantiles, and the logarithm of the beta function."""
+"""Special functions that numpy lacks: χ² tails, and the logarithm of the beta function."""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
-from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["chi2_quantile", "chi2_tail", "ln_beta"]
-
-
-@lru_cache(maxsize=256)
-def chi2_quantile(q: float, dof: int) -> float:
-    """Quantile of χ² with `dof` degrees of freedom.
-
-    >>> round(chi2_quantile(0.99, 9), 2)
-    21.67
-    """
-    if dof < 1 or not 0.0 < q < 1.0:
-        raise ConfigError(f"χ² needs dof >= 1 and 0 < q < 1, not dof = {dof}, q = {q}")
-
-    def is_below(x: float) -> bool:
-        lower, upper = _gamma_tails(0.5 * dof, 0.5 * x)
-        return lower < q if q < 0.5 else upper > 1.0 - q
-
-    low, high = 0.0, float(dof)
-    while is_below(high):
-        high *= 2.0
-    # Until the last bit: the midpoint of two neighbouring floats is one of them.
-    while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (middle, high) if is_below(middle) else (low, middle)
-    return high
+__all__ = ["chi2_tail", "ln_beta"]
 
 
 def chi2_tail(x: float, dof: int) -> float:

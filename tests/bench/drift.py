@@ -19,7 +19,6 @@ from scipy.stats import kstest, kstwo
 
 from darksight_core.drift.betting import BetState
 from darksight_core.drift.detector import RowBatch
-from darksight_core.drift.psi import p_value_counts, psi, psi_critical
 from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
@@ -27,6 +26,7 @@ from darksight_core.predictions import read_predictions
 from darksight_core.rows.simplex import Floats, largest_probs, log_probs
 from darksight_core.scores.outlier import OutlierScore
 from tests.bench import results
+from tests.support.psi import p_value_counts, psi, psi_critical
 
 Ints = NDArray[np.int64]
 

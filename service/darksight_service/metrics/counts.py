@@ -203,7 +203,7 @@ class ModelCounts:
         cells = self._cells
         with self._lock:
             if p == p:
-                # (0, 1/20] is bin 0: bins include their upper edge, as in `darksight_core.drift.psi`.
+                # (0, 1/20] is bin 0: bins include their upper edge, as the outlier rule p <= alpha does.
                 cells[p_values + int(p * P_VALUE_BINS - 1e-9)] += 1.0
             cells[cell] += 1.0
             if density == density:

@@ -21,8 +21,8 @@ from darksight_service.metrics.files import Snapshot, list_files, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from darksight_core.drift.psi import p_value_counts
 from darksight_core.rows.schema import Decision, Reason
+from tests.support.psi import p_value_counts
 
 VERSION = "ab" * 32
 

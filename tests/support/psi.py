@@ -1,4 +1,4 @@
-"""Population stability index (PSI) of the p-values in a window.
+"""Population stability index (PSI) of the p-values in a window, as the recording rules of Prometheus compute it.
 
 Critical values shrink like 1/n, so no fixed limit suits all windows: the customary limit of 0.1 is exceeded by 40% of
 windows of 100 rows without drift. The alert therefore requires significance, a practical effect and enough rows.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi2
 
-from darksight_core.drift.checks import checked_level
-from darksight_core.drift.special import chi2_quantile
 from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 
@@ -84,4 +83,4 @@ def psi_critical(rows: float, calibration_rows: float, *, bins: int = 10, level:
     """
     if rows <= 0 or calibration_rows <= 0:
         raise ConfigError(f"rows and calibration_rows must be positive, not {rows} and {calibration_rows}")
-    return chi2_quantile(1.0 - checked_level(level), bins - 1) * (1.0 / rows + 1.0 / calibration_rows)
+    return float(chi2.isf(level, bins - 1)) * (1.0 / rows + 1.0 / calibration_rows)
