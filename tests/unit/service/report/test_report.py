@@ -13,19 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from darksight_service.report import Findings, build_page, find
-from darksight_service.report.figures import (
-    accuracy_figure,
-    all_figures,
-    calibration_figure,
-    confusion_figure,
-    foreign_figure,
-    local_figure,
-    map_figure,
-    path_figure,
-    small_multiples,
-)
+from darksight_service.report.figures import all_figures
 from darksight_service.report.figures.chart import packed
-from darksight_service.report.figures.panels import class_groups
+from darksight_service.report.figures.classifier import calibration_figure, confusion_figure
+from darksight_service.report.figures.comparison import accuracy_figure, foreign_figure, local_figure
+from darksight_service.report.figures.map import map_figure
+from darksight_service.report.figures.panels import class_groups, small_multiples
+from darksight_service.report.figures.paths import path_figure
 from darksight_service.report.images import ReferenceFiles, read_features, read_images
 from darksight_service.report.references.pictures import encode_png
 from numpy.typing import NDArray
