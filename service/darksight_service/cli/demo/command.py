@@ -37,7 +37,6 @@ from darksight_service.cli.demo.serving import (
     DemoService,
     command_line,
     compiling,
-    open_browser,
     run_service,
     send_traffic,
 )
@@ -119,7 +118,6 @@ def _keep_serving(service: DemoService, callers: list[_Caller]) -> None:
     say("the service keeps running, with two rows of traffic per second; press Ctrl-C to stop it")
     if service.explorer:
         say(f"open {service.explorer} to see the map")
-        open_browser(service.explorer)
     traffic = {caller.kind: caller.probs for caller in callers if caller.kind in _TRICKLE}
     send_traffic(service, callers[0].model, traffic)
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import webbrowser
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from darksight_service.cli.console import say
 from darksight_service.errors import RefusedError
 
-__all__ = ["DemoService", "command_line", "compiling", "open_browser", "run_service", "send_traffic"]
+__all__ = ["DemoService", "command_line", "compiling", "run_service", "send_traffic"]
 
 CALL_SECONDS = 60.0
 """Patience with one call, on a machine that compiles the scorer at the same time."""
@@ -110,18 +109,6 @@ def send_traffic(service: DemoService, model: str, traffic: Mapping[str, NDArray
                             return
                     time.sleep(1.0 / _ROWS_PER_SECOND)
     say("interrupted; the service is stopping")
-
-
-def _has_desktop() -> bool:
-    """Whether a person sits at a terminal on a machine that can show a browser."""
-    shows = sys.platform in ("darwin", "win32") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
-    return shows and sys.stderr.isatty() and "SSH_CONNECTION" not in os.environ
-
-
-def open_browser(url: str) -> None:
-    """Open a page if there is a desktop to show it on."""
-    if _has_desktop():
-        webbrowser.open(url)
 
 
 def command_line(*arguments: str) -> str:

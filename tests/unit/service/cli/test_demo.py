@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from darksight_service.cli.demo import serving
 from darksight_service.cli.demo.digits import KINDS, alter, draw_letters
-from darksight_service.cli.demo.serving import command_line, open_browser, send_traffic
+from darksight_service.cli.demo.serving import command_line, send_traffic
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,24 +47,6 @@ def test_commands_can_be_pasted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert command_line("fit") == f"{tmp_path / 'python'} -m darksight_service.cli fit"
     monkeypatch.setattr(serving.shutil, "which", lambda name: str(tmp_path / name))
     assert command_line("fit") == "darksight fit"
-
-
-def test_a_browser_is_opened_on_a_desktop_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a terminal with a display, not over SSH, not in a script."""
-    opened: list[str] = []
-    monkeypatch.setattr(serving.webbrowser, "open", opened.append)
-    monkeypatch.setattr(serving.sys, "platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
-        monkeypatch.delenv(name, raising=False)
-
-    for terminal, display, remote in [(1, 0, 0), (0, 1, 0), (1, 1, 1), (1, 1, 0)]:
-        monkeypatch.setattr(serving.sys.stderr, "isatty", lambda terminal=terminal: bool(terminal), raising=False)
-        monkeypatch.setattr(serving.os, "environ", {"DISPLAY": ":0"} if display else {})
-        if remote:
-            serving.os.environ["SSH_CONNECTION"] = "somewhere"
-        open_browser(f"http://{terminal}{display}{remote}")
-
-    assert opened == ["http://110"]
 
 
 class Calls:
