@@ -200,7 +200,12 @@ _MANIFEST = _Section(
         "fit_config": _Section({}),
         "fidelity": _Section(
             {},
-            {"served": _Section(dict.fromkeys(("total_variation", "kl_sym", "kl_sym_of_zeros", "acc_teacher"), _REAL))},
+            {
+                "served": _Section(
+                    dict.fromkeys(("total_variation", "kl_sym", "kl_sym_of_zeros", "acc_teacher"), _REAL),
+                    dict.fromkeys(("star_agreement", "on_border"), _OrNull(_SHARE)),
+                )
+            },
         ),
         "embed": _Section(
             {

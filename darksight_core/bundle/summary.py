@@ -37,7 +37,8 @@ def map_facts(fidelity: Mapping[str, Any], *, held_out: int) -> Facts:
     if found["kl_sym_of_zeros"] >= 5e-4:
         text += f", {found['kl_sym_of_zeros']:.4g} of it from probabilities of zero"
     text += f"; it predicts the classifier's class for {found['acc_teacher']:.2%} of them"
-    return [("map", map_verdict(found["total_variation"])), ("", text)]
+    verdict = map_verdict(found["total_variation"], found.get("star_agreement"), found.get("on_border"))
+    return [("map", verdict), ("", text)]
 
 
 def p_value_fact(rows: int) -> tuple[str, str]:

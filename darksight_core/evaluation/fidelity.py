@@ -35,6 +35,10 @@ class Fidelity(JsonRecord):
         Mean probability that has to be moved to make q of π, in 0..1.
     kl_sym_of_zeros
         The part of `kl_sym` that comes from probabilities of zero, which are read as 1e-30.
+    star_agreement
+        Share of rows whose nearest class centre on the map is the class that the teacher predicts; None without a map.
+    on_border
+        Share of rows on the border of the map, which would lie further out; None without a border.
     """
 
     kl_sym: float
@@ -45,6 +49,8 @@ class Fidelity(JsonRecord):
     teacher_acc_ground: float | None
     total_variation: float
     kl_sym_of_zeros: float
+    star_agreement: float | None = None
+    on_border: float | None = None
 
 
 def fidelity(log_pi: Floats, log_q: Floats, labels: ArrayLike | None = None) -> Fidelity:

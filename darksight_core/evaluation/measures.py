@@ -17,7 +17,7 @@ None, never 0 or NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numpy.typing import ArrayLike
 
@@ -25,6 +25,7 @@ from darksight_core.evaluation.checks import check_rows
 from darksight_core.evaluation.classes import ClusterMonotonicity, GlobalFidelity, cluster_monotonicity, global_fidelity
 from darksight_core.evaluation.fidelity import Fidelity, fidelity
 from darksight_core.evaluation.neighbourhoods import LocalFidelity, Trustworthiness, local_fidelity, trustworthiness
+from darksight_core.map.verdict import is_on_border, nearest_stars
 from darksight_core.rows.json_record import JsonRecord
 from darksight_core.rows.simplex import Floats
 
@@ -69,6 +70,7 @@ def measure_map(
     neighbours: Sequence[int] = (5, 10, 50, 100),
     seed: int = 0,
     max_rows: int | None = 10_000,
+    bound: float | None = None,
 ) -> MapMeasures:
     """All measures of one map; those that a small map cannot have are left out with a note.
 
@@ -90,6 +92,8 @@ def measure_map(
         Seed of subsamples and of the order among tied points.
     max_rows
         Most rows over which local fidelity is averaged, None for no limit; trustworthiness uses at most 2,000.
+    bound
+        Largest coordinate of a point, if the map has a border.
     """
     log_pi = check_rows("log_pi", log_pi)
     n, classes = log_pi.shape
@@ -113,10 +117,17 @@ def measure_map(
         reduced = f"computed with k = {k} instead of 5" if k >= 1 else "dropped"
         notes.append(f"trustworthiness {reduced}: it uses {min(rows, n)} points")
 
+    figures = None
+    if log_q is not None:
+        figures = replace(
+            fidelity(log_pi, log_q, labels),
+            star_agreement=float((nearest_stars(points, centres) == log_pi.argmax(axis=1)).mean()),
+            on_border=None if bound is None else float(is_on_border(points, bound).mean()),
+        )
     return MapMeasures(
         rows=n,
         classes=classes,
-        fidelity=None if log_q is None else fidelity(log_pi, log_q, labels),
+        fidelity=figures,
         local_fidelity=local,
         trustworthiness=trust,
         cluster_monotonicity=cluster_monotonicity(log_pi, points, centres),

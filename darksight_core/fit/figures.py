@@ -21,6 +21,7 @@ from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.map.fitting import MapFit, place_rows
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import SoftmaxStudent, Student
+from darksight_core.map.verdict import is_on_border, nearest_stars
 from darksight_core.rows.simplex import Floats, kl, kl_sym, kl_sym_of_zeros, log_probs, temper, total_variation
 
 __all__ = ["FitReport", "Measurements", "StageFigures"]
@@ -41,7 +42,8 @@ class StageFigures:
 class FitReport:
     """What a fit found.
 
-    `class_names` and `reference` are of the classes that come in, `student` of `columns` among them.
+    `class_names` and `reference` are of the classes that come in, `student` of `columns` among them; `bound` is the
+    largest coordinate of a point.
     `kl_sym`, `acc_teacher` and `acc_ground` are of the map on its fit rows; `heldout` of the served scorer on rows
     that no step has fitted; `refinement` lists their KL_sym after each Newton step. `warnings` say what the rows do not
     allow; see `fit.warnings`.
@@ -61,6 +63,7 @@ class FitReport:
     class_names: tuple[str, ...]
     columns: tuple[int, ...] | None
     student: Student
+    bound: float
     reference: Reference
     warnings: tuple[str, ...] = ()
 
@@ -127,7 +130,8 @@ class Measurements:
             Reads the points; by default that of the map before f_p was fine-tuned.
         """
         student = self.fitted.student if student is None else student
-        found = np.empty((len(points), 8))
+        assert isinstance(student, Student), "a map without a density has no bundle and is not measured here"
+        found = np.empty((len(points), 10))
         for block in rows.blocks:
             log_pi = self._log_pi(rows.own[block])
             log_q = student.log_posterior(points[block])
@@ -136,7 +140,9 @@ class Measurements:
             found[block] = np.stack(
                 [kl_sym(log_pi, log_q), kl(log_pi, log_q), kl(log_q, log_pi),
                  predicted == teacher, predicted == truth, teacher == truth,
-                 total_variation(log_pi, log_q), kl_sym_of_zeros(log_pi, log_q)], axis=1
+                 total_variation(log_pi, log_q), kl_sym_of_zeros(log_pi, log_q),
+                 nearest_stars(points[block], student.means) == teacher,
+                 is_on_border(points[block], self.fitted.bound)], axis=1
             )  # fmt: skip
         mean = rows.gather(found).mean(axis=0).tolist()
         return Fidelity(*mean[:4], *((None, None) if labels is None else mean[4:6]), *mean[6:])

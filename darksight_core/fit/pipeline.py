@@ -145,6 +145,7 @@ def fit_bundle(
         class_names=predictions.class_names,
         columns=embedder.columns,
         student=embedder.student,
+        bound=embedder.bound,
         reference=reference,
         warnings=warnings,
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.guarantees.calibration import Calibration
-from darksight_core.map.verdict import FAIR, map_verdict
+from darksight_core.map.verdict import map_verdict
 
 __all__ = ["FEW_CALIBRATION_ROWS", "RowFacts", "fit_warnings"]
 
@@ -150,11 +150,12 @@ def _about_classes(rows: RowFacts, class_names: Sequence[str]) -> list[str]:
 
 def _about_map(served: Fidelity, has_place: NDArray[np.bool_]) -> list[str]:
     found = []
-    if served.total_variation > FAIR:
+    verdict = map_verdict(served.total_variation, served.star_agreement, served.on_border)
+    if verdict.startswith("poor"):
         zeros = ""
         if served.kl_sym_of_zeros > 0.1 * served.kl_sym:
             zeros = f", {served.kl_sym_of_zeros:.3g} of it from probabilities of zero, which are read as 1e-30"
-        found.append(f"poor map: KL_sym {served.kl_sym:.3g}{zeros}. {map_verdict(served.total_variation).capitalize()}")
+        found.append(f"poor map: KL_sym {served.kl_sym:.3g}{zeros}. {verdict.capitalize()}")
     if served.acc_teacher < 1.0 and not has_place.all():
         found.append(
             f"classes without a place: no point of the map was found where it predicts {int((~has_place).sum()):,} of "

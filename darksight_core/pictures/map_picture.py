@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from darksight_core.map.palette import class_colours, map_view
 from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
 from darksight_core.map.student import Student
+from darksight_core.map.verdict import has_points_near, is_on_border
 from darksight_core.pictures.labels import LABEL_SIDES, place_labels
 from darksight_core.rows.simplex import Floats
 
@@ -23,6 +26,8 @@ __all__ = ["draw_map", "save_map"]
 _LEGEND_CLASSES = 20
 _MANY_MISTAKES = 1_000
 _LABEL_GAP = 5.0
+_STAR = MarkerStyle("*")
+_LONE_STAR = MarkerStyle((4, 1, 0))
 
 
 def draw_map(
@@ -34,6 +39,7 @@ def draw_map(
     *,
     title: str,
     columns: Sequence[int] | None = None,
+    bound: float = math.inf,
 ) -> Figure:
     """Draw the map of points.
 
@@ -51,7 +57,12 @@ def draw_map(
         Heading.
     columns
         Which of the classes the student knows; None for all.
+    bound
+        Largest coordinate of a point; points on this border are drawn as squares.
     """
+    placed: Floats = points.astype(np.float64)
+    is_near = has_points_near(placed, predicted, student.means, columns)
+    border = is_on_border(placed, bound)
     points = spread_over_strip(student, points.astype(np.float64))
     low, high = map_view(student, points)
     tall = float(np.clip((high - low)[1] / (high - low)[0], 0.4, 0.9))
@@ -62,22 +73,30 @@ def draw_map(
     wrong = np.zeros(len(points), dtype=bool) if labels is None else (labels >= 0) & (predicted != labels)
     _draw_contours(axes, student, low, high)
     is_stacked = _draw_points(axes, points, np.asarray(colours)[predicted], wrong)
+    squares: dict[str, Any] = {"marker": "s", "facecolors": "none", "linewidths": 0.8}
+    axes.scatter(
+        points[border, 0], points[border, 1], s=22, edgecolors=np.asarray(colours)[predicted[border]], **squares
+    )
     # Open, so that a star does not hide the points of a class that has a single place.
     star: dict[str, Any] = {
-        "marker": "*",
         "facecolors": "none",
         "edgecolors": "black",
         "linewidths": 0.5 if many else 0.9,
     }
     size = min(30, 3_000 / student.n_classes) if many else 110
-    axes.scatter(student.means[:, 0], student.means[:, 1], s=size, zorder=5, **star)
+    for marker, chosen in ((_STAR, is_near), (_LONE_STAR, ~is_near)):
+        axes.scatter(student.means[chosen, 0], student.means[chosen, 1], s=size, marker=marker, zorder=5, **star)
     if not many:
-        _draw_legend(axes, colours, class_names, star, has_mistakes=bool(wrong.any()))
+        _draw_legend(axes, colours, class_names, star, has_mistakes=bool(wrong.any()), has_lone=not is_near.all())
     outside = int(((points < low) | (points > high)).any(axis=1).sum())
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
     axes.set_title(title, fontsize=11, loc="left")
     note = "colour: predicted class; lines: student density P(y; θ), a factor of ten apart"
     note += "; a larger dot is several rows" if is_stacked else ""
+    if border.any():
+        note += f"; squares: {border.sum():,} points that would lie beyond the border"
+    if many and not is_near.all():
+        note += "; four-pointed stars: centres without points near"
     if strip_height(student) > 0.0:
         note += "; log-odds rise from left to right, heights have no meaning"
     axes.set_xlabel(note + (f"; {outside} points lie outside" if outside else ""), fontsize=8, loc="left")
@@ -107,12 +126,20 @@ def _draw_points(
 
 
 def _draw_legend(
-    axes: mpl.axes.Axes, colours: Sequence[str], names: Sequence[str], star: dict[str, Any], *, has_mistakes: bool
+    axes: mpl.axes.Axes,
+    colours: Sequence[str],
+    names: Sequence[str],
+    star: dict[str, Any],
+    *,
+    has_mistakes: bool,
+    has_lone: bool,
 ) -> None:
     handles = [axes.scatter([], [], s=40, c=colour, label=name) for colour, name in zip(colours, names, strict=True)]
     if has_mistakes:
         handles.append(axes.scatter([], [], s=34, c="black", marker="x", linewidths=1.3, label="wrong"))
-    handles.append(axes.scatter([], [], s=110, label="class centre", **star))
+    handles.append(axes.scatter([], [], s=110, marker=_STAR, label="class centre", **star))
+    if has_lone:
+        handles.append(axes.scatter([], [], s=110, marker=_LONE_STAR, label="without points near", **star))
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 

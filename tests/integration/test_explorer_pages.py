@@ -434,6 +434,15 @@ def test_labels_need_the_session_and_its_token(explored: Explored) -> None:
     assert response.status_code == 403
 
 
+def test_the_map_has_its_border_and_tells_which_centres_have_points(explored: Explored) -> None:
+    """The page draws points on the border as squares, and centres without points near with four points."""
+    found = explored.get("map")
+
+    assert found["bound"] > 0.0
+    assert len(found["has_points_near"]) == len(found["means"])
+    assert set(found["has_points_near"]) <= {True, False}
+
+
 def test_entropy_is_told_where_probabilities_were_kept(explored: Explored) -> None:
     """A row without any has no entropy and keeps its largest probability; no rows are a column, too."""
     until = explored.until_ms - 90 * 86_400_000

@@ -155,6 +155,7 @@ def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_ro
         labels_among(predictions.labels, embedder.columns),
         max_rows=max_rows,
         seed=seed,
+        bound=embedder.bound,
     )
 
 
@@ -193,6 +194,8 @@ def _print_measures(found: MapMeasures) -> None:
             ("total variation", figures.total_variation),
             ("KL(classifier, map)", figures.kl_teacher_student),
             ("KL(map, classifier)", figures.kl_student_teacher),
+            ("nearest star is the predicted class", figures.star_agreement),
+            ("on the border of the map", figures.on_border),
             ("Acc#teacher", figures.acc_teacher),
             ("Acc#ground", figures.acc_ground),
             ("classifier accuracy", figures.teacher_acc_ground),
@@ -211,7 +214,7 @@ def _print_measures(found: MapMeasures) -> None:
     ]
     print_table(rows, ("measure", "value"))
     if figures is not None:
-        print(f"The map is {map_verdict(figures.total_variation)}.")
+        print(f"The map is {map_verdict(figures.total_variation, figures.star_agreement, figures.on_border)}.")
     for note in found.notes:
         print(note)
 

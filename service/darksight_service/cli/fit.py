@@ -158,6 +158,7 @@ def draw_report(report: FitReport, path: Path) -> None:
         reference.labels,
         report.class_names,
         columns=report.columns,
+        bound=report.bound,
         title=title,
     )
     save_map(figure, path)

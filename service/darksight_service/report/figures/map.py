@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from darksight_core.map.palette import GRADES, class_colours, map_view
 from darksight_core.map.strip import spread_over_strip, strip_height, strip_to_line
+from darksight_core.map.verdict import has_points_near, is_on_border
 from darksight_core.pictures.labels import place_labels, text_sizes
 from darksight_core.rows.simplex import Floats
 from darksight_service.report.figures.chart import (
@@ -46,6 +47,7 @@ def map_figure(found: Findings) -> Figure:
     if found.labels is not None:
         modes.append(("true class", _by_class(found, rows, wrong, found.labels)))
     modes.append(("entropy", _by_entropy(found, rows, wrong)))
+    border = np.flatnonzero(is_on_border(found.points, found.bundle.embedder.bound))
     low, high = map_view(found.bundle.embedder.student, found.points)
     data = [_contours(found, low, high)]
     student = found.bundle.embedder.student
@@ -55,15 +57,16 @@ def map_figure(found: Findings) -> Figure:
     ]
     for number, (_, traces) in enumerate(modes):
         data += [trace | {"visible": number == 0} for trace in traces]
-    data += [*foreign, *_centres(found, low, high)]
+    data += [*foreign, _on_border(found, border), *_centres(found, low, high)]
     buttons, start = [], 1
     for name, traces in modes:
         shown = [False] * len(data)
-        shown[0] = shown[-2] = shown[-1] = True
+        shown[0] = True
+        shown[-3:] = [True] * 3
         states: list[bool | str] = list(shown)
         for number in range(start, start + len(traces)):
             states[number] = True
-        for number in range(len(data) - 2 - len(foreign), len(data) - 2):
+        for number in range(len(data) - 3 - len(foreign), len(data) - 3):
             states[number] = "legendonly"
         buttons.append({"label": name, "method": "restyle", "args": [{"visible": states}]})
         start += len(traces)
@@ -72,6 +75,12 @@ def map_figure(found: Findings) -> Figure:
     far = f" {outside:,} rows are outside the initial view; zoom out to see them." if outside else ""
     line = " Log-odds rise from left to right; the height of a dot has no meaning." if strip_height(student) else ""
     strange = " Click a name in the legend to show a file of foreign rows, as diamonds." if foreign else ""
+    squares = ""
+    if len(border):
+        squares = (
+            f" Squares are {len(border):,} rows on the border of the map: they are undecided between several classes "
+            "and would lie further out, so their distances mean nothing."
+        )
     less = "" if len(rows) == len(found) else f" {len(rows):,} of {len(found):,} rows are drawn, errors first."
     return Figure(
         "map",
@@ -81,7 +90,8 @@ def map_figure(found: Findings) -> Figure:
         "class or entropy (violet is uncertain). Crosses are errors, stars are class centres, and contours of the "
         f"density P(y; θ) are a factor of ten apart. Point at a dot to see its row.{line}{strange}{far}{less}",
         "Distances and directions between clusters that do not touch mean little. A cross in the middle of a cluster "
-        "is an error that the map does not reveal.",
+        "is an error that the map does not reveal. A star with four points is not near any point of its class."
+        f"{squares}",
         data,
         layout(
             680,
@@ -204,6 +214,11 @@ def _foreign(name: str, points: Floats, number: int) -> dict[str, Any]:
     }
 
 
+def _on_border(found: Findings, rows: NDArray[np.intp]) -> dict[str, Any]:
+    look = {"symbol": "square-open", "size": 8, "color": GREY}
+    return points_trace(found.drawn, rows, name="on the border", marker=look, showlegend=bool(len(rows)))
+
+
 def _centres(found: Findings, low: Floats, high: Floats) -> list[dict[str, Any]]:
     """Class centres with those names that do not overlap in the first view."""
     means = found.bundle.embedder.student.means
@@ -212,4 +227,6 @@ def _centres(found: Findings, low: Floats, high: Floats) -> list[dict[str, Any]]
     scale = min(_PLOT_PIXELS / (high - low))
     counts = np.bincount(found.predicted, minlength=found.n_classes)
     sides = place_labels(means * scale, text_sizes(names, font), counts, gap=7.0)
-    return centre_traces(means, names, sides, font, name="class centres", showlegend=False)
+    stars, labels = centre_traces(means, names, sides, font, name="class centres", showlegend=False)
+    is_near = has_points_near(found.points, found.predicted, means, None)
+    return [stars | {"text": np.where(is_near, "☆", "✧").tolist()}, labels]

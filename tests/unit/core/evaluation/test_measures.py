@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,9 +44,11 @@ def test_measure_map_gathers_the_single_measures() -> None:
     """Each part equals the function of its name, and the whole survives JSON unchanged."""
     log_pi, log_q, points, centres, labels = draw_map()
 
-    got = measure_map(log_pi, log_q, points, centres, labels, neighbours=(5, 10), seed=3, max_rows=200)
+    got = measure_map(log_pi, log_q, points, centres, labels, neighbours=(5, 10), seed=3, max_rows=200, bound=1e-9)
 
-    assert got.fidelity == fidelity(log_pi, log_q, labels)
+    nearest = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    shares = {"star_agreement": float((nearest == log_pi.argmax(axis=1)).mean()), "on_border": 1.0}
+    assert got.fidelity == replace(fidelity(log_pi, log_q, labels), **shares)
     assert got.local_fidelity == local_fidelity(log_pi, log_q, points, neighbours=(5, 10), max_rows=200, seed=3)
     assert got.trustworthiness == trustworthiness(log_pi, points, max_rows=200, seed=3)
     assert got.cluster_monotonicity == cluster_monotonicity(log_pi, points, centres)

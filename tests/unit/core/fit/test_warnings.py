@@ -26,13 +26,14 @@ def warnings(
     scores: NDArray[np.floating] | None = None,
     *,
     total_variation: float = 0.01,
+    star_agreement: float = 0.99,
     acc_teacher: float = 1.0,
     has_place: tuple[bool, ...] = (True, True, True),
 ) -> tuple[str, ...]:
     """Warnings about rows that are sound except for what is given."""
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(3), 300) if probs is None else probs
-    served = Fidelity(0.6, 0.5, 0.5, acc_teacher, None, None, total_variation, 0.5)
+    served = Fidelity(0.6, 0.5, 0.5, acc_teacher, None, None, total_variation, 0.5, star_agreement)
     calibration = Calibration(rng.normal(size=199) if scores is None else scores)
     facts = RowFacts.of(probs, len(np.unique(probs, axis=0)))
     return fit_warnings(facts, calibration, served, NAMES, np.array(has_place))
@@ -61,9 +62,10 @@ HARD = np.eye(3)[np.arange(300) % 3]
             r"1 of 3 classes are predicted for no fit row \(emu\)",
         ),
         (warnings(total_variation=0.2), "poor map: KL_sym 0.6, 0.5 of it from probabilities of zero.* Poor: 20.0%"),
+        (warnings(star_agreement=0.67), "poor map: .* another class than the predicted one for 33.0% of the points"),
         (warnings(acc_teacher=0.99, has_place=(True, True, False)), "where it predicts 1 of 3 classes.* for 1.00% of"),
     ],
-    ids=["hard", "constant", "duplicated", "undecided", "tied", "few", "none", "absent", "poor", "no place"],
+    ids=["hard", "constant", "duplicated", "undecided", "tied", "few", "none", "absent", "poor", "stars", "no place"],
 )
 def test_each_case_is_named(found: tuple[str, ...], words: str) -> None:
     """With its size and what it means."""
@@ -97,3 +99,16 @@ def test_more_calibration_rows_than_a_bundle_can_hold_are_refused_before_the_fit
         fit_bundle(from_arrays(np.eye(4)[np.arange(400) % 4]), tmp_path / "m.safetensors")
 
     assert not steps
+
+
+def test_the_map_of_an_undecided_classifier_is_poor(tmp_path: Path) -> None:
+    """Total variation alone called it fair, although stars are far from their points and points lie on the border."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(8, 6.0), 700)
+
+    report = fit_bundle(from_arrays(probs), tmp_path / "undecided.safetensors")
+
+    served = read_bundle(report.bundle).manifest["fidelity"]["served"]
+    assert served["total_variation"] < 0.15
+    assert served["star_agreement"] < 0.8 or served["on_border"] > 0.02
+    assert any(text.startswith("poor map") for text in report.warnings)

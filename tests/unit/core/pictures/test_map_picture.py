@@ -41,7 +41,7 @@ def test_stars_hide_no_points(tmp_path: Path) -> None:
     save_map(figure, tmp_path / "map.png")
     picture = imread(tmp_path / "map.png")[..., :3]
 
-    assert not figure.axes[0].collections[2].get_facecolor().size
+    assert not figure.axes[0].collections[3].get_facecolor().size
     drawn = picture.min(axis=2) < 0.99
     assert drawn[:30].any()
     assert drawn[-30:].any()
@@ -81,3 +81,20 @@ def test_the_line_of_two_classes_is_drawn_as_a_strip() -> None:
     assert all(
         np.ptp(line[:, 0]) < 1e-6 for path in contours.get_paths() for line in path.to_polygons(closed_only=False)
     )
+
+
+def test_points_on_the_border_are_squares_and_stars_without_points_differ() -> None:
+    """Both are explained below the picture or beside it."""
+    means = np.array([[0.0, 0.0], [8.0, 0.0], [4.0, 3.0]])
+    points = np.array([[0.1, 0.0], [7.9, 0.0], [10.0, -3.0], [7.0, 1.0]])
+    student = Student(means, np.ones(3), np.zeros(3))
+
+    figure = draw_map(student, points, np.array([0, 1, 1, 2]), None, list("abc"), title="", bound=10.0)
+
+    (axes,) = figure.axes
+    _, _, squares, stars, lone = axes.collections[:5]
+    assert np.asarray(squares.get_offsets()).tolist() == [[10.0, -3.0]]
+    assert np.asarray(stars.get_offsets()).tolist() == means[:2].tolist()
+    assert np.asarray(lone.get_offsets()).tolist() == means[2:].tolist()
+    assert "squares: 1 points that would lie beyond the border" in axes.get_xlabel()
+    assert "without points near" in {text.get_text() for text in axes.get_legend().get_texts()}

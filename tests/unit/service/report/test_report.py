@@ -78,6 +78,20 @@ def test_the_map_shows_every_row_once_in_each_colouring(found: Findings) -> None
     ]
 
 
+def test_the_map_marks_rows_on_its_border_and_lone_centres() -> None:
+    """Squares are the rows on the border, and a centre that no point of its class is near has four points."""
+    found = make_findings(make_rows(300))
+    found.points[:7] = [found.bundle.embedder.bound, 0.0]
+    found.predicted[found.predicted == 2] = 1
+
+    figure = map_figure(found)
+
+    border = next(trace for trace in figure.data if trace.get("name") == "on the border")
+    assert numbers(border["customdata"]).tolist() == list(range(7))
+    assert figure.data[-2]["text"][2] == "✧"
+    assert "Squares are 7 rows on the border of the map" in figure.limits
+
+
 def test_the_confusion_matrix_counts_rows(found: Findings) -> None:
     """Its sum is the number of rows, its diagonal the right ones, and the figure has the same cells."""
     counts, figure = found.confusion(), confusion_figure(found)

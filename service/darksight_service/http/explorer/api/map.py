@@ -11,6 +11,7 @@ from pydantic import Field
 
 from darksight_core.map.palette import map_view
 from darksight_core.map.strip import spread_over_strip, strip_to_line
+from darksight_core.map.verdict import has_points_near
 from darksight_core.rows.schema import Decision
 from darksight_core.rows.simplex import Floats
 from darksight_core.rows.tags import is_key
@@ -96,12 +97,17 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
 
 
 def _describe(model: str, bundle: Version) -> dict[str, Any]:
+    reference, means = bundle.reference, bundle.embedder.student.means
     return {
         "model": model,
         "version": bundle.version,
         "class_names": bundle.class_names,
         "classes": _mapped_classes(bundle),
-        "means": bundle.embedder.student.means,
+        "means": means,
+        "has_points_near": has_points_near(
+            reference.points.astype(np.float64), reference.predicted, means, bundle.embedder.columns
+        ),
+        "bound": bundle.embedder.bound,
         "view": _view(bundle),
         "labels": LABELS,
     }

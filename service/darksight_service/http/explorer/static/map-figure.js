@@ -199,6 +199,7 @@ function trace(scene, source, rows, isWrong, marker) {
       size: isWrong ? 8 : isLive ? (isMany ? 4 : 6) : 4,
       opacity: isWrong ? (isLive || !scene.state.live ? 0.95 : 0.55) : isLive ? 0.85 : scene.live && scene.live.x.length && scene.state.live ? 0.28 : 0.6,
       ...marker,
+      symbol: rows.map((row) => (Math.max(Math.abs(x[row]), Math.abs(y[row])) >= (1 - 1e-6) * scene.map.bound ? "square-open" : "circle")),
       ...(isWrong ? { symbol: "x", line: { width: isLive ? 0.8 : 0, color: WRONG } } : {}),
     },
   };
@@ -207,7 +208,7 @@ function trace(scene, source, rows, isWrong, marker) {
 /** Classes that are shown, with their centres. */
 function shown({ map, state }) {
   const hidden = new Set(state.hidden.map(Number));
-  return map.classes.map((number, i) => ({ number, mean: map.means[i] }))
+  return map.classes.map((number, i) => ({ number, mean: map.means[i], isNear: map.has_points_near[i] }))
     .filter(({ number }) => !hidden.has(number) && (state.classes.length === 0 || state.classes.includes(String(number))));
 }
 
@@ -218,9 +219,9 @@ function centres(scene) {
     type: "scattergl", mode: "markers", hoverinfo: "text",
     x: chosen.map(({ mean }) => mean[0]),
     y: chosen.map(({ mean }) => mean[1]),
-    text: chosen.map(({ number }) => escaped(scene.map.class_names[number])),
+    text: chosen.map(({ number, isNear }) => escaped(scene.map.class_names[number]) + (isNear ? "" : ", no points near")),
     // Open, so that a star does not hide the points of a class that has a single place.
-    marker: { symbol: "star-open", size: chosen.length <= NAMED ? 13 : chosen.length <= 100 ? 8 : 4, color: pageColour("ink") },
+    marker: { symbol: chosen.map(({ isNear }) => (isNear ? "star-open" : "star-diamond-open")), size: chosen.length <= NAMED ? 13 : chosen.length <= 100 ? 8 : 4, color: pageColour("ink") },
   };
 }
 

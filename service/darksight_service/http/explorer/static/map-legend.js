@@ -34,7 +34,8 @@ export function showLegend(scene, { toggle, only }) {
   };
   document.getElementById("legend-card").querySelector(".marks")?.remove();
   document.getElementById("legend-card").append(
-    element("div", { class: "marks hint" }, element("span", {}, "☆ class centre"), element("span", {}, "✕ wrong prediction"), outline()),
+    element("div", { class: "marks hint" }, element("span", {}, "☆ class centre"), element("span", {}, "✧ without points near"), element("span", {}, "✕ wrong prediction"),
+      element("span", { title: "Rows that are undecided between several classes would lie further out." }, "□ on the border of the map"), outline()),
   );
 }
 
