@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,15 @@ _STAR = MarkerStyle("*")
 _LONE_STAR = MarkerStyle((4, 1, 0))
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Ignore warnings of matplotlib: where the font lacks a character of a class name, a box in the picture says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@_without_warnings()
 def draw_map(
     student: Student,
     points: NDArray[np.floating],
@@ -143,6 +154,7 @@ def _draw_legend(
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
 
 
+@_without_warnings()
 def save_map(figure: Figure, path: Path) -> None:
     """Write the picture; the ending of `path` (.png, .svg, .pdf) decides the format."""
     figure.savefig(path, bbox_inches="tight", pad_inches=0.08)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import shutil
 import sys
 import textwrap
@@ -172,6 +173,8 @@ def on_interrupt(effect: str) -> Iterator[None]:
 
 def require(module: str, extra: str) -> None:
     """Raise ConfigError with the extra to install if a module is missing."""
+    # matplotlib logs that it builds its cache of fonts, which nobody who runs a command can act on.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         importlib.import_module(module)
     except ImportError as error:

@@ -98,3 +98,17 @@ def test_points_on_the_border_are_squares_and_stars_without_points_differ() -> N
     assert np.asarray(lone.get_offsets()).tolist() == means[2:].tolist()
     assert "squares: 1 points that would lie beyond the border" in axes.get_xlabel()
     assert "without points near" in {text.get_text() for text in axes.get_legend().get_texts()}
+
+
+@pytest.mark.parametrize("classes", [3, 30])
+def test_names_that_the_font_lacks_give_no_warning(tmp_path: Path, classes: int) -> None:
+    """Warnings are errors in tests; on a terminal they would tell users nothing that the picture does not."""
+    means = np.random.default_rng(0).normal(size=(classes, 2))
+    names = [f"\U00012000 {k}" for k in range(classes)]
+
+    figure = draw_map(
+        Student(means, np.ones(classes), np.zeros(classes)), means, np.arange(classes), None, names, title=""
+    )
+    save_map(figure, tmp_path / "map.png")
+
+    assert (tmp_path / "map.png").stat().st_size > 0
