@@ -41,6 +41,8 @@ def test_the_gate_opens_with_its_promise(page: Page) -> None:
     expect(page.locator("#accuracy")).to_have_value("0.97")
     expect(page.locator("#delta")).to_have_value("0.05")
     expect(page.locator("#scores")).to_contain_text("max-softmax (in force)")
+    for place in ("#score-line", "#threshold-meaning"):
+        expect(page.locator(place)).to_contain_text(re.compile(r"\(a largest probability of 0\.\d{4}\)"))
     expect(page.locator("#scores")).to_contain_text("refitted to these labels (proposal)")
     colours = page.locator("#scores .swatch").evaluate_all("all => all.map((each) => each.style.background)")
     assert len(set(colours)) == len(colours) > 8
@@ -95,6 +97,27 @@ def test_points_are_labelled_by_keys_and_taught(page: Page, explored: Explored) 
 
     expect(page.locator("#label-count")).to_have_text(str(before + 3))
     assert labels() == before + 3
+
+
+def test_classes_named_by_digits_have_them_as_keys(page: Page) -> None:
+    """The key 0 labels the class 0, whatever its probability; of other names keys are ranks of probability."""
+
+    def rename(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "class_names": [str(k) for k in range(len(found["class_names"]))]})
+
+    page.route("**/api/review?*", rename)
+    page.goto("/review?model=digits&stream=doubtful")
+    shown = page.locator("#item a.mono")
+    first = shown.inner_text()
+    for pick in page.locator("#item .pick").all():
+        assert pick.locator("kbd").inner_text() == pick.locator("span").nth(1).inner_text()
+
+    page.keyboard.press("0")
+
+    expect(page.locator("#pending")).to_contain_text(f"“0” for {first}")
+    page.keyboard.press("u")
+    expect(shown).to_have_text(first)
 
 
 def test_twenty_pictures_are_reviewed_by_keyboard(page: Page, explored: Explored) -> None:

@@ -35,6 +35,9 @@ let timer = 0;
 const asked = () => ({ model: page.model, version: page.version, stream: state.stream, rate: state.rate });
 const current = () => items[0] || null;
 const className = (number) => found.class_names[number] ?? String(number);
+/** Whether every class is named by one digit, which is then its key. The keys of other classes are the ranks of their probabilities. */
+const hasDigitNames = () => found.class_names.every((name) => /^[0-9]$/.test(name));
+const keyOf = (number, rank) => (hasDigitNames() ? className(number) : String((rank + 1) % 10));
 
 function readPending() {
   try {
@@ -96,7 +99,7 @@ function showItem() {
   const mayLabel = page.may("report");
   const picks = item.classes.map((number, rank) =>
     element("button", { class: rank < item.set_size ? "pick in-set" : "pick", disabled: !mayLabel, onclick: () => label(number) },
-      element("kbd", {}, rank < 9 ? String(rank + 1) : "0"), element("span", { class: "swatch", style: `background:${classColour(number)}` }),
+      element("kbd", {}, keyOf(number, rank)), element("span", { class: "swatch", style: `background:${classColour(number)}` }),
       element("span", { style: "flex:0 0 9em" }, className(number)),
       element("span", { class: "bar-track", style: "flex:1" }, element("span", { class: "bar-fill", style: `display:block;width:${100 * item.probs[rank]}%` })),
       element("span", { class: "number", style: "flex:0 0 5em;text-align:right" }, percent(item.probs[rank], 2))));
@@ -229,8 +232,8 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const item = current();
   if (/^[0-9]$/.test(event.key) && item) {
-    const rank = event.key === "0" ? 9 : Number(event.key) - 1;
-    if (rank < item.classes.length) label(item.classes[rank]);
+    const number = hasDigitNames() ? found.class_names.indexOf(event.key) : item.classes[(Number(event.key) + 9) % 10];
+    if (number >= 0) label(number);
   } else if (event.key === "s") skip();
   else if (event.key === "u") undo();
   else if (event.key === "/") {
