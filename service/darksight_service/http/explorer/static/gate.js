@@ -67,7 +67,7 @@ function show() {
   }
   const certified = found.is_certified ? "certified by the bundle" : "not certified";
   at("score-line").textContent = reject
-    ? `Current gate: accept if ${labelOf(reject.score)} ≥ ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
+    ? `Current gate: accept if ${labelOf(reject.score)} ≥ ${short(reject.threshold)}${probabilityText(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
       + "To use another score, run “darksight calibrate --score”."
     : `Current gate: ${outlierText(gate)}.`;
   showSlider();
@@ -93,6 +93,9 @@ function showPromise() {
 }
 
 const outlierText = (gate) => (gate.outlier ? `outliers at α = ${gate.outlier.alpha}` : "no outlier rule");
+/** The largest probability that a threshold of max-softmax, which is a log-odds, stands for; empty for other scores. */
+const probabilityText = (value) =>
+  found.gate.reject?.score === "msp" && value !== "-inf" ? ` (a largest probability of ${fixed(1 / (1 + Math.exp(-Number(value))), 4)})` : "";
 const short = (value) => (value === "-inf" ? "−∞" : fixed(value, 3));
 
 function drawCurves() {
@@ -158,7 +161,8 @@ function showReading(step, wanted) {
   const accepted = steps.accepted[step];
   const accuracy = accepted ? 1 - steps.wrong[step] / accepted : null;
   at("threshold-value").textContent = short(Number.isFinite(wanted) ? wanted : "-inf");
-  at("threshold").setAttribute("aria-valuetext", `${short(Number.isFinite(wanted) ? wanted : "-inf")}, accepts ${percent(accepted / steps.rows)}`);
+  at("threshold-meaning").textContent = probabilityText(Number.isFinite(wanted) ? wanted : "-inf");
+  at("threshold").setAttribute("aria-valuetext", `${short(Number.isFinite(wanted) ? wanted : "-inf")}${at("threshold-meaning").textContent}, accepts ${percent(accepted / steps.rows)}`);
   at("reading").replaceChildren(
     stat(percent(accepted / steps.rows), "accepted", "share of labelled points that all rules accept, including regions"),
     stat(percent(accuracy, 2), "accuracy of accepted"),
@@ -189,7 +193,7 @@ const loadCertificate = () =>
       const use = element("button", { id: "use-certified", type: "button", onclick: () => setThreshold(threshold.value) }, "Use this threshold");
       container.replaceChildren(
         element("div", { class: "verdict good" },
-          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept from ${short(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
+          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept from ${short(threshold.value)}${probabilityText(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
     }
     const words = "By Learn-then-Test. It holds without drift, and only if the labels are a random sample (choose “random audit only” if some were selected by hand). ";
     const warning = picked === null ? "" : `The lowest threshold with a measured accuracy of ${percent(accuracy)} is ${short(picked)}. It is not certified: about half of the thresholds chosen this way miss their target on new data.`;
