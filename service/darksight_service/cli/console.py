@@ -8,7 +8,6 @@ import logging
 import shutil
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -51,38 +50,24 @@ _STAGES: Mapping[str, str] = {
 
 
 class Bars:
-    """One progress bar per stage, on stderr, with loss, rate and time left; none with `quiet`.
-
-    On a terminal the time moves every second, also during a step that takes longer.
-    """
+    """One progress bar per stage, on stderr, with loss, rate and time left; none with `quiet`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._bar: tqdm[NoReturn] | None = None
         self._stage = ""
-        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        if not self._quiet and sys.stderr.isatty():
-            threading.Thread(target=self._tick, name="progress", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
         self.close()
-
-    def _tick(self) -> None:
-        while not self._ended.wait(1.0):
-            bar = self._bar
-            if bar is not None:
-                bar.refresh()
 
     def close(self) -> None:
         """Finish the current bar."""
-        # Taken away first: the other thread must not draw a bar that is closed.
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.close()
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress of a computation."""

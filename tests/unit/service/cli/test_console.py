@@ -1,15 +1,12 @@
-"""What the command line shows of a long computation."""
+"""What the command line prints."""
 
 from __future__ import annotations
 
 import io
 import re
-import time
 
 import pytest
-from darksight_service.cli.console import Bars, print_facts, print_table
-
-from darksight_core.evaluation.progress import Progress
+from darksight_service.cli.console import print_facts, print_table
 
 
 class Terminal(io.StringIO):
@@ -18,26 +15,6 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """It is one."""
         return True
-
-
-def test_the_time_moves_while_a_step_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar without news is drawn again every second, and no more once it is closed."""
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-
-    with Bars() as bars:
-        bars(Progress("measure", 1, 6, float("nan")))
-        before = terminal.getvalue()
-        deadline = time.monotonic() + 10.0
-        while terminal.getvalue() == before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        after = terminal.getvalue()
-    closed = terminal.getvalue()
-    time.sleep(1.2)
-
-    assert "measuring" in before
-    assert len(after) > len(before)
-    assert terminal.getvalue() == closed
 
 
 ROWS = [("digits", "active", 4.0), ("letters", "shadow", 12.5)]
