@@ -41,7 +41,8 @@ from darksight_core.gate.certify_sets import SET_SHARE, add_sets, split_for_sets
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
-from darksight_core.guarantees.class_conditional import ClassCalibration
+from darksight_core.guarantees.calibration import Calibration
+from darksight_core.guarantees.class_conditional import class_limits
 from darksight_core.guarantees.conformal import Cutoff, cutoff
 from darksight_core.guarantees.thresholds import (
     Threshold,
@@ -167,7 +168,7 @@ class Certification:
 
 
 def certify(
-    rows: ScoredPredictions, targets: Targets, calibration_rows: int, classes: ClassCalibration | None = None
+    rows: ScoredPredictions, targets: Targets, calibration_rows: int, classes: Calibration | None = None
 ) -> Certification:
     """The gate that meets the targets, as far as the rows support them.
 
@@ -180,7 +181,7 @@ def certify(
     calibration_rows
         Number of rows among which p-values are ranks.
     classes
-        Calibration by predicted class, for an outlier rule within each class; None for one rule.
+        Calibration with predicted classes, for an outlier rule within each class; None for one rule.
     """
     if classes is not None and targets.alpha is None:
         raise ConfigError("an outlier rule within each class needs alpha")
@@ -192,7 +193,10 @@ def certify(
     outlier = None if targets.alpha is None else cutoff(calibration_rows, targets.alpha, targets.delta)
     gate, pooled = Gate(outlier=outlier if outlier is not None and outlier.feasible else None), None
     if classes is not None and gate.outlier is not None:
-        limits, pooled = classes.limits(gate.outlier.alpha, gate.outlier.delta)
+        if classes.predicted is None:
+            raise ConfigError("the bundle has no classes of its calibration rows; fit it again")
+        count, rule = rows.log_pi.shape[1], gate.outlier
+        limits, pooled = class_limits(classes.ranked, classes.predicted, count, rule.alpha, rule.delta)
         gate = replace(gate, class_limits=limits)
     found = _reject_rule(gate, rows, targets) if targets.rejects else None
     segments = None

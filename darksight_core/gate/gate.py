@@ -104,7 +104,7 @@ class Gate:
         Thresholds that some segments have instead of `threshold`; None if all rows have the same.
     class_limits
         Outlier score below which a row of each predicted class is an outlier, (K,), instead of the p-value among all
-        rows; see `ClassCalibration.limits`.
+        rows; see `class_limits`.
     sets
         Prediction sets of rows that are rejected for one of `SET_REASONS`; None for no sets.
     class_thresholds

@@ -15,7 +15,6 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.guarantees.class_conditional import ClassCalibration
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.tags import REFERENCE
@@ -186,8 +185,7 @@ def _certify(
     if targets is None:
         assert rules.sets is not None
         return _only_sets(bundle, rows, predictions, rules.sets, seed)
-    classes = _classes(bundle, rules.alpha) if rules.by_class else None
-    found = certify(rows, targets, len(bundle.calibration), classes)
+    found = certify(rows, targets, len(bundle.calibration), bundle.calibration if rules.by_class else None)
     if found.certificate["outlier"] is not None:
         found.certificate["outlier"] |= {"score": "outlier_score", "sha256": bundle.splits.calibrate.sha256}
     return found
@@ -212,16 +210,6 @@ def _only_sets(
         values_of(predictions, bundle.gate.segments.key)
     gate, part = sets_for_gate(bundle.gate, in_segments(bundle.gate, rows, predictions.tags), coverage, seed=seed)
     return Certification(gate, {**certificate, "sets": part}, None)
-
-
-def _classes(bundle: Bundle, alpha: float | None) -> ClassCalibration:
-    """The calibration of a bundle by predicted class."""
-    calibration = bundle.calibration
-    if alpha is None:
-        raise ConfigError("--by-class needs --alpha")
-    if calibration.predicted is None:
-        raise ConfigError(f"{bundle.path} has no classes of its calibration rows; fit it again")
-    return ClassCalibration.of(calibration.ranked, calibration.predicted, bundle.embedder.n_inputs, alpha)
 
 
 def _print_certification(found: Certification) -> None:

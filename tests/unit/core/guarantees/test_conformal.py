@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from darksight_core.errors import ConfigError
-from darksight_core.guarantees.class_conditional import ClassCalibration
+from darksight_core.guarantees.class_conditional import class_limits
 from darksight_core.guarantees.conformal import (
     benjamini_hochberg,
     cutoff,
@@ -150,19 +150,19 @@ def test_uniforms_follow_the_id_alone() -> None:
     assert stats.kstest(sample, "uniform").pvalue > 1e-3
 
 
-def test_class_p_values_hold_within_each_class() -> None:
-    """Each class has its own rate of α, where pooled p-values give one class nearly all alarms."""
+def test_limits_of_classes_hold_within_each_class() -> None:
+    """Each class has its own rate of α, where one limit gives one class nearly all alarms."""
     rng = np.random.default_rng(5)
     own: dict[int, list[float]] = {0: [], 1: []}
     pooled: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(200):
         classes, new_classes = np.repeat([0, 1], [299, 99]), np.repeat([0, 1], 2000)
         scores, new = rng.normal(size=398) - 2.0 * classes, rng.normal(size=4000) - 2.0 * new_classes
-        p, marked = ClassCalibration.of(scores, classes, 2, alpha=0.05).p_values(new, new_classes)
+        limits, marked = class_limits(scores, classes, 2, alpha=0.05)
         everyone = p_values(new, np.sort(scores))
         assert not marked.any()
         for label in (0, 1):
-            own[label].append((p[new_classes == label] <= 0.05).mean())
+            own[label].append((new[new_classes == label] < limits[label]).mean())
             pooled[label].append((everyone[new_classes == label] <= 0.05).mean())
 
     assert within(np.array(own[0]), 0.05)
@@ -171,22 +171,18 @@ def test_class_p_values_hold_within_each_class() -> None:
     assert np.mean(pooled[1]) > 0.15
 
 
-def test_small_class_is_ranked_among_all_and_marked() -> None:
+def test_a_small_class_has_the_limit_of_all_rows() -> None:
     """With 98 rows a class has no alarm at 1% of its own, with 99 it has; an absent class is pooled too."""
     rng = np.random.default_rng(6)
     classes = np.repeat([0, 1, 3], [98, 99, 500])
     scores = rng.normal(size=697)
-    calibration = ClassCalibration.of(scores, classes, 4, alpha=0.01)
-    new = np.array([-9.0, -9.0, 0.3, 0.1])
 
-    p, marked = calibration.p_values(new, np.arange(4))
+    limits, pooled = class_limits(scores, classes, 4, alpha=0.01)
 
-    assert calibration.is_pooled.tolist() == [True, False, True, False]
-    assert marked.tolist() == [True, False, True, False]
-    np.testing.assert_array_equal(p[[0, 2]], p_values(new[[0, 2]], np.sort(scores)))
-    assert p[1] == 0.01
-    assert p[3] == p_values(new[3:], np.sort(scores[classes == 3]))[0]
-    assert calibration.p_values(np.array([]), np.array([]))[0].shape == (0,)
+    assert pooled.tolist() == [True, False, True, False]
+    assert limits[0] == limits[2] == np.sort(scores)[cutoff(697, 0.01).rank - 1]
+    assert limits[1] == scores[classes == 1].min()
+    assert limits[3] == np.sort(scores[classes == 3])[cutoff(500, 0.01).rank - 1]
 
 
 def test_benjamini_hochberg_equals_its_definition() -> None:
@@ -222,11 +218,10 @@ def test_reports_of_a_window_are_mostly_true() -> None:
         lambda: cutoff(-1, 0.1),
         lambda: cutoff(10, 0.0),
         lambda: cutoff(10, 0.1, delta=1.0),
-        lambda: ClassCalibration.of([0.1], [1], 1, 0.1),
-        lambda: ClassCalibration.of([0.1], [0.0], 1, 0.1),
-        lambda: ClassCalibration.of([np.nan], [0], 1, 0.1),
-        lambda: ClassCalibration.of([0.1, 0.2], [0], 1, 0.1),
-        lambda: ClassCalibration.of([0.1], [0], 1, 0.1).p_values(np.array([0.1]), [-1]),
+        lambda: class_limits([0.1] * 9, [1] * 9, 1, 0.1),
+        lambda: class_limits([0.1] * 9, [0.0] * 9, 1, 0.1),
+        lambda: class_limits([0.1] * 9, [0], 1, 0.1),
+        lambda: class_limits([0.1] * 8, [0] * 8, 1, 0.1),
         lambda: benjamini_hochberg(np.array([0.1]), 0.0),
     ],
 )
