@@ -192,6 +192,7 @@ _PROMISE = _Section(
         "feasible": _FLAG,
     }
 )
+_CLASS_PROMISES = _Section({"promise": _Text(), "delta": _SHARE, "feasible": _FLAG})
 _MANIFEST = _Section(
     {
         "created_by": _Text(),
@@ -222,7 +223,11 @@ _MANIFEST = _Section(
         "calibration": _Section({"n": _integer(0, MAX_CALIBRATION)}),
         "splits": _Section(dict.fromkeys(("fit", "calibrate", "test"), _SKETCH)),
         "gate": _OrNull(_GATE),
-        "certificate": _OrNull(_Section({}, dict.fromkeys(("outlier", "reject", "sets"), _OrNull(_PROMISE)))),
+        "certificate": _OrNull(
+            _Section(
+                {}, {**dict.fromkeys(("outlier", "reject", "sets"), _OrNull(_PROMISE)), "classes": _CLASS_PROMISES}
+            )
+        ),
         "accuracy_model": _OrNull(
             _Section(
                 {
@@ -272,9 +277,9 @@ def _uniqueness_problem(names: list[str]) -> str:
 
 
 def _promise_problem(certificate: Mapping[str, Any] | None) -> str:
-    if certificate is None or any(certificate.get(name) for name in ("outlier", "reject", "sets")):
+    if certificate is None or any(certificate.get(name) for name in ("outlier", "reject", "classes", "sets")):
         return ""
-    return "certificate must have a promise in outlier, reject or sets"
+    return "certificate must have a promise in outlier, reject, classes or sets"
 
 
 def _corner_problem(gate: Mapping[str, Any] | None) -> str:

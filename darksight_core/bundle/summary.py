@@ -67,7 +67,7 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
     if gate.regions:
         rules.append(f"REGION if inside {', '.join(region.name for region in gate.regions)}")
     lines = [("gate", f"rejects a row as {rule}") for rule in rules] or [("gate", "accepts every valid row")]
-    for part in (certificate.get(name) for name in ("outlier", "reject", "sets")):
+    for part in (certificate.get(name) for name in ("outlier", "reject", "classes", "sets")):
         if isinstance(part, Mapping) and "promise" in part:
             lines.append(("promise", part["promise"] + ("" if part.get("feasible", True) else ": NOT FEASIBLE")))
     return lines

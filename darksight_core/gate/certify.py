@@ -4,6 +4,7 @@
     --coverage          at least c of the rows are accepted, on average        no labels
     --target-accuracy   at least a of accepted rows are right, P >= 1 - δ      Learn-then-Test
     --max-undetected    at most α of all rows are accepted and wrong           conformal risk control
+    --target-precision, --target-recall  of one class, P >= 1 - δ              see `class_targets`
     --sets              the true class of a rejected row is in its set         see `certify_sets`
 
 A guarantee is about the gate as a whole. With an outlier rule, the accuracy is that of rows that pass both rules, and
@@ -19,8 +20,8 @@ there are fewer than `CHOICE_ROWS`. With more, a coverage or a bound on undetect
 an accuracy, two thresholds are certified: of max-softmax on all rows with δ_1 = 0.9 δ, and of the chosen score with
 δ_2 = 0.1 δ. Both hold with probability 1 - δ_1 - δ_2, so the one that accepts more rows may be taken.
 
-With `by`, each value of a tag whose rows support the target has a threshold of its own (`segment_certificate`). An
-accuracy is then certified for max-softmax unless a score is given.
+With `by`, each value of a tag whose rows support the target has a threshold of its own, with `per_class` each predicted
+class (`segment_certificate`). An accuracy is then certified for max-softmax unless a score is given.
 
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
 labels would be needed and which target they would support (`attainable`).
@@ -29,7 +30,7 @@ labels would be needed and which target they would support (`attainable`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,9 +39,10 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.gate.attainable import attainable_accuracy, attainable_alpha, attainable_coverage, attainable_risk
 from darksight_core.gate.certify_sets import SET_SHARE, add_sets, split_for_sets
+from darksight_core.gate.class_targets import ClassTarget, certify_class
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.gate.segment_certificate import CertifiedSegments, certify_segments
+from darksight_core.gate.segment_certificate import PREDICTED_CLASS, CertifiedSegments, certify_segments, class_delta
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.guarantees.class_conditional import class_limits
 from darksight_core.guarantees.conformal import Cutoff, cutoff
@@ -50,7 +52,7 @@ from darksight_core.guarantees.thresholds import (
     threshold_by_coverage,
     threshold_by_joint_risk,
 )
-from darksight_core.rows.schema import Reason
+from darksight_core.rows.schema import Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
@@ -66,7 +68,7 @@ CHOICE_SHARE = 1.0 / 3.0
 CHOICE_ROWS = 3_000
 """Labelled rows below which the score is not chosen: it is max-softmax, and all rows certify."""
 
-PROMISES = ("outlier", "reject", "sets")
+PROMISES = ("outlier", "reject", "classes", "sets")
 """Parts of a certificate that promise something, if they are there."""
 
 _DELTA = 0.05
@@ -95,6 +97,10 @@ class Targets:
         Least share of rejected rows whose true class is in the prediction set; None for no sets.
     by
         Key of a tag whose values have their own thresholds; None for one threshold.
+    per_class
+        Whether `accuracy` holds within each predicted class that has enough labels.
+    classes
+        Precision and recall of classes, in place of the other rules on confidence.
     """
 
     alpha: float | None = None
@@ -106,16 +112,22 @@ class Targets:
     seed: int = 0
     sets: float | None = None
     by: str | None = None
+    per_class: bool = False
+    classes: tuple[ClassTarget, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.by is not None and not self.rejects:
+        if self.per_class and (self.accuracy is None or self.by is not None):
+            raise ConfigError("a promise within each predicted class needs a target accuracy, and excludes segments")
+        if self.classes and (self.by is not None or self._has_rule):
+            raise ConfigError("a target precision or recall of a class excludes other rules on confidence and segments")
+        if self.by is not None and not self._has_rule:
             raise ConfigError("thresholds by segment need a coverage, a target accuracy or undetected failures")
         if sum(value is not None for value in (self.coverage, self.accuracy, self.undetected)) > 1:
             raise ConfigError("coverage, target accuracy and undetected failures exclude each other; give one")
         if self.alpha is None and not self.rejects:
             raise ConfigError("no target: give alpha, coverage, target accuracy or undetected failures")
-        if self.delta is not None and self.alpha is None and self.accuracy is None:
-            raise ConfigError("delta needs alpha or a target accuracy; the other guarantees hold on average")
+        if self.delta is not None and self.alpha is None and self.accuracy is None and not self.classes:
+            raise ConfigError("delta needs alpha, or a target accuracy, precision or recall; others hold on average")
         if self.score not in ("auto", *REJECT_SCORES):
             raise ConfigError(f"score is {self.score!r}; it must be auto or one of {', '.join(REJECT_SCORES)}")
 
@@ -125,6 +137,11 @@ class Targets:
     @property
     def rejects(self) -> bool:
         """Whether there is a rule on confidence."""
+        return self._has_rule or bool(self.classes)
+
+    @property
+    def _has_rule(self) -> bool:
+        """Whether there is a rule on the confidence of rows of all classes."""
         return any(value is not None for value in (self.coverage, self.accuracy, self.undetected))
 
 
@@ -140,11 +157,15 @@ class Certification:
         JSON values: which rows, what each rule guarantees, and what was observed.
     choice
         How the reject score was chosen; None if it was given.
+    effect
+        JSON values: `by_class`, what was observed in each predicted class, and `majority`, the most frequent true class
+        of accepted rows with its share, the accuracy of always answering it.
     """
 
     gate: Gate
     certificate: dict[str, Any]
     choice: ScoreChoice | None
+    effect: dict[str, Any] = field(default_factory=dict)
 
     @property
     def feasible(self) -> bool:
@@ -164,6 +185,7 @@ class Certification:
             "certificate": self.certificate,
             "feasible": self.feasible,
             "table": table,
+            **self.effect,
         }
 
 
@@ -199,18 +221,25 @@ def certify(
         limits, pooled = class_limits(classes.ranked, classes.predicted, count, rule.alpha, rule.delta)
         gate = replace(gate, class_limits=limits)
     found = _reject_rule(gate, rows, targets) if targets.rejects else None
-    segments = None
-    if found is not None and targets.by is not None:
+    segments = by_class = None
+    if found is not None and targets.classes:
+        gate, by_class = _class_rule(found, targets)
+    elif found is not None and (targets.by is not None or targets.per_class):
         found, segments = _by_segment(found, targets)
     certifying = rows if found is None else found.certifying
-    reject = None if found is None else _reject_part(found)
-    if found is not None and found.threshold.feasible:
+    reject = None if found is None or targets.classes else _reject_part(found)
+    if found is not None and reject is not None and found.threshold.feasible:
         gate = replace(found.gate, threshold=found.threshold.value)
     if reject is not None and segments is not None:
-        reject |= {"promise": segments.promise(reject["promise"]), "segments": segments.certificate()}
-        if reject["feasible"] and segments.own:
+        part = "classes" if targets.per_class else "segments"
+        reject |= {"promise": segments.promise(reject["promise"]), part: segments.certificate()}
+        if reject["feasible"] and segments.own and targets.per_class:
+            thresholds = segments.by_class(rows.log_pi.shape[1], gate.threshold)
+            gate = replace(gate, class_thresholds=thresholds)
+        elif reject["feasible"] and segments.own:
             gate = replace(gate, segments=segments.table())
-    observed = _observed(gate, certifying)
+    decided = _decided(gate, certifying)
+    observed = _observed(certifying, decided)
     if reject is not None:
         # Of the whole gate: the threshold alone does not count the outliers.
         reject |= {name: observed[name] if reject["feasible"] else None for name in ("coverage", "errors_accepted")}
@@ -229,10 +258,11 @@ def certify(
         },
         "outlier": None if outlier is None else _outlier_part(outlier, _flags(gate, rows), pooled),
         "reject": reject,
+        **({} if by_class is None else {"classes": by_class}),
         "observed": observed,
         **({} if sets is None else {"sets": sets}),
     }
-    return Certification(gate, certificate, None if found is None else found.choice)
+    return Certification(gate, certificate, None if found is None else found.choice, _effect(certifying, decided))
 
 
 def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
@@ -265,17 +295,49 @@ class _RejectRule:
 
 def _by_segment(found: _RejectRule, targets: Targets) -> tuple[_RejectRule, CertifiedSegments]:
     """The rule with the pooled threshold of rows whose segment has none of its own, and the thresholds of segments."""
-    assert targets.by is not None
     delta = targets.delta or _DELTA
+    rows, key, each_delta = found.certifying, targets.by or PREDICTED_CLASS, delta
+    if targets.per_class:
+        assert targets.accuracy is not None
+        predicted = rows.scores.predicted
+        each_delta = class_delta(np.bincount(predicted[~_flags(found.gate, rows)]), targets.accuracy, delta)
+        rows = replace(rows, segments=predicted.astype(np.str_))
+        threshold = _threshold(found.gate, rows, targets, found.usual, each_delta)
+        found = replace(found, threshold=replace(threshold, delta=delta))
 
     def threshold_of(rows: ScoredPredictions) -> Threshold | None:
         if _flags(found.gate, rows).all():
             return None
-        return _threshold(found.gate, rows, targets, found.usual, delta, finds_attainable=False)
+        return _threshold(found.gate, rows, targets, found.usual, each_delta, finds_attainable=False)
 
     stated = delta if targets.accuracy is not None else None
-    segments, pooled = certify_segments(found.certifying, targets.by, stated, threshold_of)
-    return (found if pooled is None else replace(found, threshold=pooled)), segments
+    segments, pooled = certify_segments(rows, key, stated, threshold_of)
+    if pooled is None:
+        return found, segments
+    return replace(found, threshold=replace(pooled, delta=stated)), segments
+
+
+def _class_rule(found: _RejectRule, targets: Targets) -> tuple[Gate, dict[str, Any]]:
+    """The gate with thresholds of the classes that have a target, as far as feasible, and their certificate."""
+    rows, usual, delta = found.certifying, found.usual, targets.delta or _DELTA
+    confidence, flagged = _confidence(found.gate, rows), _flags(found.gate, rows)
+    promises = [promise for target in targets.classes for promise in target.promises]
+    thresholds, parts = np.full(rows.log_pi.shape[1], -np.inf), []
+    for target in targets.classes:
+        reference = None
+        if usual is not None:
+            reference = _confidence(found.gate, usual)[usual.scores.predicted == target.label]
+        # All promises hold together.
+        each_delta = delta / len(promises)
+        thresholds[target.label], part = certify_class(target, rows, confidence, flagged, each_delta, reference)
+        parts.append(part)
+    return replace(found.gate, class_thresholds=thresholds), {
+        "promise": f"{'; '.join(promises)}; with confidence {1.0 - delta:.6g} for all of it",
+        "delta": delta,
+        "feasible": all(part["feasible"] for part in parts),
+        "score": found.gate.reject_score,
+        "values": parts,
+    }
 
 
 def _reject_rule(gate: Gate, rows: ScoredPredictions, targets: Targets) -> _RejectRule:
@@ -285,11 +347,11 @@ def _reject_rule(gate: Gate, rows: ScoredPredictions, targets: Targets) -> _Reje
         return _certified(gate, rows, targets, delta)
     _check_labels(rows, targets)
     plain = replace(targets, score="msp")
-    if len(rows) < CHOICE_ROWS:
+    if len(rows) < CHOICE_ROWS or targets.classes:
         return _certified(gate, rows, plain, delta)
     if targets.accuracy is None:
         return _certified(gate, rows, targets, delta)
-    if targets.by is not None:
+    if targets.by is not None or targets.per_class:
         return _certified(gate, rows, plain, delta)
     tried = _certified(gate, rows, targets, _CHOICE_DELTA * delta)
     best = _certified(gate, rows, plain, (1.0 - _CHOICE_DELTA) * delta)
@@ -350,6 +412,9 @@ def _threshold(
 ) -> Threshold:
     """The loosest threshold that meets the target for rows that pass the outlier rule too."""
     confidence, flagged = _confidence(gate, rows), _flags(gate, rows)
+    if targets.classes:
+        # Rows of other classes are not rejected.
+        return threshold_by_coverage(confidence, 1.0)
     if targets.coverage is not None:
         found = _threshold_by_coverage(confidence, flagged, targets.coverage, has_outliers=gate.outlier is not None)
         return found if found.feasible else replace(found, attainable=attainable_coverage(flagged))
@@ -439,10 +504,13 @@ def _reject_part(found: _RejectRule) -> dict[str, Any]:
     }
 
 
-def _observed(gate: Gate, rows: ScoredPredictions) -> dict[str, Any]:
-    """What the gate decides on the rows that certified it; not a guarantee."""
+def _decided(gate: Gate, rows: ScoredPredictions) -> ScoredBatch:
     segments = None if rows.segments is None else rows.segments.tolist()
-    decided = gate.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments)
+    return gate.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments)
+
+
+def _observed(rows: ScoredPredictions, decided: ScoredBatch) -> dict[str, Any]:
+    """What the gate decided on these rows; not a guarantee."""
     accepted = decided.accepted
     kept = int(accepted.sum())
     errors = None if rows.errors is None else int((rows.errors & accepted).sum())
@@ -454,3 +522,15 @@ def _observed(gate: Gate, rows: ScoredPredictions) -> dict[str, Any]:
         "outliers": int((decided.reason == Reason.OUTLIER).sum()),
         "low_confidence": int((decided.reason == Reason.LOW_CONFIDENCE).sum()),
     }
+
+
+def _effect(rows: ScoredPredictions, decided: ScoredBatch) -> dict[str, Any]:
+    """The same by predicted class, and the most frequent true class of accepted rows with its share."""
+    by_class, majority = [], None
+    for label in np.unique(decided.predicted).tolist():
+        own = decided.predicted == label
+        by_class.append({"class": label, "rows": int(own.sum()), **_observed(rows.take(own), decided.take(own))})
+    if rows.labels is not None and decided.accepted.any():
+        counts = np.bincount(rows.labels[decided.accepted])
+        majority = {"class": int(counts.argmax()), "share": float(counts.max() / counts.sum())}
+    return {"by_class": by_class, "majority": majority}

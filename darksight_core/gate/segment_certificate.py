@@ -6,6 +6,9 @@ given the scores, errors are independent, a segment that fails has more of them 
 the pooled threshold stricter (Harris 1960). If the rows of these segments together do not support the target, they use
 the threshold that all rows certify, and no promise is made about them.
 
+The predicted class is one more way to divide rows (`PREDICTED_CLASS`). There the δ of the segments is chosen so that
+the guarantees of all classes hold together, see `class_delta`.
+
 A threshold that all rows certify is not valid for the segments that are left: if the easy ones have looser thresholds
 of their own, what is left is harder than all rows.
 """
@@ -18,13 +21,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from darksight_core.errors import ConfigError
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_thresholds import MAX_THRESHOLDS, SegmentThresholds
+from darksight_core.guarantees.binomial import rows_without_error
 from darksight_core.guarantees.thresholds import Threshold
+from darksight_core.rows.simplex import Floats
 
-__all__ = ["CertifiedSegments", "certify_segments"]
+__all__ = ["PREDICTED_CLASS", "CertifiedSegments", "certify_segments", "class_delta"]
+
+PREDICTED_CLASS = "predicted class"
+"""Key of segments that are predicted classes, their values the numbers of classes; no tag can have it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,14 +43,15 @@ class CertifiedSegments:
     Parameters
     ----------
     key
-        Key of the tag.
+        Key of the tag, or `PREDICTED_CLASS`.
     thresholds
         Threshold that each segment supports by itself, by value, most rows first; None if the outlier rule rejects all
         its rows.
     rows
         Certifying rows of each.
     delta
-        Probability that the guarantee of one segment fails; None if it holds on average.
+        Probability that the guarantee of one segment fails, of any class for predicted classes; None if it holds on
+        average.
     others
         Certifying rows of the segments that have no threshold of their own, and rows without the tag.
     are_certified
@@ -64,11 +74,21 @@ class CertifiedSegments:
         """What the gate enforces."""
         return SegmentThresholds(self.key, {value: each.value for value, each in self.own.items()})
 
+    def by_class(self, classes: int, pooled: float) -> Floats:
+        """Thresholds of all classes, (K,), where segments are predicted classes; others have the pooled one."""
+        thresholds = np.full(classes, pooled)
+        for value, each in self.own.items():
+            thresholds[int(value)] = each.value
+        return thresholds
+
     def promise(self, pooled: str) -> str:
         """The promise in words; `pooled` is that of the pooled threshold."""
         if not self.own:
             return pooled
-        each = f"in each of {len(self.own)} segments of {self.key} separately, {pooled}"
+        segments = f"segments of {self.key} separately"
+        if self.key == PREDICTED_CLASS:
+            segments = "predicted classes, in all of them together"
+        each = f"in each of {len(self.own)} {segments}, {pooled}"
         if self.are_certified:
             return f"{each}; and so for all other rows together"
         return f"{each}; nothing is promised for other values of {self.key}"
@@ -79,7 +99,9 @@ class CertifiedSegments:
         return {
             "key": self.key,
             "confidence": None if self.delta is None else 1.0 - self.delta,
-            "confidence_is": "of each segment separately, not of all together",
+            "confidence_is": "of all classes together"
+            if self.key == PREDICTED_CLASS
+            else "of each segment separately, not of all together",
             "pooled": {
                 "rows": self.others,
                 "certified_on": "the rows of these segments together" if self.are_certified else "all rows",
@@ -127,6 +149,26 @@ def certify_segments(
     if pooled is None or not pooled.feasible:
         return made, None
     return replace(made, are_certified=True), pooled
+
+
+def class_delta(counts: ArrayLike, accuracy: float, delta: float) -> float:
+    """δ / J for the test of each class, so that all classes with thresholds and the others together hold at δ.
+
+    J is the smallest number that covers the tests: one of the other classes, and one of each class with enough rows for
+    an accuracy at δ / J. Other classes cannot pass, so they are no tests. Counts of rows choose J, not labels.
+
+    Parameters
+    ----------
+    counts
+        Certifying rows of each predicted class, (K,).
+    accuracy, delta
+        As in `threshold_by_accuracy`.
+    """
+    rows = np.asarray(counts)
+    tests = 1
+    while 1 + int((rows >= rows_without_error(1.0 - accuracy, delta / tests)).sum()) > tests:
+        tests += 1
+    return delta / tests
 
 
 def _is_own(threshold: Threshold) -> bool:

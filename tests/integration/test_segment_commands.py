@@ -73,6 +73,88 @@ def test_calibrate_by_class_ranks_within_the_predicted_class(folder: Path, capsy
     assert "predicted classes separately" in found["certificate"]["outlier"]["promise"]
 
 
+def test_calibrate_per_class_gives_each_class_a_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundle enforces them, and the command prints acceptance by predicted class."""
+    out = folder / "per-class.safetensors"
+    options = ("--target-accuracy", "0.85", "--per-class", "--out", str(out), "--overwrite")
+
+    found = run(folder, capsys, "calibrate", *options)
+    main(["calibrate", str(folder / "model.safetensors"), str(folder / "rows.npz"), *options])
+    text = capsys.readouterr().out
+
+    gate = read_bundle(out).gate
+    assert gate is not None
+    assert gate.class_thresholds is not None
+    assert len(set(gate.class_thresholds.tolist())) > 1
+    assert "in all of them together" in found["certificate"]["reject"]["promise"]
+    assert [each["class"] for each in found["by_class"]] == list(range(CLASSES))
+    assert "with confidence 0.95 for all of them together" in text
+    assert "LOW_CONFIDENCE" in text
+
+
+def test_calibrate_certifies_precision_and_recall_of_a_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Feasible ones are in the bundle; too much of both exits with status 3 and says what is attainable."""
+    model, rows, out = (str(folder / name) for name in ("model.safetensors", "rows.npz", "precise.safetensors"))
+    name = read_bundle(model).class_names[1]
+
+    def calibrate(precision: float, recall: float) -> int | None:
+        both = ("--target-precision", f"{name}={precision}", "--target-recall", f"{name}={recall}")
+        return main(["calibrate", model, rows, *both, "--out", out, "--overwrite"])
+
+    assert calibrate(0.8, 0.3) in (0, None)
+    assert f"reject rows predicted as {name} if msp < " in capsys.readouterr().out
+    gate = read_bundle(out).gate
+    assert gate is not None
+    assert gate.class_thresholds is not None
+    assert np.isinf(gate.class_thresholds[[0, 2]]).all()
+    assert calibrate(0.9, 0.65) == 3
+    assert "leaves a recall of 0." in capsys.readouterr().out
+    assert calibrate(0.99, 0.65) == 3
+    assert "rows support 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target-precision", "fraud=0.9"), "classes are "),
+        (("--target-recall", "0.9"), "give CLASS=SHARE"),
+        (("--target-recall", "{0}=1.5"), "give CLASS=SHARE"),
+        (("--target-recall", "{0}=0.5", "--target-recall", "{0}=0.6"), "given twice"),
+        (("--target-recall", "{0}=0.5", "--coverage", "0.9"), "excludes other rules"),
+        (("--per-class", "--alpha", "0.1"), "needs a target accuracy"),
+    ],
+)
+def test_bad_targets_of_classes_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    """The message names the option and what to give."""
+    model, rows, out = (str(folder / name) for name in ("model.safetensors", "rows.npz", "refused.safetensors"))
+    given = [each.format(read_bundle(model).class_names[0]) for each in options]
+
+    code = main(["calibrate", model, rows, *given, "--out", out])
+
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_rare_class_that_is_never_accepted_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And so is an accuracy that always answering the most frequent class would keep."""
+    rng, n = np.random.default_rng(0), 2_000
+    top = np.where(np.arange(n) % 100 == 0, rng.uniform(0.5, 0.6, n), rng.uniform(0.9, 0.999, n))
+    probs = np.stack([top, 1.0 - top, np.zeros(n)], axis=1)
+    labels = np.zeros(n, dtype=np.int64)
+    rare = np.arange(n) % 100 == 0
+    probs[rare], labels[rare] = probs[rare][:, [1, 0, 2]], rng.integers(0, 2, int(rare.sum()))
+    np.savez(folder / "rare.npz", probs=probs, labels=labels)
+    out = ("--out", str(folder / "rare.safetensors"))
+
+    main(["calibrate", str(folder / "model.safetensors"), str(folder / "rare.npz"), "--target-accuracy", "0.998", *out])
+
+    errors = capsys.readouterr().err
+    assert "0.0% of 20 rows predicted as" in errors
+    assert "so always answering that keeps the promised 0.998" in errors
+
+
 def test_score_uses_the_threshold_of_the_segment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The decisions on a file are those that the certificate counted."""
     out = folder / "decided.safetensors"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +16,9 @@ from darksight_core.bundle.defects import defect
 from darksight_core.errors import ConfigError
 from darksight_core.gate.certify import Certification, Targets, certify
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
+from darksight_core.gate.class_targets import ClassTarget
 from darksight_core.gate.scored_predictions import ScoredPredictions
+from darksight_core.gate.segment_certificate import PREDICTED_CLASS
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.tags import REFERENCE
@@ -30,6 +34,9 @@ _RULES = Group("Rules", sort_key=2)
 # Exit status; 2 is bad usage or input.
 _INFEASIBLE = 3
 _MOST_SEGMENTS = 40
+_MOST_CLASSES = 20
+# A class is hardly ever accepted if this share of its rows is, while most rows of all classes are.
+_HARDLY, _MOSTLY = 0.1, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +53,18 @@ class Rules:
         At least this share of the accepted rows is right, with confidence 1 - delta.
     max_undetected
         At most this share of all rows is accepted and wrong, on average.
+    target_precision
+        CLASS=SHARE: at least this share of the accepted rows predicted as CLASS is right, with confidence 1 - delta.
+        May be repeated for other classes; rows predicted as classes without a target are not rejected.
+    target_recall
+        CLASS=SHARE: at least this share of the rows of CLASS is predicted as CLASS and accepted, with confidence
+        1 - delta. Beside a precision of the same class both hold, or the result says what is attainable.
+    per_class
+        With --target-accuracy: each predicted class with enough labels gets a threshold and keeps the promise by
+        itself, all classes together with confidence 1 - delta; the other classes share one threshold.
     delta
-        Probability that a promise fails. Applies to --target-accuracy (0.05 by default) and, if given, to --alpha,
-        which otherwise holds on average.
+        Probability that a promise fails. Applies to --target-accuracy, --target-precision and --target-recall (0.05 by
+        default) and, if given, to --alpha, which otherwise holds on average.
     sets
         The true class of at least this share of the rejected rows is in a set of classes that comes with each.
     score
@@ -66,20 +82,36 @@ class Rules:
     coverage: float | None = None
     target_accuracy: float | None = None
     max_undetected: float | None = None
+    target_precision: tuple[str, ...] = ()
+    target_recall: tuple[str, ...] = ()
+    per_class: bool = False
     delta: float | None = None
     sets: float | None = None
     score: Annotated[str, Parameter(choices=("auto", *REJECT_SCORES))] = "auto"
     by: str | None = None
     by_class: bool = False
 
-    def targets(self, seed: int) -> Targets | None:
-        """The targets of a new gate; None if only prediction sets are added to the gate that the bundle has."""
+    def targets(self, seed: int, names: Sequence[str]) -> Targets | None:
+        """The targets of a new gate; None if only prediction sets are added to the gate that the bundle has.
+
+        Parameters
+        ----------
+        seed
+            Seed of the split of the rows.
+        names
+            Names of the classes.
+        """
         on_confidence = (self.coverage, self.target_accuracy, self.max_undetected)
         if sum(rule is not None for rule in on_confidence) > 1:
             raise ConfigError("--coverage, --target-accuracy and --max-undetected exclude each other; give one of them")
         if self.by == REFERENCE:
             raise ConfigError(f"--by {REFERENCE}: a reference names the input of one row; give a tag of many rows")
-        if self.sets is not None and all(rule is None for rule in (self.alpha, *on_confidence, self.by)):
+        classes = _class_targets(self.target_precision, self.target_recall, names)
+        if (
+            self.sets is not None
+            and not classes
+            and all(rule is None for rule in (self.alpha, *on_confidence, self.by))
+        ):
             return None
         return Targets(
             alpha=self.alpha,
@@ -91,7 +123,24 @@ class Rules:
             seed=seed,
             by=self.by,
             sets=self.sets,
+            per_class=self.per_class,
+            classes=classes,
         )
+
+
+def _class_targets(precision: Sequence[str], recall: Sequence[str], names: Sequence[str]) -> tuple[ClassTarget, ...]:
+    """Targets of classes, of texts CLASS=SHARE."""
+    shares: dict[str, dict[str, float]] = {}
+    for kind, text in (*(("precision", text) for text in precision), *(("recall", text) for text in recall)):
+        name, _, share = text.rpartition("=")
+        if name not in names or not re.fullmatch(r"0?\.\d+", share):
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise ConfigError(f"--target-{kind} {text}: give CLASS=SHARE, as {names[0]}=0.9; classes are {known}")
+        of_class = shares.setdefault(name, {})
+        if kind in of_class:
+            raise ConfigError(f"--target-{kind} is given twice for the class {name!r}")
+        of_class[kind] = float(share)
+    return tuple(ClassTarget(list(names).index(name), name, **each) for name, each in shares.items())
 
 
 def calibrate(
@@ -112,7 +161,11 @@ def calibrate(
 
     Finds thresholds that keep a promise, certifies them on labelled rows that the fit has not seen, and writes a new
     bundle with that gate and its certificate. --alpha can be combined with one of --coverage, --target-accuracy and
-    --max-undetected; the promise is then about rows that pass both rules. An existing gate is replaced.
+    --max-undetected, or with --target-precision and --target-recall of classes; the promise is then about rows that
+    pass both rules. An existing gate is replaced.
+
+    A table says which share of the rows predicted as each class is accepted and right. A warning follows if a class is
+    hardly ever accepted, or if always answering the most frequent class would keep the promise, too.
 
     --sets adds prediction sets for rejected rows, calibrated on a third of FILE that certifies nothing else. Alone it
     adds sets to the gate that the bundle has and keeps its certificate; FILE must then have new rows.
@@ -133,10 +186,10 @@ def calibrate(
     out
         Bundle to write.
     """
-    targets = rules.targets(seed)
     refuse_existing(out, overwrite=overwrite)
     with on_interrupt(f"{out} was not {'changed' if out.exists() else 'written'}"):
         loaded = read_bundle(bundle, verify=False)
+        targets = rules.targets(seed, loaded.class_names)
         predictions = read_rows(file, loaded, logits=logits)
         if held_out:
             predictions = held_out_rows(loaded, predictions)
@@ -151,9 +204,13 @@ def calibrate(
     if json:
         print_json({**found.as_dict(), "bundle": None if version is None else str(out), "version": version})
     else:
-        _print_certification(found)
+        _print_certification(found, loaded.class_names)
         if version is not None and targets is not None:
+            _print_by_class(found.effect["by_class"], loaded.class_names)
             _print_effect(found.certificate)
+    if version is not None and found.effect:
+        for text in _warnings(found, loaded.class_names):
+            say(f"warning: {text}")
     if version is None:
         say(f"{out} was not written: a promise is not feasible; --allow-infeasible writes a gate without it")
         return _INFEASIBLE
@@ -212,7 +269,7 @@ def _only_sets(
     return Certification(gate, {**certificate, "sets": part}, None)
 
 
-def _print_certification(found: Certification) -> None:
+def _print_certification(found: Certification, names: Sequence[str]) -> None:
     certificate = found.certificate
     if found.choice is not None:
         print(f"Reject scores on {found.choice.n:,} rows with {found.choice.errors:,} errors, best first:")
@@ -231,16 +288,25 @@ def _print_certification(found: Certification) -> None:
     for name, reason in (("outlier", "OUTLIER"), ("reject", "LOW_CONFIDENCE")):
         if certificate.get(name) is not None:
             print("\n".join(_describe_rule(reason, certificate[name])))
-    segments = (certificate.get("reject") or {}).get("segments")
-    if segments is not None:
-        _print_segments(segments)
+    if certificate.get("classes") is not None:
+        by_class = certificate["classes"]
+        print("\n".join(line for each in by_class["values"] for line in _describe_class(each, by_class["score"])))
+        if by_class["feasible"]:
+            print(f"  Promise: {by_class['promise']}.")
+    reject = certificate.get("reject") or {}
+    if reject.get("segments") is not None:
+        _print_segments(reject["segments"])
+    if reject.get("classes") is not None:
+        part = reject["classes"]
+        _print_segments({**part, "values": [{**each, "value": names[int(each["value"])]} for each in part["values"]]})
     if certificate.get("sets") is not None:
         print("\n".join(_describe_sets(certificate["sets"])))
 
 
 def _print_segments(part: dict[str, Any]) -> None:
     """The thresholds of the largest segments."""
-    sure = "on average" if part["confidence"] is None else f"with confidence {part['confidence']:.6g} for each of them"
+    together = "for all of them together" if part["key"] == PREDICTED_CLASS else "for each of them"
+    sure = "on average" if part["confidence"] is None else f"with confidence {part['confidence']:.6g} {together}"
     shown = part["values"][:_MOST_SEGMENTS]
     print_table(
         [
@@ -261,6 +327,46 @@ def _print_segments(part: dict[str, Any]) -> None:
     print(f"Own thresholds hold {sure}. The pooled one is certified on {part['pooled']['certified_on']}.")
 
 
+def _print_by_class(found: list[dict[str, Any]], names: Sequence[str]) -> None:
+    """What the gate does to each predicted class, those accepted least first."""
+    ranked = sorted(found, key=lambda each: each["coverage"])
+    print_table(
+        [
+            (
+                names[each["class"]],
+                each["rows"],
+                f"{each['coverage']:.1%}",
+                "" if each["accuracy"] is None else f"{each['accuracy']:.2%}",
+                each["outliers"],
+                each["low_confidence"],
+            )
+            for each in ranked[:_MOST_CLASSES]
+        ],
+        ("predicted", "rows", "accepted", "right", "OUTLIER", "LOW_CONFIDENCE"),
+    )
+    if len(ranked) > _MOST_CLASSES:
+        print(f"... and {len(ranked) - _MOST_CLASSES:,} more, which are accepted more often; --json lists them.")
+
+
+def _warnings(found: Certification, names: Sequence[str]) -> list[str]:
+    """Classes that are hardly ever accepted, and a promise that needs no classifier."""
+    coverage, reject = found.certificate["observed"]["coverage"], found.certificate["reject"] or {}
+    texts = [
+        f"{each['coverage']:.1%} of {each['rows']:,} rows predicted as {names[each['class']]} are accepted, and "
+        f"{coverage:.1%} of all rows; --by-class, --per-class or --target-recall may help"
+        for each in found.effect["by_class"]
+        if each["coverage"] < _HARDLY and coverage > _MOSTLY
+    ]
+    most = found.effect["majority"]
+    is_accuracy = reject.get("kind") == "accuracy" and "classes" not in reject
+    if is_accuracy and most is not None and most["share"] >= reject["promised"]:
+        texts.append(
+            f"{most['share']:.2%} of the accepted rows have the label {names[most['class']]}, so always answering that "
+            f"keeps the promised {reject['promised']:.6g}, too; --per-class promises it for each predicted class"
+        )
+    return texts
+
+
 def _print_effect(certificate: dict[str, Any]) -> None:
     """What the gate does on the rows that certified it."""
     rows, observed = certificate["rows"], certificate["observed"]
@@ -268,6 +374,28 @@ def _print_effect(certificate: dict[str, Any]) -> None:
     print(f"The gate accepts {observed['coverage']:.2%} of the {rows['certifying']:,} certifying rows{accuracy}.")
     print("These promises hold while traffic is like these rows. They say nothing about a single row, and do not hold")
     print("after a drift: monitor the p-values and calibrate again.")
+
+
+def _describe_class(part: dict[str, Any], score: str) -> list[str]:
+    """Precision and recall of a class, or what these rows support instead."""
+    promise = " and ".join(part["promises"])
+    if part["feasible"]:
+        low, high = (float(part["range"][k]) for k in (0, -1))
+        reach = "" if low == high else f", up to {high:.6g} keeps both"
+        return [f"LOW_CONFIDENCE: reject rows predicted as {part['name']} if {score} < {low:.6g}{reach}."]
+    lines = [f"LOW_CONFIDENCE: NOT FEASIBLE for {part['name']}.", f"  Cannot promise that {promise}."]
+    for name in ("precision", "recall"):
+        each = part.get(name)
+        if each is not None and not each["feasible"]:
+            text = f"  {name} {each['promised']:.6g}: these {each['n']:,} rows support {each['attainable'] or 'none'}"
+            needed = each["labels_needed"]
+            lines.append(text + ("." if needed is None else f", {needed:,} like them would support it 4 times in 5."))
+    if "recall_at_precision" in part:
+        lines.append(
+            f"  precision {part['precision']['promised']:.6g} leaves a recall of {part['recall_at_precision']:.3f}, "
+            f"recall {part['recall']['promised']:.6g} a precision of {part['precision_at_recall']:.3f}."
+        )
+    return [*lines, "  What rows support was found by looking at them, so certify it on others."]
 
 
 def _describe_sets(part: dict[str, Any]) -> list[str]:
