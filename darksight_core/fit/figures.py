@@ -180,30 +180,21 @@ class Measurements:
             refined.append(held.by_block(partial(self._embed, fewer), 3))
             self.report(Progress("measure", steps + 1, embedder.refine_steps + 1, float("nan")))
 
-        def stage(name: str, student: Student | SoftmaxStudent, on_fit: Floats, on_held: Floats) -> StageFigures:
-            a, b = self._agreement(fit, student, on_fit), self._agreement(held, student, on_held)
-            return StageFigures(name, a[0] or 0.0, b[0], a[1] or 0.0, b[1])
+        def stage(
+            name: str, student: Student | SoftmaxStudent, on_fit: Floats, on_held: Floats
+        ) -> tuple[StageFigures, Fidelity]:
+            seen = self.fidelity(fit, on_fit, None, student)
+            if not held.total:
+                return StageFigures(name, seen.kl_sym, None, seen.acc_teacher, None), seen
+            new = self.fidelity(held, on_held, None, student)
+            return StageFigures(name, seen.kl_sym, new.kl_sym, seen.acc_teacher, new.acc_teacher), new
 
-        figures = (
-            stage("map, each row solved", self.fitted.student, on_map, exact),
-            stage("f_p alone", embedder.student, *guesses),
-            stage(f"served: f_p, anchors, {embedder.refine_steps} steps", embedder.student, served, refined[-1][:, :2]),
-        )
+        last = f"served: f_p, anchors, {embedder.refine_steps} steps"
+        solved, _ = stage("map, each row solved", self.fitted.student, on_map, exact)
+        alone, _ = stage("f_p alone", embedder.student, *guesses)
+        as_served, fidelity = stage(last, embedder.student, served, refined[-1][:, :2])
         losses = [held.gather(found[:, 2]) for found in refined]
-        shown, points = (held, refined[-1][:, :2]) if held.total else (fit, served)
-        fidelity = self.fidelity(shown, points, None, embedder.student)
-        return figures, tuple(float(loss.mean()) for loss in losses if len(loss)), fidelity
-
-    def _agreement(
-        self, rows: RowSet, student: Student | SoftmaxStudent, points: Floats
-    ) -> tuple[float | None, float | None]:
-        """Mean KL_sym and agreement with the classifier over a set of rows; None for an empty set."""
-        found = np.empty((len(rows.own), 2))
-        for block in rows.blocks:
-            log_pi, log_q = self._log_pi(rows.own[block]), student.log_posterior(points[block])
-            found[block, 0], found[block, 1] = kl_sym(log_pi, log_q), log_pi.argmax(axis=1) == log_q.argmax(axis=1)
-        found = rows.gather(found)
-        return (float(found[:, 0].mean()), float(found[:, 1].mean())) if len(found) else (None, None)
+        return (solved, alone, as_served), tuple(float(loss.mean()) for loss in losses if len(loss)), fidelity
 
     def _embed(self, embedder: Embedder, rows: NDArray[np.int64]) -> Floats:
         """Points of rows of this process as served, and their KL_sym, (n, 3)."""
