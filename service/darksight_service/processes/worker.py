@@ -110,6 +110,28 @@ def main() -> int:
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
     watcher.start()
+    _report_until_stopped(stop, settings, registry, spool, counts, tokens, api)
+    end = time.monotonic() + settings.grace_seconds
+    if api is not None:
+        api.stop(settings.grace_seconds)
+    server.stop(max(end - time.monotonic(), 0.1))
+    watcher.join()
+    spool.close()
+    stop_tracing()
+    counts.close()
+    return 0
+
+
+def _report_until_stopped(
+    stop: threading.Event,
+    settings: Settings,
+    registry: Registry,
+    spool: Spool,
+    counts: Counts,
+    tokens: TokenFile | None,
+    api: WebServer | None,
+) -> None:
+    """Report to the supervisor, and publish the state of the spool and of the token file, until the worker stops."""
     dropped, drops_due = 0, 0.0
     while not stop.wait(REPORT_SECONDS):
         try:
@@ -129,18 +151,9 @@ def main() -> int:
             if not api.is_running:
                 # The supervisor starts another worker.
                 _log.error("http_api_ended")
-                break
+                return
             api.reload_certificate()
         report(is_ready=registry.is_ready)
-    end = time.monotonic() + settings.grace_seconds
-    if api is not None:
-        api.stop(settings.grace_seconds)
-    server.stop(max(end - time.monotonic(), 0.1))
-    watcher.join()
-    spool.close()
-    stop_tracing()
-    counts.close()
-    return 0
 
 
 def _log_kernel(event: str) -> None:
