@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from darksight_core.errors import DarkSightError
 from darksight_service.control.tokens import Caller
 from darksight_service.errors import ForbiddenError, NotFoundError, OverloadedError, RequestError
 from darksight_service.http.problems import HttpError, problem_response
@@ -221,7 +222,7 @@ class App:
             if scope["type"] == "http" and not self._access.needs_token:
                 _check_host(Request.of(scope))
             await self._router(scope, receive, send_with_headers)
-        except (HttpError, ForbiddenError, NotFoundError) as error:
+        except (HttpError, DarkSightError) as error:
             await problem_response(error, scope["path"])[0](scope, receive, send_with_headers)
         except HTTPException as error:
             # Of static files.

@@ -11,12 +11,10 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
-from darksight_service.control.tokens import TokenFile
 from darksight_service.errors import SettingsError
 from darksight_service.http.api.health import HealthServer
 from darksight_service.http.web.sockets import bind, listen, socket_url
@@ -92,10 +90,7 @@ class Supervisor:
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
         self._own_counts = SupervisorCounts(self._counts)
-        tokens = TokenFile(settings.tokens_file) if settings.metrics_token and settings.tokens_file else None
-        files = settings.tls_cert, settings.tls_key
-        tls = (files[0], files[1]) if settings.http_tls and files[0] and files[1] else None
-        self._http = HealthServer(settings.http_host or settings.host, settings.http_port, self, tokens, tls)
+        self._http = HealthServer(settings, self)
 
     def run(self, when_ready: Callable[[], None] = lambda: None) -> int:
         """Run until SIGTERM or SIGINT and return the exit status; calls `when_ready` once, when calls are taken."""
@@ -103,7 +98,7 @@ class Supervisor:
             signal.signal(name, self._on_signal)
         # The terminal was closed; without a terminal SIGHUP is the request of an operator to log more, or less.
         signal.signal(signal.SIGHUP, self._on_signal if os.isatty(0) else self._switch_debug)
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+        self._http.start()
         was_ready = False
         while not self.is_stopping:
             now = time.monotonic()
@@ -113,6 +108,7 @@ class Supervisor:
             if self.is_ready and not was_ready:
                 was_ready = True
                 when_ready()
+            self._http.reload_certificate()
             time.sleep(_TICK_SECONDS)
         return self._shut_down()
 
@@ -129,8 +125,7 @@ class Supervisor:
     @property
     def http_port(self) -> int:
         """Port of metrics and health."""
-        port: int = self._http.server_address[1]
-        return port
+        return self._http.port
 
     @property
     def api_url(self) -> str:
@@ -187,8 +182,7 @@ class Supervisor:
         statuses += [explorer.wait(end - time.monotonic()) for explorer in self._explorer]
         if self._explorer_socket is not None:
             self._explorer_socket.close()
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
         self._grpc_socket.close()
         if self._api_socket is not None:
             self._api_socket.close()

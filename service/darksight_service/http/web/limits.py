@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["API", "BACKLOG", "EXPLORER", "MAX_HANDSHAKES", "Limits"]
+__all__ = ["API", "BACKLOG", "EXPLORER", "HEALTH", "MAX_HANDSHAKES", "Limits"]
 
 BACKLOG = 128
 """Connections that wait to be accepted; asyncio tries, and logs, as many times in a row without free descriptors."""
@@ -28,6 +28,7 @@ class Limits(NamedTuple):
 # A browser opens six connections.
 EXPLORER = Limits(10.0, 256)
 API = Limits(60.0, 512)
+HEALTH = Limits(10.0, 256)
 
 MAX_HANDSHAKES = 64
 """TLS handshakes of a server at a time. One more ends the oldest."""
