@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +18,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from darksight_core.bundle import read_bundle, write_bundle
+from darksight_core.fit.network.config import DistilConfig
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
-from tests.support.commands import run_command
+from tests.support.commands import QUICK_FIT, run_command
 
 DARKSIGHT = (sys.executable, "-m", "darksight_service.cli")
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def darksight(*arguments: object) -> subprocess.CompletedProcess[str]:
+def darksight(*arguments: object, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end in a process of its own, as one that starts others must be."""
     command = [*DARKSIGHT, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=ONE_THREAD)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two files of three blocks of rows together, whose seam is in the middle of a block."""
+    """A folder with two files of two blocks of rows together, whose seam is in the middle of a block."""
     folder = tmp_path_factory.mktemp("store")
-    probs = make_probs(18_000, 3)
-    for number, part in enumerate((slice(0, 10_000), slice(10_000, 18_000))):
+    probs = make_probs(10_000, 3)
+    for number, part in enumerate((slice(0, 6_000), slice(6_000, 10_000))):
         columns = {f"prob_{k}": probs[part, k] for k in range(3)}
         table = pa.table({**columns, "label": probs[part].argmax(axis=1)})
         pq.write_table(table, folder / f"part{number}.parquet", row_group_size=3_000)
@@ -45,7 +47,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def one(store: Path) -> dict[str, object]:
     """The report of a fit in one process."""
-    done = darksight("fit", store / "part*.parquet", "--out", store / "one.safetensors", "--starts", 1, "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("darksight_core.fit.pipeline.DistilConfig", partial(DistilConfig, epoch_rows=256))
+        done = run_command("fit", store / "part*.parquet", "--out", store / "one.safetensors", "--starts", 1, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -56,7 +60,7 @@ def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, 
     out = store / "two.safetensors"
     command = [*DARKSIGHT, "fit", str(store / "part*.parquet"), "--out", str(out), "--starts", "1", "--nproc", "2"]
     process = subprocess.Popen(
-        [*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
+        [*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=QUICK_FIT
     )
     try:
         finished = store / "two.safetensors.checkpoints" / "map.safetensors"
@@ -69,7 +73,7 @@ def test_two_processes_fit_the_same_bundle_even_when_one_is_killed(store: Path, 
     kept = finished.stat().st_mtime_ns
     left_no_bundle = not out.exists()
 
-    done = darksight(*command[3:], "--resume", "--json", "--quiet")
+    done = darksight(*command[3:], "--resume", "--json", "--quiet", env=QUICK_FIT)
 
     assert process.returncode == 2
     assert "process 1 of 2 was killed by SIGKILL" in errors
@@ -118,7 +122,7 @@ def test_a_sample_of_a_store_is_fitted_and_told(store: Path) -> None:
     assert done.returncode == 0, done.stderr
     bundle = read_bundle(out)
     told = bundle.manifest["fit_config"]["sample"]
-    assert (told["rows"], told["of"], told["seed"]) == (2_000, 18_000, 7)
+    assert (told["rows"], told["of"], told["seed"]) == (2_000, 10_000, 7)
     assert told["drawn_alike"] + told["by_entropy_alone"] == told["fit"]
     assert (bundle.splits.calibrate.n, bundle.splits.test.n) == (599, 200)
     assert json.loads(done.stdout)["kl_sym"] < 0.1
@@ -149,7 +153,7 @@ def test_ray_scores_what_local_processes_score(store: Path, model: Path) -> None
     assert local.returncode == ray.returncode == single.returncode == 0, local.stderr + ray.stderr
     assert "scoring" not in ray.stderr
     assert json.loads(local.stdout) | {"out": ""} == json.loads(ray.stdout) | {"out": ""}
-    assert json.loads(ray.stdout)["rows"] == 18_000
+    assert json.loads(ray.stdout)["rows"] == 10_000
     scores = read(store / "local")
     assert len(scores) == 2
     assert read(store / "ray") == scores
@@ -179,7 +183,7 @@ def test_an_ended_run_goes_on(store: Path, model: Path) -> None:
 def test_a_defect_in_a_store_is_named(store: Path, model: Path) -> None:
     """A bad row leaves no part of itself, and file and row are named, whichever worker met it."""
     table = pq.read_table(store / "part0.parquet").to_pydict()
-    table["prob_1"][9_000] = float("nan")
+    table["prob_1"][5_000] = float("nan")
     folder = store / "bad"
     folder.mkdir()
     pq.write_table(pa.table(table), folder / "bad.parquet")
@@ -188,7 +192,7 @@ def test_a_defect_in_a_store_is_named(store: Path, model: Path) -> None:
     done = darksight("score", model, *files, "--out", store / "bad scores", "--workers", 2)
 
     assert done.returncode == 2
-    assert "bad.parquet, row 9000" in done.stderr
+    assert "bad.parquet, row 5000" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((store / "bad scores").glob("bad-*.parquet"))
-    assert np.isnan(table["prob_1"][9_000])
+    assert np.isnan(table["prob_1"][5_000])

@@ -1,14 +1,26 @@
-"""Commands in the process of the tests, where torch is imported already: to start a process takes 2 s of CPU time."""
+"""Commands in the process of the tests, where torch is imported already: to start a process takes 2 s of CPU time.
+
+`QUICK_FIT` are variables for a process that has to be one, and fits.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from subprocess import CompletedProcess
 
 from darksight_service.cli import main
 
-__all__ = ["run_command"]
+__all__ = ["QUICK_FIT", "run_command"]
+
+QUICK_FIT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(Path(__file__).with_name("quick_fit")),
+}
 
 
 def run_command(*arguments: object) -> CompletedProcess[str]:
