@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from darksight_client import Client, Policy
+from darksight_client import Client, Policy, Region
 from darksight_service.store.store import Store
 from numpy.typing import NDArray
 
@@ -261,16 +261,23 @@ def test_a_policy_set_at_one_replica_is_in_force_at_all(story: World) -> None:
             wait_until(lambda client=client: client.policy("quiet").effective.alpha == 0.05, what="the policy")
 
 
-def test_a_region_enforced_at_one_replica_is_in_force_at_all(story: World) -> None:
-    """A polygon around the whole map, drawn at the last replica: soon every replica refuses every row."""
-    rows = usual(np.random.default_rng(1))
+@pytest.fixture(scope="module")
+def region(story: World) -> Region:
+    """A polygon around the whole map, drawn and enforced at the last replica."""
     corners = [(-90.0, -90.0), (90.0, -90.0), (90.0, 90.0), (-90.0, 90.0)]
     with ExitStack() as stack:
         each = [stack.enter_context(Client(service.target, timeout_seconds=60.0)) for service in story.replicas]
-        assert all(client.score("quiet", rows).accepted.any() for client in each)
+        assert all(client.score("quiet", usual(np.random.default_rng(1))).accepted.any() for client in each)
         region = each[-1].save_region("quiet", "everything", corners, author="test")
         each[-1].enforce_region("quiet", "everything", author="test")
+    return region
 
+
+def test_a_region_enforced_at_one_replica_is_in_force_at_all(story: World, region: Region) -> None:
+    """Soon every replica refuses every row."""
+    rows = usual(np.random.default_rng(1))
+    with ExitStack() as stack:
+        each = [stack.enter_context(Client(service.target, timeout_seconds=60.0)) for service in story.replicas]
         for client in each:
             wait_until(lambda client=client: not client.score("quiet", rows).accepted.any(), what="the region")
             assert [found.polygon for found in client.regions("quiet")] == [region.polygon]
@@ -280,7 +287,7 @@ def test_a_region_enforced_at_one_replica_is_in_force_at_all(story: World) -> No
 
 
 @pytest.fixture(scope="module")
-def survived(story: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, int]:
+def survived(story: World, region: Region, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, int]:
     """Clients call all the while one replica is killed and comes back; and rows that were in its spool alone."""
     logs, victim = tmp_path_factory.mktemp("logs"), story.replicas[1]
     targets = ",".join(service.target for service in story.replicas)
@@ -312,6 +319,17 @@ def test_a_killed_replica_loses_nothing_and_fails_no_call(survived: tuple[Report
 def test_a_killed_replica_keeps_its_part_in_the_evidence(survived: tuple[Report, int], story: World) -> None:
     """Its counters go on where they were, and so the sums are again those of all rows."""
     wait_until(lambda: story.all.rows()["strange"] == story.one.rows()["strange"], PATIENCE, "the sums")
+
+
+def test_a_killed_replica_enforces_the_region_when_it_is_back(
+    survived: tuple[Report, int], region: Region, story: World
+) -> None:
+    """From its first call on, as it did before."""
+    with Client(story.replicas[1].target, timeout_seconds=60.0) as client:
+        scored = client.score("quiet", usual(np.random.default_rng(1)))
+
+        assert not scored.accepted.any()
+        assert [found.polygon for found in client.regions("quiet")] == [region.polygon]
 
 
 def test_the_trail_of_all_changes_is_whole(survived: tuple[Report, int], story: World) -> None:
