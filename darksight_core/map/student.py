@@ -96,14 +96,23 @@ class Student:
         power = 0.5 * (self.dof + 2.0)
         spread = self.dof * self.scales**2
         offset = self.log_prior - np.log(2.0 * np.pi * self.scales**2)
-        gap = points[:, None, :] - self.means
-        log_joint: Floats = offset - power * np.log1p((gap**2).sum(axis=-1) / spread)
-        return log_joint
+        # In place, one coordinate at a time: an array (n, K, 2) of a thousand classes would be the largest in memory.
+        joint: Floats = points[:, :1] - self.means[:, 0]
+        joint *= joint
+        other = points[:, 1:] - self.means[:, 1]
+        other *= other
+        joint += other
+        joint /= spread
+        np.log1p(joint, out=joint)
+        joint *= -power
+        joint += offset
+        return joint
 
     def log_posterior(self, points: Floats) -> Floats:
         """log P(k | y) for points (n, 2), as (n, K)."""
         joint = self.log_joint(points)
-        return joint - logsumexp(joint)[:, None]
+        joint -= logsumexp(joint)[:, None]
+        return joint
 
     def log_density(self, points: Floats) -> Floats:
         """log P(y; θ) for points (n, 2), as (n,)."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
+from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.evaluation.compare import Comparison, compare
@@ -18,9 +19,8 @@ from darksight_core.evaluation.segment_figures import SegmentFigures, measure_se
 from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.verdict import map_verdict
-from darksight_core.predictions import Predictions, labels_among
+from darksight_core.predictions import labels_among
 from darksight_core.predictions.sketch import MAX_LEAK
-from darksight_core.rows.simplex import Floats, log_probs
 from darksight_core.runtime.scorer import Scorer
 from darksight_service.cli.console import print_json, print_table, say
 from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, AsJson, Files, HeldOut, Logits
@@ -89,7 +89,7 @@ def evaluate(
     known = ScoredPredictions.of(predictions, scorer.score(predictions.probs), segments)
     unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.probs)) for name, rows in foreign.items()}
     found = _Evaluation(
-        _measure(loaded, predictions, known.scores.points, max_rows=max_rows, seed=seed),
+        _measure(loaded, known, predictions.labels, max_rows=max_rows, seed=seed),
         compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed),
         None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags),
         None if by is None else (by, measure_segments(known, loaded.gate)),
@@ -145,14 +145,16 @@ def _flagged(
     return alpha, shares.pop(""), shares
 
 
-def _measure(bundle: Bundle, predictions: Predictions, points: Floats, *, max_rows: int, seed: int) -> MapMeasures:
-    embedder = bundle.embedder
+def _measure(
+    bundle: Bundle, rows: ScoredPredictions, labels: NDArray[np.int64] | None, *, max_rows: int, seed: int
+) -> MapMeasures:
+    embedder, points = bundle.embedder, rows.scores.points
     return measure_map(
-        np.ascontiguousarray(embedder.shown(log_probs(predictions.probs))),
+        np.ascontiguousarray(embedder.shown(rows.log_pi)),
         embedder.student.log_posterior(points),
         points,
         embedder.student.means,
-        labels_among(predictions.labels, embedder.columns),
+        labels_among(labels, embedder.columns),
         max_rows=max_rows,
         seed=seed,
         bound=embedder.bound,

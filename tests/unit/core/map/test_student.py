@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -106,3 +107,17 @@ def test_arrays_are_copied_and_read_only() -> None:
     assert student.means.max() == 0.0
     with pytest.raises(ValueError, match="read-only"):
         student.means[0, 0] = 1.0
+
+
+def test_the_posterior_of_many_classes_takes_little_memory() -> None:
+    """No array of rows times classes times coordinates is made: the peak is the result and two arrays of its size."""
+    rng = np.random.default_rng(0)
+    student = Student(rng.normal(size=(1_000, 2)), np.ones(1_000), np.zeros(1_000))
+    points = rng.normal(size=(2_000, 2))
+    tracemalloc.start()
+
+    found = student.log_posterior(points)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 3.2 * found.nbytes
