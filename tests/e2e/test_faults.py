@@ -65,10 +65,12 @@ def test_every_acknowledged_point_is_in_postgresql_once_whatever_is_broken(
         service.start()
         nemesis = Nemesis(service, postgres, has_small_disk=is_small)
         with running_clients(service.target, tmp_path / "logs", rate=RATE):
-            # Killed workers are in the test with SQLite, a restored trail in the one of a restored database.
+            # A restored trail is in the test of a restored database.
             for fault in (
+                nemesis.kill_storage,
                 nemesis.kill_connection,
                 nemesis.step_clock,
+                nemesis.kill_worker,
                 lambda: nemesis.pause_postgres(1.0),
                 nemesis.kill_postgres,
                 lambda: nemesis.pause(service.child("darksight_service"), 0.5),
