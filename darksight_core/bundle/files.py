@@ -19,6 +19,7 @@ from darksight_core.bundle.defects import defect
 from darksight_core.bundle.manifest import check_manifest
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.drift.estimate import AccuracyModel
+from darksight_core.drift.segment_cells import SegmentCounts
 from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
@@ -120,6 +121,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
         "reference": {field.name: getattr(bundle.reference, field.name) for field in fields(Reference)},
         "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
         "gate": {} if bundle.gate is None else bundle.gate.tensors(),
+        "segments": {} if bundle.segments is None else bundle.segments.tensors(),
     }
     for field in fields(SplitSketches):
         parts[f"split.{field.name}"] = getattr(bundle.splits, field.name).tensors()
@@ -150,6 +152,7 @@ def _build(container: Container, source: str) -> Bundle:
             manifest=manifest,
             gate=None if manifest["gate"] is None else Gate.from_tensors(part("gate"), manifest["gate"]),
             accuracy_model=None if estimate is None else AccuracyModel.from_settings(estimate),
+            segments=SegmentCounts(**part("segments")) if part("segments") else None,
             version=container.version,
         )
     except Exception as error:

@@ -5,6 +5,7 @@ outlier_score.*      outlier score of the fit rows    calibration.*   scores tha
 reference.*     fit points to look at, labelled  probe.*         rows and their scores
 split.<set>.*   sketches of the rows of each set
 gate.*          the learned reject score, if there is one
+segments.*      calibration rows of each segment in cells, if they had tags
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.bundle.summary import Facts, as_html, class_list, gate_facts, map_facts, p_value_fact
 from darksight_core.bundle.thumbnail import thumbnail
 from darksight_core.drift.estimate import AccuracyModel
+from darksight_core.drift.segment_cells import SegmentCounts
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.calibration import Calibration
@@ -201,6 +203,8 @@ class Bundle:
         The policy, whose settings are in the manifest too; see `with_gate`. None until there is one.
     accuracy_model
         The label-free estimate of accuracy with its back-test; None if the fit had too few labels for one.
+    segments
+        Calibration rows of the segments that have enough of them; None without such segments.
     version
         SHA-256 of the file in hexadecimal; empty until there is one.
     path
@@ -217,6 +221,7 @@ class Bundle:
     manifest: Mapping[str, Any]
     gate: Gate | None = None
     accuracy_model: AccuracyModel | None = None
+    segments: SegmentCounts | None = None
     version: str = ""
     path: Path | None = None
 

@@ -5,12 +5,13 @@ reaches c with probability at most 1/c (Ville). After a change the bet that fits
 
     score      1 + e (p - 1/2), e in ±0.4, ±1, ±1.9: scores rise or fall
                ε p^(ε - 1), ε in 0.2, 0.5: a few scores are very low
+    segment    1 - l + l [p in I] / |I|, l = 0.4: classes are more frequent whose p are in I, a 4th to a 16th of (0, 1)
     classes    1 - l + l [k] / u_k, l in 0.1, 0.4: class k is more frequent than u_k
                1 - l + l [not k] / (1 - v_k), l = 0.9: class k is less frequent than v_k
 
-For a score in cell b of the urn, p = Σ_{j<b} f_j + U f_b is exactly uniform in (0, 1). The share of a class is known
-only through its reference rows: with confidence 1 - δ all shares lie between v_k and u_k (Clopper and Pearson), and δ
-is part of the probability of a false alarm.
+For a score in cell b of the urn, or the class of a row of a segment, p = Σ_{j<b} f_j + U f_b is exactly uniform in
+(0, 1). For all rows the share of a class is known only through its reference rows: with confidence 1 - δ all shares lie
+between v_k and u_k (Clopper and Pearson), and δ is part of the probability of a false alarm.
 
 When the change comes is not known, so new bets are opened at every row, in two ways:
 
@@ -40,7 +41,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.binomial import lower_bound, upper_bound
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["BetState", "Bets", "class_bets", "score_bets"]
+__all__ = ["BetState", "Bets", "class_bets", "range_bets", "score_bets"]
 
 Factors: TypeAlias = Callable[[Any], Floats]
 
@@ -54,6 +55,7 @@ _FREQUENT = 0.01
 _SLOPES = np.array([-1.9, -1.0, -0.4, 0.4, 1.0, 1.9])
 _POWERS = np.array([0.2, 0.5])
 _MORE, _LESS = (0.1, 0.4), 0.9
+_PARTS, _PART_STAKE = (4, 8, 16), 0.4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,14 +217,30 @@ class Bets:
 
 
 def score_bets(gaps: Ints, threshold: float, *, includes_row: bool = False) -> Bets:
-    """Bets on a score, whose cells have these gaps; `includes_row` as in `Bets`."""
-    shares = np.array([0.12] * len(_SLOPES) + [0.14] * len(_POWERS))
+    """Bets on a score, whose cells have these gaps; `includes_row` as in `Bets`.
+
+    A segment, whose rows are ranked among themselves, has few rows: its bets are on large changes.
+    """
+    even = np.array([0.12] * len(_SLOPES) + [0.14] * len(_POWERS))
+    shares = np.array([0.2, 0.2, 0.05, 0.05, 0.15, 0.15, 0.1, 0.1]) if includes_row else even
 
     def factors(p: Floats) -> Floats:
         column = p[:, None]
         return np.hstack([1.0 + _SLOPES * (column - 0.5), _POWERS * column ** (_POWERS - 1.0)])
 
     return Bets(gaps, factors, shares, threshold, includes_row)
+
+
+def range_bets(cells: int, threshold: float) -> Bets:
+    """Bets on classes in so many cells, by an urn that starts empty: ranges of p are more frequent than usual."""
+    shares = np.concatenate([np.full(each, 1.0 / (each * len(_PARTS))) for each in _PARTS])
+
+    def factors(p: Floats) -> Floats:
+        at = [np.minimum((p * each).astype(np.int64), each - 1) for each in _PARTS]
+        won = [np.eye(each)[cell] * each for each, cell in zip(_PARTS, at, strict=True)]
+        return 1.0 + _PART_STAKE * (np.hstack(won) - 1.0)
+
+    return Bets(np.zeros(cells, dtype=np.int64), factors, shares, threshold, includes_row=True)
 
 
 def class_bets(counts: Ints, threshold: float, delta: float) -> Bets:

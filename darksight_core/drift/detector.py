@@ -7,7 +7,8 @@ after some rows must not depend on how they were divided into batches.
 Evidence is an e-process: while nothing changes it ever reaches 1/a with probability at most a. So the mean over
 replicas, each of which has a state of its own, is evidence as well, whatever their dependence.
 
-A detector that `is_by_segment` has one state for each value of each tag, and is given the rows of that segment alone.
+A detector that `is_by_segment` has one state for each value of each tag. It is given the name of the segment where the
+state starts, and then the rows of that segment alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.drift.segment_cells import Segment, SegmentCounts
 from darksight_core.drift.urn import Ints
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
@@ -31,10 +33,21 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """What rows are compared with: the calibration rows, and the reference rows of each predicted class, (K,)."""
+    """What rows are compared with.
+
+    Parameters
+    ----------
+    calibration
+        The calibration rows.
+    class_counts
+        Reference rows of each predicted class, (K,).
+    segments
+        Calibration rows of each segment in cells; None if the bundle has none. See `segment_cells`.
+    """
 
     calibration: Calibration
     class_counts: Ints
+    segments: SegmentCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,8 +122,8 @@ class Detector(Protocol[State]):
         """The detector of a bundle; ConfigError if the bundle lacks what it needs."""
         ...
 
-    def start(self) -> State:
-        """The state before the first row."""
+    def start(self, segment: Segment | None = None) -> State:
+        """The state before the first row, of a segment or of all rows."""
         ...
 
     def update(self, state: State, rows: RowBatch) -> State:

@@ -1,85 +1,48 @@
-"""Which segments of the traffic have changed, and which of them explains a drift.
+"""Which segments of the traffic have changed, and which are always unlike the rest.
 
-A segment is the rows with one value of one tag, such as camera=7. Each has two e-processes on its outlier scores:
+A segment is the rows with one value of one tag, such as camera=7. Segments differ from each other without any drift, so
+each is compared with itself: with its own calibration rows if the bundle has at least `LEAST_ROWS` of them, otherwise
+with its own earlier rows. Its rows are ranked by an urn that starts with the former, or empty, and learns from each
+row; a row is ranked among the earlier ones and itself. While the rows of the segment are exchangeable with each other
+and with its calibration rows, the ranks are uniform whatever their distribution: a constant difference is no evidence.
 
-    calibrated   its rows are exchangeable with the calibration rows     finds a segment that was never calibrated
-    own          its rows are exchangeable with each other               finds a segment that changed, also one whose
-                                                                         scores were always different
+There are three such urns, as for all rows: of the outlier score, of confidence and of the predicted class. The evidence
+E of a segment is the mean of the three, each stopped when it reaches its threshold: a supermartingale that starts at
+one. Of S segments the k with the most evidence are discoveries if the least of them has E >= S / (k q), for the largest
+such k (e-BH, Wang and Ramdas 2022). At most a share q of discoveries is false on average, whatever the dependence of
+segments, which share rows, and however often it is read while S stays the same. A segment that appears later raises S
+and starts at E = 1, so a reader who stops at the first discovery while segments keep appearing has a few chances more.
 
-The evidence E of a segment is the mean of the two, each stopped when it reaches its threshold: a supermartingale that
-starts at one while the segment is like the calibration rows. Of S segments the k with the most evidence are discoveries
-if the least of them has E >= S / (k q), for the largest such k (e-BH, Wang and Ramdas 2022). At most a share q of
-discoveries is false on average, whatever the dependence of segments, which share rows, and however often it is read
-while S stays the same. A segment that appears later raises S and starts at E = 1, so a reader who stops at the first
-discovery while segments keep appearing has a few chances more.
-
-The explanation is the smallest description that leaves the rest of the discoveries quiet: one value of one tag, or a
-pair of values if each leaves the other quiet. It is a description of rows that were seen, not another test.
+That a segment is unlike the rest is a statement of its own, and no drift.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from darksight_core.drift.betting import Bets, BetState, score_bets
+from darksight_core.drift.betting import Bets, BetState, range_bets, score_bets
 from darksight_core.drift.checks import checked_level
-from darksight_core.drift.detector import Baseline, Evidence, RowBatch
-from darksight_core.drift.urn import ScoreCells
-from darksight_core.errors import ConfigError
-from darksight_core.guarantees.calibration import Calibration
-from darksight_core.rows.simplex import Floats
+from darksight_core.drift.detector import Baseline, Evidence, RowBatch, mean_log_evidence
+from darksight_core.drift.explanation import Description, SegmentRows, explain, is_alike
+from darksight_core.drift.segment_cells import MAX_SEGMENTS, Segment, SegmentCells
+from darksight_core.drift.stream import DriftState
+from darksight_core.drift.urn import Ints
 
-__all__ = [
-    "MAX_SEGMENTS",
-    "Description",
-    "Segment",
-    "SegmentState",
-    "SegmentTest",
-    "describe",
-    "discoveries",
-    "explain",
-]
+__all__ = ["SegmentChanges", "SegmentTest", "discoveries", "find_changes"]
 
-Segment: TypeAlias = tuple[str, str]
-"""Key and value of a tag."""
-
-Description: TypeAlias = tuple[Segment, ...]
-"""Conditions that all hold."""
-
-MAX_SEGMENTS = 400
-"""Most segments that one family of tests has."""
-
-_FORMAT = 1.0
-# A part of a segment is quiet if neither figure is off by this many standard errors, or it has fewer rows than this.
-_LOUD, _LEAST_ROWS = 3.0, 20
-_LOW = 0.05
+# So unlikely by chance that it can be read often and of many segments.
+_UNLIKE = 1e-6
+# Rows without which a segment is not called unlike the rest.
+_LEAST_ROWS = 50
 
 _Name = TypeVar("_Name", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SegmentState:
-    """Evidence of one segment; see the module."""
-
-    calibrated: BetState
-    own: BetState
-
-    @property
-    def rows(self) -> int:
-        """Rows seen."""
-        return self.own.rows
-
-    @property
-    def since_row(self) -> int:
-        """Row of the segment, counted from 1, at which the change is estimated to have begun."""
-        return max((self.calibrated, self.own), key=lambda each: each.log_restarting).since_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,89 +51,143 @@ class SegmentTest:
 
     Parameters
     ----------
-    calibration
-        Calibration of the outlier score.
+    baseline
+        What rows are compared with.
     level
         q: bound on the expected share of false ones among the discoveries.
 
+    >>> from darksight_core.guarantees.calibration import Calibration
     >>> rng = np.random.default_rng(0)
-    >>> test = SegmentTest(Calibration(rng.normal(size=999)))
-    >>> scores, uniforms = rng.normal(-2.0, 1.0, 100), rng.random((100, 3))
-    >>> state = test.update(test.start(), RowBatch(scores, np.ones(100), np.zeros(100, dtype=np.int64), uniforms))
-    >>> test.log_evidence(state) > math.log(400 / test.level)
+    >>> calibration = Calibration(rng.normal(size=999), top=rng.random(999))
+    >>> test = SegmentTest(Baseline(calibration, np.array([500, 500])))
+    >>> scores = np.concatenate([rng.normal(size=300), rng.normal(-2.0, 1.0, 100)])
+    >>> rows = RowBatch(scores, rng.random(400), rng.integers(0, 2, 400), rng.random((400, 3)))
+    >>> test.log_evidence(test.update(test.start(("camera", "7")), rows)) > math.log(10 / test.level)
     True
     """
 
     name: ClassVar[str] = "segments"
-    kinds: ClassVar[Mapping[str, str]] = MappingProxyType({"segment": "outlier scores of a segment"})
+    kinds: ClassVar[Mapping[str, str]] = MappingProxyType({"segment": "rows of a segment"})
     is_by_segment: ClassVar[bool] = True
 
-    calibration: Calibration
+    baseline: Baseline
     level: float = 0.05
-    _cells: ScoreCells = field(init=False)
-    _bets: tuple[Bets, Bets] = field(init=False)
+    cells: SegmentCells = field(init=False)
+    _bets: tuple[Bets, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        cells = ScoreCells(self.calibration)
-        by_calibration = score_bets(cells.gaps, self.threshold)
-        by_past = score_bets(np.zeros_like(cells.gaps), self.threshold, includes_row=True)
-        object.__setattr__(self, "_cells", cells)
-        object.__setattr__(self, "_bets", (by_calibration, by_past))
+        cells = SegmentCells(self.baseline.calibration, self.baseline.class_counts)
+        scores, confidence, classes = (np.zeros(len(each), dtype=np.int64) for each in cells.usual)
+        by_score, by_confidence = (score_bets(each, self.threshold, includes_row=True) for each in (scores, confidence))
+        object.__setattr__(self, "cells", cells)
+        object.__setattr__(self, "_bets", (by_score, by_confidence, range_bets(len(classes), self.threshold)))
 
     @classmethod
     def of(cls, baseline: Baseline) -> SegmentTest:
         """The test of a bundle."""
-        return cls(baseline.calibration)
+        return cls(baseline)
 
     @property
     def threshold(self) -> float:
         """Log evidence at which a process stops: its segment is then a discovery among `MAX_SEGMENTS`."""
-        return math.log(2.0 * MAX_SEGMENTS / checked_level(self.level))
+        return math.log(3.0 * MAX_SEGMENTS / checked_level(self.level))
 
-    def start(self) -> SegmentState:
-        """The state before the first row."""
-        return SegmentState(*(bets.start() for bets in self._bets))
+    def start(self, segment: Segment | None = None) -> DriftState:
+        """The state before the first row of a segment."""
+        blank, known = DriftState(*(bets.start() for bets in self._bets)), self.baseline.segments
+        counts = None if known is None or segment is None else known.counts_of(segment, self.cells)
+        if counts is None:
+            return blank
+        pairs = zip(blank.kinds.values(), counts, strict=True)
+        return DriftState(*(replace(each, learned=own.astype(np.float64)) for each, own in pairs))
 
-    def update(self, state: SegmentState, rows: RowBatch) -> SegmentState:
+    def update(self, state: DriftState, rows: RowBatch) -> DriftState:
         """The state after more rows of the segment."""
-        cells = self._cells.cells(rows.scores, rows.uniforms[:, 0])
-        pairs = zip(self._bets, (state.calibrated, state.own), strict=True)
-        return SegmentState(*(bets.update(known, cells, rows.uniforms[:, 2])[0] for bets, known in pairs))
+        parts = zip(self._bets, state.kinds.values(), self.cells_of(rows).T, strict=True)
+        return DriftState(*(bets.update(known, cells, rows.uniforms[:, 2])[0] for bets, known, cells in parts))
 
-    def evidence(self, state: SegmentState) -> dict[str, Evidence]:
+    def evidence(self, state: DriftState) -> dict[str, Evidence]:
         """Evidence of the segment; it has no restarting bets."""
         return {"segment": Evidence(self.log_evidence(state), rows=state.rows, since_row=state.since_row)}
 
-    def encode(self, state: SegmentState) -> bytes:
+    def encode(self, state: DriftState) -> bytes:
         """The state as bytes."""
-        return np.concatenate([[_FORMAT], state.calibrated.numbers(), state.own.numbers()]).tobytes()
+        return state.encode()
 
-    def log_evidence(self, state: SegmentState) -> float:
-        """ln E, at most `threshold`."""
-        return float(np.logaddexp(self._stopped(state.calibrated), self._stopped(state.own))) - math.log(2.0)
-
-    def is_changed(self, state: SegmentState) -> bool:
-        """Whether the rows of a discovery differ from its own earlier ones, not only from the calibration rows."""
-        return self._stopped(state.own) >= math.log(1.0 / self.level)
-
-    def p_values(self, scores: ArrayLike, uniforms: Floats) -> Floats:
-        """Ranks of rows among the calibration rows, uniform in (0, 1) without drift, (m,); for `explain`."""
-        cells = self._cells.cells(scores, uniforms[:, 0])
-        low: Floats = self._cells.edges[cells] - (1.0 - uniforms[:, 2]) * self._cells.gaps[cells]
-        return low / (len(self.calibration) + 1)
-
-    def decode(self, data: bytes) -> SegmentState:
+    def decode(self, data: bytes) -> DriftState:
         """Inverse of `encode`; ConfigError if the state is of another model or format."""
-        blank = self.start()
-        size = len(self.encode(blank))
-        numbers = np.frombuffer(data, dtype=np.float64) if len(data) == size else np.zeros(1)
-        if numbers[0] != _FORMAT:
-            raise ConfigError(f"the segment state of {len(data)} bytes is of another model or format")
-        cut = 1 + len(blank.calibrated.numbers())
-        return SegmentState(blank.calibrated.like(numbers[1:cut]), blank.own.like(numbers[cut:]))
+        return self.start().like(data)
+
+    def log_evidence(self, state: DriftState) -> float:
+        """ln E, at most `threshold`."""
+        return float(np.logaddexp.reduce([self._stopped(each) for each in state.kinds.values()])) - math.log(3.0)
+
+    def is_unlike(self, state: DriftState) -> bool:
+        """Whether the rows of a segment before any change, and its calibration rows, are unlike the rest."""
+        own = tuple(each.learned for each in state.kinds.values())
+        usual = tuple(each * len(self.baseline.calibration) for each in self.cells.usual)
+        return bool(own[0].sum() >= _LEAST_ROWS) and not is_alike(own, usual, _UNLIKE)
+
+    def cells_of(self, rows: RowBatch) -> Ints:
+        """Cells of rows, (m, 3)."""
+        return self.cells.cells(rows.scores, rows.top, rows.classes, rows.uniforms)
 
     def _stopped(self, state: BetState) -> float:
         return self.threshold if state.alarm_row is not None else min(state.log_evidence, self.threshold)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentChanges:
+    """Which segments have changed.
+
+    Parameters
+    ----------
+    evidence
+        ln of the mean evidence of the replicas, by segment: discoveries first, then by evidence.
+    states
+        State of each segment, of the replica with the most evidence.
+    found
+        The discoveries, most evidence first.
+    explanation
+        Descriptions that explain them, the one that explains most first.
+    """
+
+    evidence: Mapping[Segment, float]
+    states: Mapping[Segment, DriftState]
+    found: Sequence[Segment]
+    explanation: Sequence[Description]
+
+
+def find_changes(
+    test: SegmentTest, states: Mapping[Segment, Sequence[DriftState]], rows: RowBatch, tags: Mapping[str, ArrayLike]
+) -> SegmentChanges:
+    """The segments that have changed, and what explains them.
+
+    Parameters
+    ----------
+    test
+        The test.
+    states
+        States of each segment, one for each replica.
+    rows
+        Recent rows in order of arrival, by which the discoveries are explained.
+    tags
+        Values of each key for the same rows, (m,), empty where a row has none.
+    """
+    means = {segment: mean_log_evidence(test, each)["segment"] for segment, each in states.items()}
+    found = discoveries(means, test.level)
+    ranked = sorted(means, key=lambda segment: (segment not in found, -means[segment]))
+    strongest = {segment: max(each, key=test.log_evidence) for segment, each in states.items()}
+    named: tuple[Description, ...] = ()
+    if found and len(rows):
+        cells, parts = test.cells_of(rows), {}
+        for key, value in (each for each in found if each[0] in tags):
+            state = strongest[key, value]
+            learned = tuple(each.learned for each in state.kinds.values())
+            inside = np.asarray(tags[key]) == value
+            parts[key, value] = SegmentRows(inside, state.rows - state.since_row + 1, learned)
+        named = explain(parts, lambda chosen: test.cells.count(cells[chosen]))
+    return SegmentChanges({each: means[each] for each in ranked}, strongest, found, named)
 
 
 def discoveries(log_evidence: Mapping[_Name, float], level: float) -> tuple[_Name, ...]:
@@ -185,66 +202,3 @@ def discoveries(log_evidence: Mapping[_Name, float], level: float) -> tuple[_Nam
     # Evidence that stopped at exactly its threshold must not fail by rounding.
     passed = [k for k, name in enumerate(ranked) if log_evidence[name] >= least[k] - 1e-9]
     return tuple(ranked[: passed[-1] + 1]) if passed else ()
-
-
-def explain(
-    found: Sequence[Segment], p_values: Floats, tags: Mapping[str, ArrayLike], calibration_rows: int
-) -> tuple[Description, ...]:
-    """Descriptions that together explain the discoveries, the one that explains most first.
-
-    A description explains a discovery if the rows of the discovery outside of it are quiet: their mean p-value and
-    their share of p-values up to 0.05 are what calibration says. Of segments that explain equally much the one whose
-    rows deviate most is named; two that leave each other quiet are named as a pair.
-
-    Parameters
-    ----------
-    found
-        The discoveries, most evidence first.
-    p_values
-        Recent rows, (m,); see `SegmentTest.p_values`.
-    tags
-        Values of each key for the same rows, (m,), empty where a row has none.
-    calibration_rows
-        n.
-    """
-    rows = {segment: np.asarray(tags[segment[0]]) == segment[1] for segment in found if segment[0] in tags}
-    sizes = {segment: _deviation(p_values[mask]) for segment, mask in rows.items()}
-    left, named = [segment for segment in found if segment in rows], []
-    while left:
-        explained = {
-            segment: {each for each in left if _is_quiet(p_values[rows[each] & ~rows[segment]], calibration_rows)}
-            for segment in left
-        }
-        best = max(left, key=lambda segment: (len(explained[segment]), sizes[segment]))
-        description: Description = (best,)
-        for other in left:
-            is_pair = other[0] != best[0] and other in explained[best] and best in explained[other]
-            if is_pair and (rows[best] & ~rows[other]).sum() >= _LEAST_ROWS:
-                description = (best, other)
-                break
-        named.append(description)
-        left = [each for each in left if each not in explained[best]]
-    return tuple(named)
-
-
-def describe(description: Description) -> str:
-    """A description in words.
-
-    >>> describe((("camera", "7"), ("city", "Lyon")))
-    'camera=7 and city=Lyon'
-    """
-    return " and ".join(f"{key}={value}" for key, value in description)
-
-
-def _deviation(p_values: Floats) -> float:
-    """How much rows differ from uniform ones, in standard deviations of a row."""
-    if not len(p_values):
-        return 0.0
-    moved = abs(float(p_values.mean()) - 0.5) * math.sqrt(12.0)
-    low = abs(float((p_values <= _LOW).mean()) - _LOW) / math.sqrt(_LOW * (1.0 - _LOW))
-    return max(moved, low)
-
-
-def _is_quiet(p_values: Floats, calibration_rows: int) -> bool:
-    rows = len(p_values)
-    return rows < _LEAST_ROWS or _deviation(p_values) < _LOUD * math.sqrt(1.0 / rows + 1.0 / calibration_rows)

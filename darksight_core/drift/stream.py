@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from darksight_core.drift.betting import Bets, BetState, class_bets, score_bets
 from darksight_core.drift.checks import checked_level
 from darksight_core.drift.detector import Baseline, Evidence, RowBatch
-from darksight_core.drift.urn import Ints, ScoreCells
+from darksight_core.drift.segment_cells import Segment
+from darksight_core.drift.urn import Ints, ScoreCells, log_odds
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
@@ -51,6 +51,27 @@ class DriftState:
     def alarm_row(self) -> int | None:
         """Number of the first row, counted from 1, at which any evidence reached its threshold, or None."""
         return min((each.alarm_row for each in self.kinds.values() if each.alarm_row is not None), default=None)
+
+    @property
+    def since_row(self) -> int:
+        """Row, counted from 1, at which the change with the most evidence is estimated to have begun."""
+        return max(self.kinds.values(), key=lambda each: each.log_restarting).since_row
+
+    def encode(self) -> bytes:
+        """The state as bytes."""
+        return np.concatenate([[_FORMAT], *(each.numbers() for each in self.kinds.values())]).tobytes()
+
+    def like(self, data: bytes) -> DriftState:
+        """Inverse of `encode`, for a state of the same bets as this one; ConfigError if it is not of them."""
+        size = len(self.encode())
+        if len(data) != size:
+            raise ConfigError(f"the drift state has {len(data)} bytes, not {size}: it is of another model or format")
+        numbers = np.frombuffer(data, dtype=np.float64)
+        if numbers[0] != _FORMAT:
+            raise ConfigError(f"the drift state has format {numbers[0]:g}, not {_FORMAT:g}")
+        ends = np.cumsum([len(each.numbers()) for each in self.kinds.values()])
+        parts = np.split(numbers[1:], ends[:-1])
+        return DriftState(*(each.like(part) for part, each in zip(parts, self.kinds.values(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +116,7 @@ class DriftTest:
         top = self.calibration.top
         if top is None:
             raise ConfigError("the bundle has no largest probabilities of its calibration rows; fit it again")
-        cells = ScoreCells(self.calibration), ScoreCells(Calibration(_log_odds(top)))
+        cells = ScoreCells(self.calibration), ScoreCells(Calibration(log_odds(top)))
         by_score, by_confidence = (score_bets(each.gaps, self.threshold) for each in cells)
         by_class = class_bets(self.class_counts, self.threshold, self.level / 7.0)
         object.__setattr__(self, "_cells", cells)
@@ -111,8 +132,8 @@ class DriftTest:
         """ln(3.5 / level): log evidence of an alarm, of each kind."""
         return math.log(3.5 / checked_level(self.level))
 
-    def start(self) -> DriftState:
-        """The state before the first row."""
+    def start(self, segment: Segment | None = None) -> DriftState:
+        """The state before the first row; this test has no segments."""
         return DriftState(*(bets.start() for bets in self._bets))
 
     def update(self, state: DriftState, rows: RowBatch) -> DriftState:
@@ -125,7 +146,7 @@ class DriftTest:
         known = rows if is_known.all() else rows.take(is_known)
         found = (
             self._cells[0].cells(known.scores, known.uniforms[:, 0]),
-            self._cells[1].cells(_log_odds(known.top), known.uniforms[:, 1]),
+            self._cells[1].cells(log_odds(known.top), known.uniforms[:, 1]),
             np.asarray(known.classes, dtype=np.int64),
         )
         states, paths = [], []
@@ -144,23 +165,8 @@ class DriftTest:
 
     def encode(self, state: DriftState) -> bytes:
         """The state as bytes."""
-        return np.concatenate([[_FORMAT], *(each.numbers() for each in state.kinds.values())]).tobytes()
+        return state.encode()
 
     def decode(self, data: bytes) -> DriftState:
         """Inverse of `encode`; ConfigError if the state is of another model or format."""
-        blank = self.start()
-        size = len(self.encode(blank))
-        if len(data) != size:
-            raise ConfigError(f"the drift state has {len(data)} bytes, not {size}: it is of another model or format")
-        numbers = np.frombuffer(data, dtype=np.float64)
-        if numbers[0] != _FORMAT:
-            raise ConfigError(f"the drift state has format {numbers[0]:g}, not {_FORMAT:g}")
-        ends = 1 + np.cumsum([len(each.numbers()) for each in blank.kinds.values()])
-        parts = np.split(numbers[1:], ends[:-1] - 1)
-        return DriftState(*(each.like(part) for part, each in zip(parts, blank.kinds.values(), strict=True)))
-
-
-def _log_odds(top: ArrayLike) -> Floats:
-    """Log-odds of largest probabilities (n,), which are float32 where they are stored."""
-    values = np.minimum(np.asarray(top, dtype=np.float32).astype(np.float64), 1.0 - 2.0**-25)
-    return np.log(np.maximum(values, 1e-30)) - np.log1p(-values)
+        return self.start().like(data)

@@ -26,7 +26,7 @@ from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["Ints", "ScoreCells", "audit_numbers", "row_uniforms"]
+__all__ = ["Ints", "ScoreCells", "audit_numbers", "log_odds", "row_uniforms"]
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -69,6 +69,13 @@ class ScoreCells:
         below = np.searchsorted(self._raised, values, side="left")
         ties = np.searchsorted(self.calibration.ranked, values, side="right") - below
         return np.searchsorted(self.edges, below + (uniforms * (ties + 1)).astype(np.int64), side="right")
+
+
+def log_odds(top: ArrayLike) -> Floats:
+    """Log-odds of largest probabilities (n,), which are float32 where they are stored."""
+    values = np.minimum(np.asarray(top, dtype=np.float32).astype(np.float64), 1.0 - 2.0**-25)
+    found: Floats = np.log(np.maximum(values, 1e-30)) - np.log1p(-values)
+    return found
 
 
 def row_uniforms(ids: NDArray[np.uint64]) -> Floats:

@@ -111,8 +111,8 @@ class DriftReport(WindowReport):
 
 
 def baseline_of(bundle: Bundle) -> Baseline:
-    """What detectors compare rows of a bundle with: calibration rows, and classes of the reference rows."""
-    return Baseline(bundle.calibration, _class_counts(bundle))
+    """What detectors compare rows of a bundle with."""
+    return Baseline(bundle.calibration, _class_counts(bundle), bundle.segments)
 
 
 def row_batch(scored: ScoredBatch, seed: int = 0) -> RowBatch:

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.drift.detector import RowBatch
-from darksight_core.drift.segments import Description, Segment, SegmentTest, describe, discoveries, explain
+from darksight_core.drift.explanation import describe
+from darksight_core.drift.segment_cells import Segment
+from darksight_core.drift.segments import SegmentTest, find_changes
 from darksight_core.evaluation.failure import failure_figures
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
@@ -122,12 +124,12 @@ class SegmentDrift(JsonRecord):
         Share of rows with a p-value up to 0.01.
     log_evidence
         ln E; see `darksight_core.drift.segments`.
-    is_discovery
-        Whether it is unlike the calibration rows, at the level of false discoveries.
     is_changed
-        Whether a discovery differs from its own earlier rows too.
+        Whether it is unlike its own calibration rows or earlier rows, at the level of false discoveries.
+    is_unlike
+        Whether a segment that has not changed is always unlike the rest; this is no drift.
     since_row
-        Row of the segment, counted from 1, at which the change of a discovery began; None for others.
+        Row of the segment, counted from 1, at which its change began; None without one.
     """
 
     key: str
@@ -135,21 +137,21 @@ class SegmentDrift(JsonRecord):
     rows: int
     outliers: float
     log_evidence: float
-    is_discovery: bool
     is_changed: bool
+    is_unlike: bool
     since_row: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDriftReport(JsonRecord):
-    """Drift of all segments, most evidence first.
+    """Drift of all segments, those that changed first, then by evidence.
 
     Parameters
     ----------
     segments
         The segments.
     explanation
-        Descriptions in words that explain the discoveries, the one that explains most first.
+        Descriptions in words that explain the changes, the one that explains most first.
     level
         Bound on the expected share of false discoveries.
     """
@@ -179,26 +181,21 @@ def report_segments(
     states = {}
     for key, column in columns.items():
         for value in np.unique(column[column != ""]).tolist():
-            own = column == value
-            states[key, value] = test.update(test.start(), rows.take(own))
-    evidence = {segment: test.log_evidence(state) for segment, state in states.items()}
-    found = discoveries(evidence, test.level)
-    ranks = test.p_values(rows.scores, rows.uniforms)
-    named: tuple[Description, ...] = explain(found, ranks, columns, len(test.calibration))
+            states[key, value] = [test.update(test.start((key, value)), rows.take(column == value))]
+    changes = find_changes(test, states, rows, columns)
 
     def row(segment: Segment) -> SegmentDrift:
         key, value = segment
-        state, is_found = states[segment], segment in found
+        state, is_changed = changes.states[segment], segment in changes.found
         return SegmentDrift(
             key=key,
             value=value,
             rows=state.rows,
             outliers=float((p_values[columns[key] == value] <= _ALPHA).mean()),
-            log_evidence=evidence[segment],
-            is_discovery=is_found,
-            is_changed=is_found and test.is_changed(state),
-            since_row=state.since_row if is_found else None,
+            log_evidence=changes.evidence[segment],
+            is_changed=is_changed,
+            is_unlike=not is_changed and test.is_unlike(state),
+            since_row=state.since_row if is_changed else None,
         )
 
-    ranked = sorted(states, key=lambda segment: (segment not in found, -evidence[segment]))
-    return SegmentDriftReport(tuple(map(row, ranked)), tuple(map(describe, named)), test.level)
+    return SegmentDriftReport(tuple(map(row, changes.evidence)), tuple(map(describe, changes.explanation)), test.level)

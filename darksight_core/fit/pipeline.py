@@ -33,6 +33,7 @@ from darksight_core.bundle import (
     write_bundle,
 )
 from darksight_core.drift.estimate import fit_accuracy_model
+from darksight_core.drift.segment_cells import SegmentCells, SegmentCounts, tag_hashes
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import Fidelity
 from darksight_core.evaluation.progress import Progress
@@ -349,6 +350,8 @@ class _Fit:
         known_labels = uniform.pick(labels[uniform.own], drawn)
         held_labels = group.pick(labels, self.context.shard.rows.start, self.split.calibrate)
         hashes = group.gather(self.predictions.row_hashes())
+        calibrate = self.context.shard.select(self.split.calibrate)
+        held_tags = calibrate.gather(tag_hashes(self.predictions.tags, calibrate.own))
         own = probs[uniform.own]
         probe_rows = uniform.pick(own, spread_by_confidence(uniform.gather(own.max(axis=1))))
         # Rows drawn by entropy would look like a leak: equal rows among them are not spread by chance.
@@ -360,6 +363,12 @@ class _Fit:
             outlier_score = OutlierScore.fit(log_probs(known))
             scores = outlier_score.score(log_probs(held))
             calibration = Calibration(scores, held.argmax(axis=1), largest_probs(held))
+            segments = None
+            if held_tags.any():
+                cells = SegmentCells(calibration, np.bincount(reference.predicted, minlength=embedder.n_inputs))
+                uniforms = np.random.default_rng(self.config.seed).random((len(held), 3))
+                places = cells.cells(scores, largest_probs(held), held.argmax(axis=1), uniforms)
+                segments = SegmentCounts.of(cells, places, held_tags)
             accuracy_model = None
             if min(known_labels.min(initial=0), held_labels.min(initial=0)) >= 0:
                 accuracy_model = fit_accuracy_model(
@@ -377,6 +386,7 @@ class _Fit:
                 splits=splits,
                 manifest={**manifest, "warnings": list(warnings)},
                 accuracy_model=accuracy_model,
+                segments=segments,
             )
             texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
             return {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}

@@ -190,4 +190,8 @@ def _joined(several: list[Predictions], source: str) -> Predictions:
         class_names=several[0].class_names,
         source=source,
         n_renormalised=sum(one.n_renormalised for one in several),
+        tags={
+            key: tuple(value for one in several for value in one.tags.get(key, ("",) * len(one)))
+            for key in sorted({key for one in several for key in one.tags})
+        },
     )

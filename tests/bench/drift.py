@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.stats import kstest, kstwo
 
 from darksight_core.drift.betting import BetState
-from darksight_core.drift.detector import RowBatch
-from darksight_core.drift.segments import SegmentState, SegmentTest, discoveries, explain
+from darksight_core.drift.detector import Baseline, RowBatch
+from darksight_core.drift.segments import SegmentChanges, SegmentTest, find_changes
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.predictions import read_predictions
@@ -276,6 +276,11 @@ def measure_restarting(streams: int, rows: int) -> list[float] | None:
     return found
 
 
+def as_batch(rows: Rows, rng: np.random.Generator) -> RowBatch:
+    """Rows for a detector."""
+    return RowBatch(rows.scores, rows.top, rows.classes, rng.random((len(rows.scores), 3)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentStream:
     """Rows of `SEGMENTS` cameras, of which the first has a share `SHARE`, and the evidence of each camera."""
@@ -283,7 +288,7 @@ class SegmentStream:
     test: SegmentTest
     rng: np.random.Generator
 
-    def follow(self, states: list[SegmentState], rows: Rows, cameras: Ints) -> list[SegmentState]:
+    def follow(self, states: list[DriftState], rows: Rows, cameras: Ints) -> list[DriftState]:
         """The states after rows of these cameras."""
         uniforms, after = self.rng.random((len(cameras), 3)), list(states)
         for camera in np.unique(cameras).tolist():
@@ -298,9 +303,10 @@ class SegmentStream:
         others = self.rng.integers(1, SEGMENTS, rows)
         return np.where(self.rng.random(rows) < SHARE, 0, others)
 
-    def found(self, states: list[SegmentState]) -> tuple[int, ...]:
-        """Cameras that are discovered."""
-        return discoveries({k: self.test.log_evidence(each) for k, each in enumerate(states)}, FALSE_DISCOVERIES)
+    def found(self, states: list[DriftState], rows: RowBatch, cameras: Ints) -> SegmentChanges:
+        """Cameras that have changed, explained by these rows."""
+        by_camera = {("camera", str(k)): [each] for k, each in enumerate(states)}
+        return find_changes(self.test, by_camera, rows, {"camera": cameras.astype(str)})
 
 
 def measure_segments(quiet: int, streams: int) -> tuple[list[bool], dict[str, list[tuple[float, bool]]]] | None:
@@ -310,13 +316,13 @@ def measure_segments(quiet: int, streams: int) -> tuple[list[bool], dict[str, li
         return None
     rng, false, delays = np.random.default_rng(79), [], {}
     for number in range(quiet):
-        calibration, _, rows = make_test(data, rng, SHORT * SEGMENTS)
-        stream = SegmentStream(SegmentTest(calibration, FALSE_DISCOVERIES), rng)
+        calibration, all_rows, rows = make_test(data, rng, SHORT * SEGMENTS)
+        stream = SegmentStream(SegmentTest(Baseline(calibration, all_rows.class_counts), FALSE_DISCOVERIES), rng)
         states, cameras = [stream.test.start()] * SEGMENTS, stream.cameras(len(rows.scores))
         is_false = False
         for part in np.array_split(np.arange(len(cameras)), 10):
             states = stream.follow(states, rows.take(part), cameras[part])
-            is_false |= bool(stream.found(states))
+            is_false |= bool(stream.found(states, as_batch(rows.take(part), rng), cameras[part]).found)
         false.append(is_false)
         if number >= streams:
             continue
@@ -325,26 +331,29 @@ def measure_segments(quiet: int, streams: int) -> tuple[list[bool], dict[str, li
     return false, delays
 
 
-def _delay(stream: SegmentStream, states: list[SegmentState], clean: Rows, changed: Rows) -> tuple[float, bool]:
+def _delay(stream: SegmentStream, states: list[DriftState], clean: Rows, changed: Rows) -> tuple[float, bool]:
     """Rows of the first camera from its change to its discovery, and whether it alone is named then."""
-    rng, seen, named = stream.rng, 0, False
-    values: list[Floats] = []
+    rng, seen = stream.rng, 0
+    parts: list[Rows] = []
     at: list[Ints] = []
     while seen < DRIFTED // 10:
         cameras = stream.cameras(100)
         rows, bad = clean.take(rng.integers(0, len(clean.scores), 100)), cameras == 0
         drawn = changed.take(rng.integers(0, len(changed.scores), int(bad.sum())))
-        rows.scores[bad] = drawn.scores
+        rows.scores[bad], rows.top[bad], rows.classes[bad] = drawn.scores, drawn.top, drawn.classes
         states = stream.follow(states, rows, cameras)
-        values.append(stream.test.p_values(rows.scores, rng.random((100, 3))))
+        parts.append(rows)
         at.append(cameras)
         seen += int(bad.sum())
-        found = stream.found(states)
-        if 0 in found:
-            segments = [("camera", str(each)) for each in found]
-            tags = {"camera": np.concatenate(at).astype(str)}
-            named = explain(segments, np.concatenate(values), tags, CALIBRATION)[0] == (("camera", "0"),)
-            return float(seen), named
+        joined = Rows(
+            *(
+                np.concatenate([getattr(each, name) for each in parts])
+                for name in ("scores", "top", "classes", "labels")
+            )
+        )
+        found = stream.found(states, as_batch(joined, rng), np.concatenate(at))
+        if ("camera", "0") in found.found:
+            return float(seen), found.explanation[0] == (("camera", "0"),)
     return np.inf, False
 
 

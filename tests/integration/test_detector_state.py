@@ -17,6 +17,7 @@ from darksight_service.store.tables import detector_state
 from numpy.typing import NDArray
 
 from darksight_core.drift.detector import Baseline, Detector, Evidence, RowBatch, mean_log_evidence
+from darksight_core.drift.segment_cells import Segment
 from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.guarantees.calibration import Calibration
@@ -241,7 +242,7 @@ class Counter:
         """The detector of a bundle."""
         return cls()
 
-    def start(self) -> int:
+    def start(self, segment: Segment | None = None) -> int:
         """No rows."""
         return 0
 

@@ -70,5 +70,5 @@ def test_a_call_is_decided_by_the_thresholds_of_its_tags_and_named_on_the_page(s
     assert many.accepted.all()
     assert mixed.accepted.tolist() == [False, True, True]
     assert large.accepted.tolist() == [row % 2 == 1 for row in range(1_500)]
-    assert (first["key"], first["value"], first["is_discovery"], first["accepted"]) == ("camera", "7", True, 0.0)
+    assert (first["key"], first["value"], first["is_changed"], first["accepted"]) == ("camera", "7", True, 0.0)
     assert page()["look"][0]["tags"] == {"camera": "7"}

@@ -13,12 +13,13 @@ from darksight_service.store.store import Store
 from darksight_service.store.tables import detector_state
 from darksight_service.store.write import detector_state as module
 
-from darksight_core.drift.detector import RowBatch, mean_log_evidence
-from darksight_core.drift.segments import SegmentTest, describe
+from darksight_core.drift.detector import Baseline, RowBatch, mean_log_evidence
+from darksight_core.drift.explanation import describe
+from darksight_core.drift.segment_cells import SegmentCells, SegmentCounts, tag_hashes
+from darksight_core.drift.segments import SegmentTest
 from darksight_core.drift.stream import DriftTest
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.guarantees.calibration import Calibration
-from tests.support.bundles import make_bundle
 from tests.support.points import VERSION, make_points
 
 NOW_MS = 1_800_000_000_000
@@ -33,9 +34,14 @@ def test() -> DriftTest:
     return DriftTest(Calibration(rng.normal(-2.0, 1.0, 999), top=top), np.full(10, 100))
 
 
+def by_segment(test: DriftTest, counts: SegmentCounts | None = None) -> SegmentTest:
+    """The test of segments with the same calibration rows."""
+    return SegmentTest(Baseline(test.calibration, test.class_counts, counts))
+
+
 def follow(store: Store, test: DriftTest, replica: str = "a") -> Store:
     """The store, which follows the drift of one model."""
-    detectors = test, SegmentTest(test.calibration)
+    detectors = test, by_segment(test)
     store.follow_drift(replica, lambda model, version: detectors if (model, version) == ("digits", VERSION) else ())
     return store
 
@@ -62,29 +68,29 @@ def test_an_incident_in_one_of_40_segments_is_named_within_200_of_its_rows(
     url: str, open_store: Callable[..., Store], test: DriftTest
 ) -> None:
     """Quiet traffic has no discovery; then one camera of 3% of the traffic turns bad, and it alone is named."""
-    store, segments, bundle = follow(open_store(url), test), SegmentTest(test.calibration), make_bundle()
+    store, segments = follow(open_store(url), test), by_segment(test)
     store.insert([traffic(number, is_bad=False)[0] for number in range(6)])
-    quiet = live_segments(store, bundle, segments, "digits", VERSION)
+    quiet = live_segments(store, segments, "digits", VERSION)
     seen, named = 0, ""
     for number in range(6, 30):
         points, rows = traffic(number, is_bad=True)
         store.insert([points])
         seen += rows
-        found = live_segments(store, bundle, segments, "digits", VERSION)
+        found = live_segments(store, segments, "digits", VERSION)
         assert found is not None
-        if found.explanation:
-            named = describe(found.explanation[0])
+        if found.changes.explanation:
+            named = describe(found.changes.explanation[0])
             break
 
     assert quiet is not None
-    assert (len(quiet.evidence), quiet.found) == (CAMERAS + 2, ())
+    assert (len(quiet.changes.evidence), quiet.changes.found) == (CAMERAS + 2, ())
     assert named == "camera=0"
     assert seen <= 200
 
 
 def test_a_row_counts_once_in_each_of_its_segments(url: str, open_store: Callable[..., Store], test: DriftTest) -> None:
     """Repeated batches change nothing, and the state is that of the rows of the segment in order."""
-    store, segments = follow(open_store(url), test), SegmentTest(test.calibration)
+    store, segments = follow(open_store(url), test), by_segment(test)
     batches = [make_points(50, ms=NOW_MS + k, seed=k, tags={"camera": "7"}, with_invalid=False) for k in range(3)]
     store.insert(batches[:2])
     store.insert(batches)
@@ -100,11 +106,29 @@ def test_a_row_counts_once_in_each_of_its_segments(url: str, open_store: Callabl
     assert found == pytest.approx(np.frombuffer(segments.encode(expected)), rel=1e-9)
 
 
+def test_a_segment_starts_with_its_own_calibration_rows(
+    url: str, open_store: Callable[..., Store], test: DriftTest
+) -> None:
+    """Its name reaches the test when its first rows are stored, and a segment without calibration rows starts empty."""
+    cells = SegmentCells(test.calibration, test.class_counts)
+    hashes = tag_hashes({"camera": ["7"] * 120}, np.arange(120))
+    counts = SegmentCounts.of(cells, np.zeros((120, 3), dtype=np.int64), hashes)
+    segments, store = by_segment(test, counts), open_store(url)
+    store.follow_drift("a", lambda _, __: (segments,))
+    tags = [{"camera": "7"}, {"camera": "8"}] * 10
+    store.insert([make_points(20, tags=tags, with_invalid=False)])
+
+    found = {part: state.scores.learned.sum() for part, (state,) in
+             store.detector_states("digits", VERSION, segments).items()}  # fmt: skip
+
+    assert found == {("camera", "7"): 130.0, ("camera", "8"): 10.0}
+
+
 def test_replicas_are_averaged_and_a_reset_deletes_segments(
     url: str, open_store: Callable[..., Store], test: DriftTest
 ) -> None:
     """Evidence of two replicas of which one has none is half; after a reset there is none."""
-    segments = SegmentTest(test.calibration)
+    segments = by_segment(test)
     bad = make_points(300, seed=1, tags={"camera": "7"}, with_invalid=False, outlier_score=np.full(300, -6.0))
     usual = make_points(300, ms=NOW_MS + 1, seed=2, tags={"camera": "8"}, with_invalid=False)
     follow(open_store(url), test, "a").insert([bad])
@@ -124,7 +148,7 @@ def test_segments_are_bounded_and_states_of_earlier_releases_start_again(
 ) -> None:
     """Rows of further segments are stored all the same."""
     monkeypatch.setattr(module, "MAX_SEGMENTS", 3)
-    store, segments = follow(open_store(url), test), SegmentTest(test.calibration)
+    store, segments = follow(open_store(url), test), by_segment(test)
     tags = [{"camera": str(row)} for row in range(10)]
     store.insert([make_points(10, tags=tags, with_invalid=False)])
     with writing(store._engine) as connection:

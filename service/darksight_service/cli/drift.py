@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from darksight_core.bundle import read_bundle
 from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.segments import SegmentTest
-from darksight_core.evaluation.drift import DriftReport, report_drift, row_batch
+from darksight_core.evaluation.drift import DriftReport, baseline_of, report_drift, row_batch
 from darksight_core.evaluation.segment_figures import SegmentDriftReport, report_segments
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.runtime.scorer import Scorer
@@ -73,20 +73,22 @@ def drift(
     segments = None
     if by:
         tags = {key: values_of(predictions, key).tolist() for key in by}
-        segments = report_segments(SegmentTest(loaded.calibration), row_batch(scored), scored.p_value, tags)
+        segments = report_segments(SegmentTest(baseline_of(loaded)), row_batch(scored), scored.p_value, tags)
     if json:
         found = {} if segments is None else {"segments": segments.as_dict()}
         print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict(), **found})
     else:
-        _print_report(report, level)
+        changed = 0 if segments is None else sum(each.is_changed for each in segments.segments)
+        _print_report(report, level, changed)
         if segments is not None:
             _print_segments(segments)
 
 
-def _print_report(report: DriftReport, level: float) -> None:
+def _print_report(report: DriftReport, level: float, changed_segments: int) -> None:
     state = report.state
     if state.alarm_row is None:
-        print(f"No drift in {state.rows:,} rows at level {level:g}.")
+        rest = f", but segments have changed: {changed_segments}, see below" if changed_segments else ""
+        print(f"No drift of all {state.rows:,} rows together at level {level:g}{rest}.")
     else:
         print(
             f"Drift at row {state.alarm_row:,} of {state.rows:,}, at level {level:g}; "
@@ -123,7 +125,7 @@ def _print_segments(report: SegmentDriftReport) -> None:
                 each.rows,
                 f"{each.outliers:.2%}",
                 each.log_evidence,
-                ("changed" if each.is_changed else "unlike calibration") if each.is_discovery else "",
+                "changed" if each.is_changed else "always unlike the rest" if each.is_unlike else "",
                 each.since_row,
             )
             for each in shown
@@ -131,7 +133,7 @@ def _print_segments(report: SegmentDriftReport) -> None:
         ("segment", "rows", "outliers", "ln evidence", "found", "since its row"),
     )
     if report.explanation:
-        print(f"The drift is explained by {'; and by '.join(report.explanation)}.")
+        print(f"The change is explained by {'; and by '.join(report.explanation)}.")
     else:
         print("No segment has changed.")
     print(f"At most {report.level:.0%} of the segments found are so by chance, on average.")

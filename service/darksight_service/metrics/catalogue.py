@@ -207,7 +207,7 @@ METRICS = (
     ),
     _segment(
         "darksight_segment_log_evidence",
-        "Natural log of the evidence that a segment is unlike the calibration rows; of tags named by the policy.",
+        "Natural log of the evidence that a segment has changed; of tags named by the policy.",
         "For a chart of one segment; whether it is found depends on all of them.",
     ),
     _segment(

@@ -14,7 +14,8 @@ from typing import Any
 
 from darksight_core.bundle import Bundle
 from darksight_core.drift.detectors import make_detectors
-from darksight_core.drift.segments import SegmentTest, describe
+from darksight_core.drift.explanation import describe
+from darksight_core.drift.segments import SegmentChanges, SegmentTest
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import baseline_of
 from darksight_service.control.accuracy_file import AccuracyFile
@@ -24,7 +25,7 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.errors import StoreUnavailableError
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.scoring.live_drift import LiveDrift, certified_accuracy, live_audit, live_drift
-from darksight_service.scoring.live_segments import LiveSegments, live_segments
+from darksight_service.scoring.live_segments import live_segments
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
 from darksight_service.store.write.detector_state import Detectors
@@ -106,7 +107,7 @@ class LiveFigures:
                 self._publish_labels(name, version, bundle)
                 if bundle is not None:
                     found[name] = self._publish_figures(name, version, bundle, deployed)
-                    segments |= self._segments(name, version, bundle, deployed.policy.metric_tags)
+                    segments |= self._segments(name, version, deployed.policy.metric_tags)
             except StoreUnavailableError:
                 raise
             except Exception:
@@ -139,12 +140,12 @@ class LiveFigures:
         return {"version": version, "audit": audit.as_dict(), **figures}
 
     def _segments(
-        self, model: str, version: str, bundle: Bundle, keys: Sequence[str]
+        self, model: str, version: str, keys: Sequence[str]
     ) -> dict[tuple[str, str, str], tuple[float, bool, bool]]:
         """Segments of a version, of the tags that its policy names."""
         test = next((each for each in self.detectors(model, version) if isinstance(each, SegmentTest)), None)
-        live = None if test is None or not keys else live_segments(self._store, bundle, test, model, version)
-        return {} if live is None else _named_segments(model, version, live, keys)
+        live = None if test is None or not keys else live_segments(self._store, test, model, version)
+        return {} if live is None else _named_segments(model, version, live.changes, keys)
 
     def _drift(self, model: str, version: str, bundle: Bundle) -> LiveDrift | None:
         """Drift of a version, computed again after new rows."""
@@ -182,18 +183,17 @@ class LiveFigures:
 
 
 def _named_segments(
-    model: str, version: str, live: LiveSegments, keys: Sequence[str]
+    model: str, version: str, changes: SegmentChanges, keys: Sequence[str]
 ) -> dict[tuple[str, str, str], tuple[float, bool, bool]]:
     """Log evidence, whether found, and whether it explains a drift, of the segments of some keys; found ones first."""
-    found, explains = set(live.found), set(live.explanation)
-    ranked = sorted(live.evidence, key=lambda segment: (segment not in found, -live.evidence[segment]))
+    found, explains = set(changes.found), set(changes.explanation)
     numbers = {
-        (model, version, describe((segment,))): (live.evidence[segment], segment in found, (segment,) in explains)
-        for segment in ranked
+        (model, version, describe((segment,))): (evidence, segment in found, (segment,) in explains)
+        for segment, evidence in changes.evidence.items()
         if segment[0] in keys
     }
-    for description in live.explanation:
+    for description in changes.explanation:
         if len(description) > 1 and all(key in keys for key, _ in description):
-            least = min(live.evidence[segment] for segment in description)
+            least = min(changes.evidence[segment] for segment in description)
             numbers[model, version, describe(description)] = (least, True, True)
     return numbers

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
 
-from darksight_core.drift.segments import Segment
+from darksight_core.drift.segment_cells import Segment
 from darksight_core.rows.schema import Reason
 from darksight_service.store.database import Database
 from darksight_service.store.engine import reading

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, exists, func, select
 
 from darksight_core.drift.detector import Detector
-from darksight_core.drift.segments import Segment
+from darksight_core.drift.segment_cells import Segment
 from darksight_service.store import revisions
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
 from darksight_service.store.ids import MINUTE_MS

@@ -9,7 +9,7 @@ further tags are not followed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Select, func, select
 
 from darksight_core.drift.detector import Detector, RowBatch
-from darksight_core.drift.segments import MAX_SEGMENTS, Segment
+from darksight_core.drift.segment_cells import MAX_SEGMENTS, Segment
 from darksight_core.drift.urn import row_uniforms
 from darksight_core.errors import ConfigError
 from darksight_service.store.engine import reading
@@ -146,13 +146,14 @@ class DriftFollower:
             of.bundle_id == bundle_id, of.replica == self._replica, of.tag_id.in_(sorted(parts))
         )
         before = {(detector, number): bytes(data) for detector, number, data in connection.execute(query)}
+        segments = self._segments(connection, parts, before) if any(each.is_by_segment for each in detectors) else {}
         values = []
         for detector in detectors:
             for number, own in sorted(parts.items()):
                 if detector.is_by_segment == (number == _ALL):
                     continue
                 try:
-                    state = _decoded(detector, before.get((detector.name, number), b""), name)
+                    state = _decoded(detector, before.get((detector.name, number), b""), segments.get(number), name)
                     data = detector.encode(detector.update(state, rows if number == _ALL else rows.take(own)))
                 except Exception:
                     # The other detectors, and the rows, do not depend on this one.
@@ -164,6 +165,16 @@ class DriftFollower:
             insert = insert_into(connection, detector_state)
             replace = {"state": insert.excluded.state}
             connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=replace), values)
+
+    def _segments(
+        self, connection: Connection, numbers: Collection[int], before: Mapping[tuple[str, int], bytes]
+    ) -> dict[int, Segment]:
+        """Names of the tags that have no state yet."""
+        new = set(numbers) - {number for _, number in before} - {_ALL}
+        if not new:
+            return {}
+        found = connection.execute(select(tag.c.id, tag.c.key, tag.c.value).where(tag.c.id.in_(sorted(new))))
+        return {number: (key, value) for number, key, value in found}
 
 
 def read_states(engine: Engine, model: str, version: str, detector: Detector[Any]) -> dict[Segment | None, list[Any]]:
@@ -213,12 +224,12 @@ def _rows_by_tag(sets: NDArray[np.intp], tag_ids: Sequence[tuple[int, ...]]) -> 
     return {each: np.flatnonzero(np.isin(sets, numbers)) for each, numbers in of_sets.items()}
 
 
-def _decoded(detector: Detector[Any], data: bytes, name: dict[str, str]) -> Any:
+def _decoded(detector: Detector[Any], data: bytes, segment: Segment | None, name: dict[str, str]) -> Any:
     if not data:
-        return detector.start()
+        return detector.start(segment)
     try:
         return detector.decode(data)
     except ConfigError as error:
-        # Of an earlier release: the evidence starts again.
+        # Of an earlier release: the evidence starts again, that of a segment without its calibration rows.
         _log.warning("drift_state_replaced", extra={**name, "detector": detector.name, "error": error.message})
         return detector.start()

@@ -1,4 +1,4 @@
-"""Segments of the traffic: which have changed, and which one explains a drift."""
+"""Segments of the traffic: which have changed, and which are always unlike the rest."""
 
 from __future__ import annotations
 
@@ -7,156 +7,184 @@ import math
 import numpy as np
 import pytest
 
-from darksight_core.drift.detector import RowBatch
-from darksight_core.drift.segments import SegmentState, SegmentTest, describe, discoveries, explain
+from darksight_core.drift.detector import Baseline, RowBatch
+from darksight_core.drift.segment_cells import SegmentCells, SegmentCounts, tag_hashes
+from darksight_core.drift.segments import SegmentChanges, SegmentTest, discoveries, find_changes
+from darksight_core.drift.stream import DriftState
 from darksight_core.errors import ConfigError
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
-SEGMENTS, LEVEL = 40, 0.05
+LEVEL, CLASSES = 0.05, 4
 
 
-def make_test(rng: np.random.Generator, rows: int = 999) -> SegmentTest:
-    """A test calibrated on normal scores."""
-    return SegmentTest(Calibration(rng.normal(size=rows)), LEVEL)
+def draw(
+    rng: np.random.Generator, rows: int, camera: int = 0, *, shift: float = 0.0, sure: float = 0.0, first: float = 0.0
+) -> RowBatch:
+    """Rows of a camera, which differs from other cameras in score, confidence and classes; and then changes."""
+    scores = rng.normal(0.4 * camera + shift, 1.0 + 0.1 * camera, rows)
+    odds = rng.normal(1.0 - 0.3 * camera + sure, 1.0, rows)
+    weights = np.ones(CLASSES) + camera * np.eye(CLASSES)[camera % CLASSES]
+    classes = rng.choice(CLASSES, rows, p=weights / weights.sum())
+    classes = np.where(rng.random(rows) < first, 0, classes)
+    return RowBatch(scores, 1.0 / (1.0 + np.exp(-odds)), classes, rng.random((rows, 3)))
 
 
-def batch(scores: Floats, uniforms: Floats) -> RowBatch:
-    """Rows of a segment, whose confidence and classes do not matter."""
-    return RowBatch(scores, np.ones(len(scores)), np.zeros(len(scores), dtype=np.int64), uniforms)
+def joined(parts: list[RowBatch]) -> RowBatch:
+    """Rows one after the other."""
+    columns = ([getattr(each, name) for each in parts] for name in ("scores", "top", "classes", "uniforms"))
+    return RowBatch(*(np.concatenate(each) for each in columns))
 
 
-def follow(test: SegmentTest, state: SegmentState, rng: np.random.Generator, scores: Floats) -> SegmentState:
-    """The state of a segment after more rows."""
-    return test.update(state, batch(scores, rng.random((len(scores), 3))))
+def make_test(rng: np.random.Generator, cameras: int = 10, rows: int = 150, *, tagged: bool = True) -> SegmentTest:
+    """A test calibrated on rows of cameras that differ, with or without their tags."""
+    held = joined([draw(rng, rows, camera) for camera in range(cameras)])
+    calibration = Calibration(held.scores, held.classes, held.top)
+    counts = np.bincount(held.classes, minlength=CLASSES)
+    cells = SegmentCells(calibration, counts)
+    tags = {"camera": np.repeat(np.arange(cameras), rows).astype(str).tolist()}
+    places = cells.cells(held.scores, held.top, held.classes, held.uniforms)
+    known = SegmentCounts.of(cells, places, tag_hashes(tags, np.arange(len(held)))) if tagged else None
+    return SegmentTest(Baseline(calibration, counts, known), LEVEL)
 
 
-def test_quiet_segments_are_rarely_discovered() -> None:
-    """At most the level of 200 quiet runs of 40 segments has any discovery; each run has its own calibration rows."""
-    rng, runs = np.random.default_rng(1), 200
-    false = 0
+def watch(test: SegmentTest, parts: dict[int, RowBatch]) -> SegmentChanges:
+    """What has changed after rows of cameras."""
+    states = {
+        ("camera", str(each)): [test.update(test.start(("camera", str(each))), rows)] for each, rows in parts.items()
+    }
+    cameras = np.repeat([str(each) for each in parts], [len(rows) for rows in parts.values()])
+    return find_changes(test, states, joined(list(parts.values())), {"camera": cameras})
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_segments_that_always_differ_are_not_called_changed(tagged: bool) -> None:
+    """At most the level of quiet runs names any segment; most are said to be always unlike the rest instead."""
+    rng, runs, named, unlike = np.random.default_rng(1), 25, 0, 0
     for _ in range(runs):
-        test = make_test(rng)
-        states = [follow(test, test.start(), rng, rng.normal(size=64)) for _ in range(SEGMENTS)]
-        false += bool(discoveries({k: test.log_evidence(each) for k, each in enumerate(states)}, LEVEL))
+        test = make_test(rng, tagged=tagged)
+        found = watch(test, {camera: draw(rng, 200, camera) for camera in range(10)})
+        named += bool(found.found)
+        unlike += sum(test.is_unlike(each) for each in found.states.values())
 
-    assert false / runs <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / runs)
+    assert named / runs <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / runs)
+    assert unlike / runs >= 5
 
 
-def test_quiet_segments_are_not_discovered_however_often_they_are_read() -> None:
-    """The evidence is read after each of ten batches, of which the segments are unequal shares."""
-    rng, runs = np.random.default_rng(2), 40
-    false = 0
+@pytest.mark.parametrize("change", [{"shift": -1.2}, {"sure": -1.2}, {"first": 0.5}])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_change_of_scores_confidence_or_classes_is_named(change: dict[str, float], tagged: bool) -> None:
+    """One of ten cameras changes in one of the three; it alone is named."""
+    rng, runs, alone = np.random.default_rng(2), 10, 0
     for _ in range(runs):
-        test = make_test(rng)
-        states = {k: test.start() for k in range(SEGMENTS)}
-        any_found = False
-        for _ in range(10):
-            states = {k: follow(test, each, rng, rng.normal(size=1 + k // 4)) for k, each in states.items()}
-            any_found |= bool(discoveries({k: test.log_evidence(each) for k, each in states.items()}, LEVEL))
-        false += any_found
+        parts = {camera: draw(rng, 150, camera) for camera in range(10)}
+        parts[3] = joined([parts[3], draw(rng, 150, 3, **change)])
+        alone += watch(make_test(rng, tagged=tagged), parts).explanation == ((("camera", "3"),),)
 
-    assert false / runs <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / runs)
+    assert alone >= 0.9 * runs
 
 
-@pytest.mark.parametrize("kind", ["lower scores", "a third foreign"])
-def test_an_incident_in_one_of_40_segments_is_found_within_200_rows_of_it(kind: str) -> None:
-    """After 100 quiet rows of each segment one of them changes; it is the discovery, and the only one."""
+def test_the_change_is_dated() -> None:
+    """Rows since the change are counted in the segment."""
     rng = np.random.default_rng(3)
-    found = []
-    for _ in range(20):
-        test = make_test(rng)
-        states = {k: follow(test, test.start(), rng, rng.normal(size=100)) for k in range(SEGMENTS)}
-        scores = rng.normal(size=200)
-        scores = scores - 0.8 if kind == "lower scores" else np.where(rng.random(200) < 0.33, scores - 4.0, scores)
-        states[7] = follow(test, states[7], rng, scores)
-        found.append(discoveries({k: test.log_evidence(each) for k, each in states.items()}, LEVEL))
+    rows = joined([draw(rng, 300, 1), draw(rng, 100, 1, shift=-2.0)])
 
-    assert sum(each == (7,) for each in found) >= 19
+    (state,) = watch(make_test(rng), {1: rows}).states.values()
 
-
-def test_a_segment_that_was_always_different_is_told_from_one_that_changed() -> None:
-    """Both are unlike the calibration rows, but only one is unlike its own past."""
-    rng = np.random.default_rng(4)
-    test = make_test(rng)
-    different = follow(test, test.start(), rng, rng.normal(-1.0, 1.0, 400))
-    changed = follow(test, test.start(), rng, rng.normal(-0.2, 1.0, 300))
-    changed = follow(test, changed, rng, rng.normal(-1.5, 1.0, 200))
-
-    found = discoveries({"different": test.log_evidence(different), "changed": test.log_evidence(changed)}, LEVEL)
-
-    assert set(found) == {"different", "changed"}
-    assert not test.is_changed(different)
-    assert test.is_changed(changed)
-    assert 250 <= changed.since_row <= 350
+    assert 280 <= state.since_row <= 320
 
 
 def test_a_restarted_segment_continues_where_it_was() -> None:
     """A state written to bytes and read back gives the same evidence, and division into calls does not matter."""
     rng = np.random.default_rng(5)
-    test = make_test(rng)
-    scores, uniforms = rng.normal(-0.5, 1.0, 300), rng.random((300, 3))
+    test, rows = make_test(rng), draw(rng, 300, 2, shift=-0.5)
+    first: DriftState = test.start(("camera", "2"))
 
-    whole = test.update(test.start(), batch(scores, uniforms))
-    half = test.decode(test.encode(test.update(test.start(), batch(scores[:130], uniforms[:130]))))
-    parts = test.update(half, batch(scores[130:], uniforms[130:]))
+    whole = test.update(first, rows)
+    half = test.decode(test.encode(test.update(first, rows.take(slice(130)))))
+    parts = test.update(half, rows.take(slice(130, None)))
 
     assert np.allclose(np.frombuffer(test.encode(parts)), np.frombuffer(test.encode(whole)), rtol=1e-9)
-    assert parts.rows == 300
-    assert len(test.encode(whole)) < 1_200
+    assert (parts.rows, first.scores.learned.sum()) == (300, 150.0)
+    assert len(test.encode(whole)) < 2_500
 
 
 def test_a_state_of_another_calibration_is_refused() -> None:
     """The bytes of a test with other cells are not mistaken for a state."""
     rng = np.random.default_rng(6)
+    other = make_test(rng, cameras=1, rows=20)
 
-    other = make_test(rng, rows=20)
     with pytest.raises(ConfigError, match="of another model"):
         make_test(rng).decode(other.encode(other.start()))
 
 
-def incident(rng: np.random.Generator, *, pair: bool) -> tuple[Floats, dict[str, np.ndarray]]:
-    """P-values of 12,000 rows: camera 7 is bad, or camera 7 in Lyon alone; model 2 runs on half of all cameras."""
+def test_counts_of_segments_are_bounded_and_checked() -> None:
+    """Segments with few rows are left out, references are none, and rare classes share a cell."""
+    rng = np.random.default_rng(7)
+    held = draw(rng, 400)
+    cells = SegmentCells(Calibration(held.scores, top=held.top), np.arange(1_000))
+    places = cells.cells(held.scores, held.top, held.classes, held.uniforms)
+    tags = {"camera": ["7"] * 300 + ["8"] * 60 + [""] * 40, "reference": ["a.png"] * 400}
+
+    counts = SegmentCounts.of(cells, places, tag_hashes(tags, np.arange(400)))
+
+    assert counts is not None
+    assert counts.counts.sum(axis=1).tolist() == [900]
+    assert len(cells.usual[2]) == 40
+    assert counts.counts_of(("camera", "8"), cells) is None
+    with pytest.raises(ConfigError, match="other cells"):
+        counts.counts_of(("camera", "7"), SegmentCells(Calibration(np.zeros(9), top=np.ones(9)), np.array([1])))
+    with pytest.raises(ConfigError, match="as many hashes"):
+        SegmentCounts(counts.hashes, counts.counts[0])
+    with pytest.raises(ConfigError, match="not negative"):
+        SegmentCounts(counts.hashes, -counts.counts)
+
+
+def incident(rng: np.random.Generator, *, pair: bool, other: float = 0.0) -> tuple[SegmentChanges, Floats]:
+    """What is found in 12,000 rows: camera 7 turns bad, or camera 7 in Lyon alone; odd cameras have firmware 2."""
+    rows = draw(rng, 12_000)
     camera = rng.integers(0, 40, 12_000).astype(str)
     city = np.where(rng.random(12_000) < 0.5, "Lyon", "Paris")
-    model = np.where(camera.astype(int) % 2 == 1, "2", "1")
-    p_values = rng.random(12_000)
+    firmware = np.where(camera.astype(int) % 2 == 1, "2", "1")
+    late = np.arange(12_000) >= 6_000
     bad = (camera == "7") & ((city == "Lyon") | (not pair))
-    p_values[bad] **= 4
-    return p_values, {"camera": camera, "city": city, "model": model}
+    rows.scores[late & bad] -= 3.0
+    rows.scores[late & (camera == "12")] -= other
+    test, tags = make_test(rng, tagged=False, cameras=1, rows=999), {"camera": camera, "city": city, "fw": firmware}
+    states = {
+        (key, value): [test.update(test.start((key, value)), rows.take(column == value))]
+        for key, column in tags.items()
+        for value in np.unique(column).tolist()
+    }
+    return find_changes(test, states, rows, tags), rows.scores
 
 
 def test_the_smallest_description_is_named_first() -> None:
-    """A larger segment that contains the bad one, and is therefore a discovery too, is not named."""
-    p_values, tags = incident(np.random.default_rng(7), pair=False)
+    """A larger segment that contains the bad one, and may therefore be a discovery too, is not named."""
+    found, _ = incident(np.random.default_rng(7), pair=False)
 
-    named = explain([("model", "2"), ("camera", "7"), ("city", "Lyon")], p_values, tags, 2_000)
-
-    assert named == ((("camera", "7"),),)
-    assert describe(named[0]) == "camera=7"
+    assert found.explanation == ((("camera", "7"),),)
 
 
 def test_a_pair_is_named_if_each_value_is_quiet_without_the_other() -> None:
-    """Camera 7 is usual in Paris and Lyon is usual with other cameras: the pair explains both."""
-    p_values, tags = incident(np.random.default_rng(8), pair=True)
+    """Camera 7 is usual in Paris and Lyon is usual with other cameras: camera 7 is named, with Lyon if it was found."""
+    found, _ = incident(np.random.default_rng(8), pair=True)
 
-    named = explain([("camera", "7"), ("city", "Lyon")], p_values, tags, 2_000)
-
-    assert [set(each) for each in named] == [{("camera", "7"), ("city", "Lyon")}]
+    expected = {("camera", "7"), ("city", "Lyon")} & set(found.found)
+    assert [set(each) for each in found.explanation] == [expected]
 
 
 def test_two_incidents_have_two_names() -> None:
     """Neither explains the other."""
-    p_values, tags = incident(np.random.default_rng(9), pair=False)
-    p_values[tags["camera"] == "12"] **= 3
+    found, _ = incident(np.random.default_rng(9), pair=False, other=2.0)
 
-    named = explain([("camera", "7"), ("camera", "12")], p_values, tags, 2_000)
-
-    assert named == ((("camera", "7"),), (("camera", "12"),))
+    assert set(found.explanation) == {(("camera", "7"),), (("camera", "12"),)}
 
 
 def test_without_discoveries_nothing_is_named() -> None:
-    """Also without tags of a discovered key."""
+    """Also without recent rows."""
+    test = make_test(np.random.default_rng(10))
+    empty = draw(np.random.default_rng(0), 0)
+
     assert discoveries({}, LEVEL) == ()
-    assert explain([], np.empty(0), {}, 100) == ()
-    assert explain([("camera", "7")], np.array([0.1]), {}, 100) == ()
+    assert find_changes(test, {("camera", "7"): [test.start()]}, empty, {}).explanation == ()

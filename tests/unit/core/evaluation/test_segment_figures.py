@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from darksight_core.drift.detector import RowBatch
+from darksight_core.drift.detector import Baseline, RowBatch
 from darksight_core.drift.segments import SegmentTest
 from darksight_core.evaluation.segment_figures import interval, measure_segments, report_segments
 from darksight_core.gate import Gate, ScoredPredictions, SegmentThresholds
@@ -52,18 +52,18 @@ def test_without_labels_there_is_no_accuracy() -> None:
 def test_the_segment_that_changed_is_named() -> None:
     """One of twenty cameras turns bad halfway; its city, which has others too, is not named."""
     rng = np.random.default_rng(0)
-    calibration = Calibration(rng.normal(size=1_999))
+    calibration = Calibration(rng.normal(size=1_999), top=np.ones(1_999))
     camera = rng.integers(0, 20, 8_000)
     scores = rng.normal(size=8_000)
     scores[(camera == 7) & (np.arange(8_000) > 4_000)] -= 2.0
     tags = {"camera": [str(each) for each in camera], "city": ["Lyon" if each < 10 else "" for each in camera]}
 
     rows = RowBatch(scores, np.ones(8_000), np.zeros(8_000, dtype=np.int64), rng.random((8_000, 3)))
-    report = report_segments(SegmentTest(calibration), rows, calibration.p_value(scores), tags)
+    report = report_segments(SegmentTest(Baseline(calibration, np.array([5]))), rows, calibration.p_value(scores), tags)
 
     first = report.segments[0]
     assert report.explanation == ("camera=7",)
-    assert (first.key, first.value, first.is_discovery, first.is_changed) == ("camera", "7", True, True)
+    assert (first.key, first.value, first.is_changed, first.is_unlike) == ("camera", "7", True, False)
     assert 150 <= (first.since_row or 0) <= 250
     assert len(report.segments) == 21
-    assert sum(each.is_discovery for each in report.segments if each.key == "camera") == 1
+    assert sum(each.is_changed for each in report.segments if each.key == "camera") == 1

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from darksight_core.bundle import Bundle
-from darksight_core.drift.segments import Segment, describe
+from darksight_core.drift.explanation import describe
+from darksight_core.drift.segment_cells import Segment
 from darksight_core.evaluation.segment_figures import interval
 from darksight_service.scoring.live_segments import LiveSegments, tag_columns
 from darksight_service.store.points import PointTable
@@ -18,7 +19,7 @@ from darksight_service.store.rollups import TagCounts
 __all__ = ["SHOWN", "SegmentRow", "minutes_of", "segment_rows", "worth_a_look"]
 
 SHOWN = 60
-"""Segments that the page shows, discoveries first."""
+"""Segments that the page shows, changed ones first."""
 
 _DAY_MINUTES = 1_440
 # Counts per minute that a page reads at most.
@@ -42,10 +43,12 @@ class SegmentRow:
         Rows that the evidence is about.
     log_evidence
         ln of its evidence.
-    is_discovery, is_changed
-        Whether it is unlike the calibration rows, and unlike its own earlier rows.
+    is_changed
+        Whether it is unlike its own calibration rows or earlier rows.
+    is_unlike
+        Whether a segment that has not changed is always unlike the rest.
     since_rows
-        Rows since the estimated change of a discovery; None for others.
+        Rows since the estimated change; None without one.
     classes
         The most frequent predicted classes of its newest rows, with their shares.
     estimate, estimate_low, estimate_high
@@ -63,8 +66,8 @@ class SegmentRow:
     accepted: float | None
     tested: int
     log_evidence: float
-    is_discovery: bool
     is_changed: bool
+    is_unlike: bool
     since_rows: int | None
     classes: tuple[tuple[str, float], ...]
     estimate: float | None
@@ -84,7 +87,7 @@ def minutes_of(segments: int) -> int:
 def segment_rows(
     live: LiveSegments, bundle: Bundle, counts: Mapping[Segment, TagCounts], labelled: PointTable
 ) -> list[SegmentRow]:
-    """The segments that the page shows, discoveries first, then by evidence.
+    """The segments that the page shows, changed ones first, then by evidence.
 
     Parameters
     ----------
@@ -97,21 +100,19 @@ def segment_rows(
     labelled
         The newest points with labels.
     """
-    found = set(live.found)
-    ranked = sorted(live.evidence, key=lambda segment: (segment not in found, -live.evidence[segment]))[:SHOWN]
-    newest = live.points
-    columns = {} if newest is None else tag_columns(newest)
+    changes, newest = live.changes, live.points
+    columns = tag_columns(newest)
     accepted = labelled.take(labelled.accepted)
     label_columns = tag_columns(accepted)
     rows = []
-    for segment in ranked:
+    for segment in list(changes.evidence)[:SHOWN]:
         key, value = segment
-        state, counted = live.states[segment], counts.get(segment, TagCounts(0, 0, 0))
-        own = None if newest is None or key not in columns else newest.take(columns[key] == value)
+        state, counted = changes.states[segment], counts.get(segment, TagCounts(0, 0, 0))
+        own = newest.take(columns[key] == value) if key in columns else newest.take(slice(0, 0))
         known = accepted.take(label_columns[key] == value) if key in label_columns else accepted.take(slice(0, 0))
         right = len(known) - int(known.errors.sum())
         low, high = interval(right, len(known)) if len(known) else (None, None)
-        is_found = segment in found
+        is_changed = segment in changes.found
         rows.append(
             SegmentRow(
                 key,
@@ -120,10 +121,10 @@ def segment_rows(
                 counted.outliers / counted.points if counted.points else None,
                 counted.accepted / counted.points if counted.points else None,
                 state.rows,
-                live.evidence[segment],
-                is_found,
-                is_found and live.test.is_changed(state),
-                state.rows - state.since_row + 1 if is_found else None,
+                changes.evidence[segment],
+                is_changed,
+                not is_changed and live.test.is_unlike(state),
+                state.rows - state.since_row + 1 if is_changed else None,
                 _classes(bundle, own),
                 *_estimate(bundle, own),
                 len(known),
@@ -137,10 +138,8 @@ def segment_rows(
 
 def worth_a_look(live: LiveSegments, read: Callable[[list[bytes]], PointTable]) -> list[dict[str, Any]]:
     """The most unusual of the newest rows of each explanation; `read` gives points with their names, by their ids."""
-    if live.points is None:
-        return []
     columns, found = tag_columns(live.points), []
-    for description in live.explanation:
+    for description in live.changes.explanation:
         inside = np.all([columns[key] == value for key, value in description], axis=0)
         points = live.points.take(inside)
         points = read(points.take(np.argsort(points.p_value, kind="stable")[:_LOOK]).id_bytes())
@@ -160,8 +159,8 @@ def worth_a_look(live: LiveSegments, read: Callable[[list[bytes]], PointTable]) 
     return found
 
 
-def _classes(bundle: Bundle, points: PointTable | None) -> tuple[tuple[str, float], ...]:
-    if points is None or not len(points):
+def _classes(bundle: Bundle, points: PointTable) -> tuple[tuple[str, float], ...]:
+    if not len(points):
         return ()
     numbers = points.predicted[(points.predicted >= 0) & (points.predicted < len(bundle.class_names))]
     shares = np.bincount(numbers, minlength=len(bundle.class_names)) / max(len(numbers), 1)
@@ -169,10 +168,10 @@ def _classes(bundle: Bundle, points: PointTable | None) -> tuple[tuple[str, floa
     return tuple((bundle.class_names[k], float(shares[k])) for k in order.tolist() if shares[k] > 0.0)
 
 
-def _estimate(bundle: Bundle, points: PointTable | None) -> tuple[float | None, float | None, float | None]:
+def _estimate(bundle: Bundle, points: PointTable) -> tuple[float | None, float | None, float | None]:
     """Accuracy without labels, and its interval."""
     model, classes = bundle.accuracy_model, bundle.embedder.n_inputs
-    if model is None or points is None or points.probs.shape[1] != classes:
+    if model is None or points.probs.shape[1] != classes:
         return None, None, None
     probs = points.probs[np.isfinite(points.probs).all(axis=1)].astype(np.float64)
     if len(probs) < _LEAST_ROWS:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.detector import Detector
 from darksight_core.drift.detectors import KINDS, make_detectors
+from darksight_core.drift.explanation import describe as describe_segments
 from darksight_core.drift.segments import SegmentTest
-from darksight_core.drift.segments import describe as describe_segments
 from darksight_core.drift.verdict import CHANGED, share_residuals
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.drift import baseline_of
@@ -59,18 +59,18 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         active, store = sources.active_model(call.input), sources.store()
         bundle, key = active.bundle.content, (active.model, active.version)
         test = next((each for each in detectors(active) if isinstance(each, SegmentTest)), None)
-        live = None if test is None else live_segments(store, bundle, test, *key, reads_points=True)
+        live = None if test is None else live_segments(store, test, *key)
         if test is None or live is None:
             return {"segments": [], "explanation": [], "look": [], "total": 0, "found": 0, "minutes": 0, "level": 0.0}
-        minutes = minutes_of(len(live.evidence))
+        minutes = minutes_of(len(live.changes.evidence))
         counts = store.tag_counts(*key, until_ms=now_ms(), minutes=minutes)
         labelled = store.labelled_points(*key, limit=_LABELS, with_probs=False, with_tags=True)
         return {
             "segments": segment_rows(live, bundle, counts, labelled),
-            "explanation": [describe_segments(each) for each in live.explanation],
+            "explanation": [describe_segments(each) for each in live.changes.explanation],
             "look": worth_a_look(live, lambda ids: store.points_by_id(*key, ids)),
-            "total": len(live.evidence),
-            "found": len(live.found),
+            "total": len(live.changes.evidence),
+            "found": len(live.changes.found),
             "minutes": minutes,
             "level": test.level,
         }

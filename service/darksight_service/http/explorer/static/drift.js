@@ -100,4 +100,11 @@ const asked = { model: page.model, version: page.version };
 const query = new URLSearchParams({ model: page.model });
 openControls();
 await page.guard(async () => showNow(await getJson("/api/drift", asked), query));
-await page.guard(async () => showSegments(await getJson("/api/drift/segments", asked), query));
+await page.guard(async () => {
+  const segments = await getJson("/api/drift/segments", asked);
+  showSegments(segments, query);
+  if (segments.found && at("verdict").classList.contains("good")) {
+    at("verdict").className = "verdict bad";
+    at("verdict").replaceChildren(element("b", {}, "Segments have changed"), ", all rows together have not; see the card of segments.");
+  }
+});
