@@ -7,7 +7,10 @@ Conformal p-values are uniform while nothing changes, whatever the classifier, s
     Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
                                              urn, betting   its null hypothesis and its bets
     Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries
+                                             segment_cells  what a segment is compared with, as counts
+                                             explanation    which of the segments that changed explains the others
     What kind of change is it?               verdict        class mix, new content, less sure, surer, mixed
+                                             within_class   what changed besides the class mix
                                              class_mix      true class shares without labels
     How accurate is the classifier now?      accuracy       from labels
                                              estimate       without labels, with its back-test

@@ -247,12 +247,17 @@ def test_evaluate_and_drift_have_figures_of_segments(folder: Path, capsys: pytes
     """Accuracy with intervals of each camera, and the evidence of each."""
     figures = run(folder, capsys, "evaluate", "--by", "camera", "--fast", "--resamples", "2")["segments"]
     evidence = run(folder, capsys, "drift", "--by", "camera")["segments"]
+    main(["drift", str(folder / "model.safetensors"), str(folder / "rows.npz"), "--by", "camera"])
+    text = capsys.readouterr().out
 
     assert figures["key"] == "camera"
     by_value = {each["value"]: each for each in figures["values"]}
     assert by_value["good"]["accuracy_low"] > by_value["poor"]["accuracy_high"]
     assert {each["value"] for each in evidence["segments"]} == {"good", "poor", "rare"}
     assert evidence["level"] == 0.05
+    assert not any(each["is_changed"] for each in evidence["segments"])
+    assert "No segment has changed" in text
+    assert "explained by" not in text
 
 
 def test_a_file_without_the_tag_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

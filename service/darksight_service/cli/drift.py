@@ -135,7 +135,7 @@ def _print_segments(report: SegmentDriftReport) -> None:
     if report.explanation:
         print(f"The change is explained by {'; and by '.join(report.explanation)}.")
     else:
-        print("No segment has changed.")
+        print("No segment has changed against its own calibration rows or earlier rows.")
     print(f"At most {report.level:.0%} of the segments found are so by chance, on average.")
 
 

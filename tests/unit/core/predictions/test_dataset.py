@@ -91,3 +91,13 @@ def test_a_changed_file_has_another_fingerprint(folder: Path) -> None:
 
     assert same == before
     assert after.fingerprint != before.fingerprint
+
+
+def test_tags_of_several_files_are_joined(folder: Path) -> None:
+    """Rows of a file without a tag have none."""
+    write(folder / "b.parquet", slice(350, 1_000), tag_camera=["7"] * 650)
+
+    found = Dataset.open(find_files([folder / "*.parquet"])).read(range(345, 355))
+
+    assert found is not None
+    assert found.tags == {"camera": ("",) * 5 + ("7",) * 5}
