@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
@@ -176,7 +177,9 @@ def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], c
     # The axes have their final size only after the layout is computed.
     figure.draw_without_rendering()
     labels = [axes.annotate(name, tuple(centre), (0, 0), **look) for name, centre in zip(names, centres, strict=True)]
-    sizes = np.array([label.get_window_extent().size for label in labels])
+    # Without it every label would make and keep a renderer of its own, 4.5 MB each.
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    sizes = np.array([label.get_window_extent(renderer).size for label in labels])
     sides = place_labels(axes.transData.transform(centres), sizes, counts, _LABEL_GAP)
     for label, side, size in zip(labels, sides, sizes, strict=True):
         if side is None:
