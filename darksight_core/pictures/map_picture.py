@@ -178,7 +178,7 @@ def _label_centres(axes: mpl.axes.Axes, centres: Floats, names: Sequence[str], c
     figure.draw_without_rendering()
     labels = [axes.annotate(name, tuple(centre), (0, 0), **look) for name, centre in zip(names, centres, strict=True)]
     # Without it every label would make and keep a renderer of its own, 4.5 MB each.
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]  # matplotlib has no type for it
     sizes = np.array([label.get_window_extent(renderer).size for label in labels])
     sides = place_labels(axes.transData.transform(centres), sizes, counts, _LABEL_GAP)
     for label, side, size in zip(labels, sides, sizes, strict=True):
