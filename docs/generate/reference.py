@@ -12,7 +12,7 @@ from cyclopts import App
 from darksight_service.cli.app import COMMANDS, build_app
 from darksight_service.errors import STATUSES
 from darksight_service.http.api.openapi import openapi_document
-from darksight_service.http.explorer.api import drift, gate, map, models, points, regions, review
+from darksight_service.http.explorer.api import drift, gate, map, models, points, review
 from darksight_service.metrics.catalogue import METRICS
 from darksight_service.settings import PassiveModel, Settings
 from rich.console import Console
@@ -178,7 +178,7 @@ def _subclasses(kind: type[DarkSightError]) -> Iterator[type[DarkSightError]]:
 def http() -> str:
     """Pages of the service, the HTTP API, and the API of the explorer."""
     found = [
-        each for module in (models, map, regions, gate, drift, review, points) for each in module.endpoints(MagicMock())
+        each for module in (models, map, gate, drift, review, points) for each in module.endpoints(MagicMock())
     ]
     rows = [
         (
