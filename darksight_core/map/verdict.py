@@ -22,7 +22,7 @@ __all__ = ["has_points_near", "is_on_border", "map_verdict", "nearest_stars"]
 
 # Largest mean total variation, share of points whose nearest star is another class than the predicted one, and share of
 # points on the border, of a map that is good, and of one that is fair.
-_LIMITS = ((0.05, 0.15), (0.05, 0.2), (0.005, 0.02))
+_LIMITS = ((0.05, 0.15), (0.05, 0.2), (0.005, 0.1))
 _READING = (
     "good: {}; clusters, bridges and neighbours can be read",
     "fair: {}; clusters and bridges can be read, small distances cannot",
