@@ -73,7 +73,7 @@ SCORES = {
         Score("learned", "learned", "fit", is_prominent=True),
         Score("max_logit", "max-logit", "logits", confidence.max_logit),
         Score("energy", "energy", "logits", confidence.energy),
-        Score("refitted", "learned, refitted to these labels", "fit", rejects=False),
+        Score("refitted", "learned, refitted to these labels (proposal)", "fit", rejects=False),
         Score("kl_matching", "KL matching", "fit", rejects=False),
         Score("gmm", "GMM (DarkSight)", "fit", rejects=False, is_prominent=True),
         Score("kde_probs", "KDE (probabilities)", "fit", rejects=False, is_prominent=True),
