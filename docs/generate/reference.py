@@ -177,9 +177,7 @@ def _subclasses(kind: type[DarkSightError]) -> Iterator[type[DarkSightError]]:
 
 def http() -> str:
     """Pages of the service, the HTTP API, and the API of the explorer."""
-    found = [
-        each for module in (models, map, gate, drift, review, points) for each in module.endpoints(MagicMock())
-    ]
+    found = [each for module in (models, map, gate, drift, review, points) for each in module.endpoints(MagicMock())]
     rows = [
         (
             each.method,
