@@ -163,7 +163,7 @@ class Endpoint:
         try:
             return answer()
         except Exception as error:
-            response, code = problem_response(error, request.path)
+            response, code = problem_response(error, request.path, request.header("traceparent"))
             return response
         finally:
             self._limits.counts.end_call(GRPC_CODES.index(code))

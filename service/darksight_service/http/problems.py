@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from darksight_core.errors import DarkSightError
 from darksight_service.errors import RequestError, report_error
+from darksight_service.telemetry.traceparent import read_trace_id
 
 __all__ = ["HttpError", "problem_response"]
 
@@ -44,7 +45,7 @@ class HttpError(Exception):
         self.headers = headers
 
 
-def problem_response(error: Exception, path: str) -> tuple[Response, str]:
+def problem_response(error: Exception, path: str, traceparent: str = "") -> tuple[Response, str]:
     """The response to a request that failed, and the name of the gRPC status of the error; logs it.
 
     Parameters
@@ -53,13 +54,16 @@ def problem_response(error: Exception, path: str) -> tuple[Response, str]:
         What was raised.
     path
         Path of the request.
+    traceparent
+        Its header with the trace of the caller.
     """
     status, headers = None, {}
     if isinstance(error, HttpError):
         status, headers, error = error.status, dict(error.headers), error.error
     if isinstance(error, MemoryError):
         status, error = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, RequestError("body: needs more memory than there is")
-    report = report_error(error, _log)
+    trace = read_trace_id(traceparent)
+    report = report_error(error, _log, **({"trace_id": trace.hex()} if trace else {}))
     status = status or HTTPStatus(report.http)
     details = error.details if isinstance(error, DarkSightError) and status != 500 else {}
     problem: dict[str, object] = {
