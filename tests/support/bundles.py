@@ -83,7 +83,8 @@ def bundle_of(
     student, predictions = embedder.student, from_arrays(probs)
     split = make_split(len(probs), seed, shares)
     points, _ = embedder.embed(log_probs(predictions.probs))
-    kde = Kde.fit(points[split.fit], bandwidth=1.0)
+    # The grid of the density bounds how narrow a kernel may be on a wide map.
+    kde = Kde.fit(points[split.fit], bandwidth=max(1.0, float(np.ptp(points, axis=0).max()) / 400.0))
     log_pi = log_probs(predictions.probs)
     outlier_score = OutlierScore.fit(log_pi[split.fit])
     scores = {
