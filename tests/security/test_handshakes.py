@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,8 @@ import uvicorn
 from darksight_service.http.web.connections import LimitedProtocol
 from darksight_service.http.web.handshakes import limit_handshakes
 from darksight_service.http.web.limits import EXPLORER, MAX_HANDSHAKES
+from darksight_service.http.web.server import WebServer
+from darksight_service.settings import Settings
 
 from tests.support.certificates import Certificates
 from tests.support.servers import wait_until
@@ -40,12 +44,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def address(certificates: Certificates) -> Iterator[tuple[str, int]]:
     """A server with TLS."""
     cert, key = certificates.make("localhost")
-    protocol: Any = partial(LimitedProtocol, EXPLORER)
-    config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="off", log_config=None, ssl_certfile=cert, ssl_keyfile=key
-    )
-    config.load()
-    limit_handshakes(config)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    protocol = limit_handshakes(partial(LimitedProtocol, EXPLORER), lambda: context)
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)
     bound = socket.create_server(("localhost", 0))
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([bound],))
@@ -104,3 +106,36 @@ def test_what_is_no_handshake_ends_the_connection_alone(address: tuple[str, int]
     socket.create_connection(address, timeout=20).close()
 
     assert post(address, certificates.ca).startswith(b"https ")
+
+
+def test_no_handshake_fails_while_the_certificate_is_renewed(certificates: Certificates, tmp_path: Path):
+    """Each connection sees one certificate with its key."""
+    pairs = [certificates.make(f"renewed-{number}") for number in range(2)]
+    served = tmp_path / "served.pem", tmp_path / "served.key"
+
+    def renew(number: int) -> None:
+        for source, copy in zip(pairs[number % 2], served, strict=True):
+            copy.write_bytes(source.read_bytes())
+            os.utime(copy, (number, number))
+
+    renew(0)
+    bound = socket.create_server(("localhost", 0))
+    server = WebServer(app, Settings(tls_cert=served[0], tls_key=served[1]), bound, EXPLORER)
+    server.start()
+    shown, is_over = [], threading.Event()
+
+    def connect() -> None:
+        while not is_over.is_set():
+            shown.append(ssl.get_server_certificate(bound.getsockname()[:2], timeout=20))
+
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(connect) for _ in range(2)]
+        for number in range(1, 300):
+            renew(number)
+            server.reload_certificate()
+        is_over.set()
+        for call in calls:
+            call.result()
+    server.stop(20)
+
+    assert len(set(shown)) == 2

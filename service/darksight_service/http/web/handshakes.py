@@ -20,17 +20,18 @@ __all__ = ["limit_handshakes"]
 _HANDSHAKE_SECONDS = 5.0
 
 
-def limit_handshakes(config: Any) -> ssl.SSLContext | None:
-    """Let a loaded `uvicorn.Config` limit its handshakes; returns the context of its certificate, None without TLS."""
-    context: ssl.SSLContext | None = config.ssl
-    make = config.http_protocol_class
-    if context is None:
-        return None
+def limit_handshakes(make: Callable[..., asyncio.Protocol], context: Callable[[], ssl.SSLContext]) -> Any:
+    """For the option `http` of uvicorn, which then accepts plain connections: each starts TLS itself.
+
+    Parameters
+    ----------
+    make
+        Makes the protocol of a connection whose handshake has ended, from the options of uvicorn.
+    context
+        The certificate for a new connection.
+    """
     pending: dict[_Handshake, None] = {}
-    # uvicorn accepts plain connections, and each starts TLS itself.
-    config.ssl = None
-    config.http_protocol_class = lambda **options: _Handshake(partial(make, **options), context, pending)
-    return context
+    return lambda **options: _Handshake(partial(make, **options), context(), pending)
 
 
 class _Handshake(asyncio.Protocol):

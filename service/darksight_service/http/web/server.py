@@ -42,7 +42,10 @@ class WebServer:
         self._settings = settings
         # Before the certificate is read, so that a change meanwhile is noticed.
         self._read_at = self._certificate_times()
+        self._tls = _read_certificate(settings)
         protocol: Any = partial(LimitedProtocol, limits)
+        if self._tls is not None:
+            protocol = limit_handshakes(protocol, lambda: self._tls)  # type: ignore[arg-type, return-value]
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -52,14 +55,8 @@ class WebServer:
             access_log=False,
             server_header=False,
             lifespan="off",
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-            ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
-            ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
             **options,
         )
-        config.load()
-        self._tls = limit_handshakes(config)
         self._server = uvicorn.Server(config)
         # Not in the main thread, where uvicorn would install signal handlers.
         self._thread = threading.Thread(target=self._server.run, args=([bound],), name="http", daemon=True)
@@ -81,15 +78,13 @@ class WebServer:
     def reload_certificate(self) -> None:
         """Use a renewed certificate for new connections."""
         now = self._certificate_times()
-        cert, key = self._settings.tls_cert, self._settings.tls_key
-        if now == self._read_at or self._tls is None or cert is None:
+        if now == self._read_at:
             return
         self._read_at = now
         try:
-            # First into a context that is not used: a certificate that is written before its key would otherwise
-            # replace the old one, and no connection could be made until the key follows.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-            self._tls.load_cert_chain(cert, key)
+            # A whole new context: handshakes under way keep the old one, and a certificate that is written before its
+            # key replaces nothing.
+            self._tls = _read_certificate(self._settings)
             _log.info("certificate_reloaded")
         except (OSError, ssl.SSLError) as error:
             _log.error("certificate_reload_failed", extra={"error": str(error)})
@@ -97,3 +92,15 @@ class WebServer:
     def _certificate_times(self) -> tuple[float, ...]:
         paths = (self._settings.tls_cert, self._settings.tls_key)
         return tuple(path.stat().st_mtime if path is not None and path.exists() else 0.0 for path in paths)
+
+
+def _read_certificate(settings: Settings) -> ssl.SSLContext | None:
+    """What connections are encrypted with; None without TLS."""
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    if settings.tls_client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(settings.tls_client_ca)
+    return context
