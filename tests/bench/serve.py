@@ -159,6 +159,7 @@ class Bench:
             *("--workers", str(workers), *options),
             environment={"DARKSIGHT_TOKENS_FILE": str(tokens)},
             seconds=_START_SECONDS,
+            is_compiled=True,
         )
         try:
             wait_until(lambda: len(server.children()) == workers + 1, what="all children")
