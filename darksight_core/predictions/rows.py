@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from darksight_core.predictions.defects import defect
 from darksight_core.rows.frames import FrameError, column_order
+from darksight_core.rows.partial import TopRows, complete
 
 __all__ = ["Predictions", "labels_among"]
 
@@ -37,6 +38,9 @@ class Predictions:
         Number of rows of the source whose sum differed from one by more than 1e-6 and was repaired.
     tags
         Values of each key of tags, n texts, empty where a row has none; see `darksight_core.rows.tags`.
+    top
+        The rows as they came, if only their most probable classes are known; None if all are. `probs` are then
+        completed with an even spread of the rest; see `of_top`.
     """
 
     probs: NDArray[np.float32]
@@ -47,9 +51,39 @@ class Predictions:
     source: str
     n_renormalised: int = 0
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    top: TopRows | None = None
+
+    @classmethod
+    def of_top(
+        cls,
+        top: TopRows,
+        class_names: Sequence[str],
+        source: str,
+        *,
+        labels: NDArray[np.int64] | None = None,
+        ids: tuple[str, ...] | None = None,
+        tags: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> Predictions:
+        """Predictions of rows whose most probable classes are known; TopRowsError if they cannot be of these classes.
+
+        Parameters
+        ----------
+        top
+            The rows.
+        class_names, source, labels, ids, tags
+            As above, checked.
+        """
+        top.check(len(class_names))
+        probs = complete(top, np.ones(len(class_names))).astype(np.float32)
+        return cls(probs, labels, ids, None, tuple(class_names), source, tags=tags or {}, top=top)
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])
+
+    @property
+    def rows(self) -> TopRows | NDArray[np.float32]:
+        """The rows to score: as they came."""
+        return self.probs if self.top is None else self.top
 
     @property
     def n_classes(self) -> int:
@@ -73,6 +107,7 @@ class Predictions:
             ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             logits=None if self.logits is None else self.logits[rows],
             tags={key: tuple(values[row] for row in rows.tolist()) for key, values in self.tags.items()},
+            top=None if self.top is None else self.top.take(rows),
         )
 
     def in_order(self, class_names: Sequence[str]) -> Predictions:
@@ -94,6 +129,7 @@ class Predictions:
             labels=None if self.labels is None else np.argsort(order)[self.labels],
             logits=None if self.logits is None else np.ascontiguousarray(self.logits[:, order]),
             class_names=wanted,
+            top=None if self.top is None else self.top.renumbered(np.argsort(order)),
         )
 
     def tag_dicts(self) -> list[dict[str, str]]:

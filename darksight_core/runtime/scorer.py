@@ -29,6 +29,8 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import CHUNK, Embedder
 from darksight_core.rows.frames import Frame, Table, read_frame
+from darksight_core.rows.partial import TopRows
+from darksight_core.rows.resolution import FULL, name_of, number_of
 from darksight_core.rows.schema import SCHEMA, ScoredBatch
 from darksight_core.rows.simplex import Floats, largest_probs, log_probs, on_simplex
 from darksight_core.runtime.arrays import Model, Results, Rule, blank_results, model_of, rule_of
@@ -143,12 +145,12 @@ class Scorer:
         return self._may_compile and KERNEL.wait(timeout)
 
     @overload
-    def score(self, probs: Table) -> Table: ...
+    def score(self, probs: ArrayLike | TopRows, resolution: str | None = None) -> ScoredBatch: ...
 
     @overload
-    def score(self, probs: ArrayLike) -> ScoredBatch: ...
+    def score(self, probs: Table, resolution: str | None = None) -> Table: ...
 
-    def score(self, probs: Any) -> Any:
+    def score(self, probs: Any, resolution: str | None = None) -> Any:
         """Score rows; no row is decided, which `Gate.decide` does.
 
         Parameters
@@ -157,11 +159,28 @@ class Scorer:
             Probabilities, (n, n_inputs), of any real dtype. A row is bad if it has a value that is not finite or below
             -1e-6, or if its sum is off one by more than 1e-3; a smaller error is scaled away. Or a table with a column
             for each class, in any order: then the scores are a table of the same kind, with the columns of score files.
+            Or `TopRows`, of which only the most probable classes are known.
+        resolution
+            What the rows resolve, such as "full", "1e-4" or "top5"; see `darksight_core.rows.resolution`. By default it
+            is recognised for each row. ConfigError if the bundle is not calibrated for it.
         """
+        self.levels(probs, resolution)
         table = read_frame(probs)
         if table is not None:
             return self._score_table(table)
         return self._score_rows(self.read(probs))
+
+    def levels(self, rows: object, resolution: str | None) -> None:
+        """Refuse rows of a resolution that the bundle is not calibrated for."""
+        stated = FULL if resolution is None else number_of(resolution)
+        if isinstance(rows, TopRows):
+            rows.check(self.n_inputs)
+            stated = rows.resolution
+        if stated != FULL:
+            raise ConfigError(
+                f"the bundle is not calibrated for rows of resolution {name_of(stated)}, only for full; give all "
+                "classes with all digits, or fit the bundle again on rows of this resolution"
+            )
 
     def _score_table(self, table: Frame) -> Any:
         scored = self._score_rows(self.read(table.in_order(self.class_names)))
