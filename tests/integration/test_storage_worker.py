@@ -16,8 +16,8 @@ from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.bundle_files import copy_path
 from darksight_service.control.state import apply_change
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import StoreUnavailableError
-from darksight_service.ingest.spool import Spool
+from darksight_service.errors import StoreError, StoreUnavailableError
+from darksight_service.ingest.spool import Spool, frame
 from darksight_service.metrics.files import read
 from darksight_service.metrics.processes import StorageCounts
 from darksight_service.processes import live_figures, storage_worker
@@ -70,6 +70,41 @@ def test_a_store_that_takes_no_points_is_not_up(tmp_path: Path) -> None:
         found = read(counts.file.path).number("store_up")
 
     assert found == 0.0
+
+
+def test_rows_lost_on_disk_are_counted(tmp_path: Path) -> None:
+    """A byte of one of five records is flipped on disk, and the store refuses another one; both pass unnoticed else."""
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    records = [encode(make_points(4, seed=seed, model="bad" if seed == 3 else "digits")) for seed in range(5)]
+    with Spool(tmp_path / "spool" / "worker-0") as spool:
+        assert all(map(spool.append, records))
+    (path,) = (tmp_path / "spool" / "worker-0").glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[data.index(records[1]) + 100] ^= 1
+    path.write_bytes(data)
+
+    class Choosy(Store):
+        """Refuses a model for good."""
+
+        def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
+            given = list(batches)
+            if any(each.model == "bad" for each in given):
+                raise StoreError("a row cannot be stored")
+            return super().insert(given)
+
+    with Choosy.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
+
+        def numbers() -> list[float]:
+            worker.step(0.0)
+            found = read(counts.file.path)
+            names = ("spool_damaged_records", "spool_lost_bytes", "spool_files_aside")
+            return [*found.sections["drain_rows"], *map(found.number, names)]
+
+        wait_until(lambda: numbers()[0] == 12.0 and numbers()[-1] == 2.0, what="the intact rows, and the files aside")
+        found = numbers()
+
+    # inserted, duplicate and quarantined rows; damaged records, their bytes, and a file for each of the two losses
+    assert found == [12.0, 0.0, 4.0, 1.0, len(frame(records[1])), 2.0]
 
 
 class DownStore(Store):

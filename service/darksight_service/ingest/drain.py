@@ -5,7 +5,7 @@ position in the next one. The process may die between any two of these: rows tha
 position, at most one step of them, are inserted again, and the store ignores records that it has.
 
     store unavailable  the same rows are retried until it is available, at growing intervals
-    segment damaged    its intact records are stored, the loss is logged, the file is kept as `<name>.corrupt-<time>`
+    segment damaged    its intact records are stored, the loss is counted, the file is kept as `<name>.corrupt-<time>`
     record refused     found by bisection and moved to a file `<segment>.refused-<time>`, so that the rest is stored
     second drain       waits: the directory is leased by a file lock, which the kernel releases when a process dies
 
@@ -31,7 +31,16 @@ from zlib import crc32
 
 from darksight_service.errors import RecordError, StoreUnavailableError
 from darksight_service.ingest.records import Record, count_rows, decode, decode_all
-from darksight_service.ingest.spool import SegmentFile, close_stale, frame, frames, is_same, segment_files, try_lock
+from darksight_service.ingest.spool import (
+    MAGIC,
+    SegmentFile,
+    close_stale,
+    frame,
+    frames,
+    is_same,
+    segment_files,
+    try_lock,
+)
 from darksight_service.store.points import OutcomeBatch
 
 __all__ = ["Drain", "DrainStats", "DrainStore", "Inserted", "Progress"]
@@ -93,9 +102,14 @@ class DrainStats:
     inserted, duplicates
         New rows, and rows that were stored before.
     quarantined
-        Records moved aside because they cannot be decoded or stored.
+        Rows of records moved aside because they cannot be decoded or stored.
+    damaged
+        Records in damaged parts of segments, at least one in each.
     lost_bytes
-        Size of damaged parts of segments, and of refused records that could not be moved aside.
+        Size of damaged parts of segments, and of refused records that could not be moved aside or were deleted to make
+        room.
+    aside
+        Files of damaged segments and of refused records that are in the directory now.
     errors
         Steps that failed.
     last_error
@@ -107,7 +121,9 @@ class DrainStats:
     inserted: int = 0
     duplicates: int = 0
     quarantined: int = 0
+    damaged: int = 0
     lost_bytes: int = 0
+    aside: int = 0
     errors: int = 0
     last_error: str = ""
 
@@ -163,6 +179,7 @@ class _Step:
     is_confirming: bool = False
     refused: list[tuple[_Item, Exception]] = field(default_factory=list)
     unreadable: list[tuple[_Item, Exception]] = field(default_factory=list)
+    damaged: int = 0
     lost: int = 0
     finished: list[tuple[SegmentFile, int]] = field(default_factory=list)
 
@@ -297,7 +314,8 @@ class Drain:
         if step is not None and (ms := step.oldest_ms()) is not None:
             oldest = ms / 1e3
         lag = max(self._clock() - oldest, 0.0) if depth else 0.0
-        return replace(self._stats, depth_bytes=depth, lag_seconds=lag)
+        aside = len(_files_aside(self._folder))
+        return replace(self._stats, depth_bytes=depth, lag_seconds=lag, aside=aside)
 
     def close(self) -> None:
         """Release the lease."""
@@ -369,6 +387,7 @@ class Drain:
             end = base + finish
             step.bytes += finish - begin
             if payload is None:
+                step.damaged += max(data.count(MAGIC, begin, finish), 1)
                 step.lost += finish - begin
                 lost += finish - begin
                 continue
@@ -467,6 +486,7 @@ class Drain:
                 else:
                     os.unlink(segment.path)
         self._stats.lost_bytes += step.lost
+        self._stats.damaged += step.damaged
         with suppress(OSError):
             if step.position != self._position:
                 self._position = step.position
@@ -478,7 +498,7 @@ class Drain:
     def _set_aside(self, item: _Item, error: Exception) -> None:
         path, payload = _aside(item.segment, "refused", self._clock()), item.payload
         _log.error("record_refused", extra={"file": str(path), "bytes": len(payload), "error": str(error)})
-        self._stats.quarantined += 1
+        self._stats.quarantined += _rows(payload)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:
@@ -491,12 +511,14 @@ class Drain:
             self._stats.lost_bytes += len(payload)
 
     def _trim_quarantine(self) -> None:
-        aside = [entry for entry in os.scandir(self._folder) if ".corrupt-" in entry.name or ".refused-" in entry.name]
         size = 0
-        for entry in sorted(aside, key=lambda entry: entry.name, reverse=True):
-            size += entry.stat().st_size
+        for path in sorted(_files_aside(self._folder), reverse=True):
+            own = path.stat().st_size
+            size += own
             if size > self._quarantine_bytes:
-                os.unlink(entry.path)
+                path.unlink()
+                # The intact records of a damaged segment are stored.
+                self._stats.lost_bytes += own if ".refused-" in path.name else 0
 
     def _depth(self) -> tuple[int, float]:
         """Bytes that are not stored, and the Unix time of the oldest of them, from the name of its segment."""
@@ -520,6 +542,18 @@ class Drain:
 
 def _aside(segment: SegmentFile, why: str, now: float) -> Path:
     return segment.path.with_name(f"{segment.number:020d}.log.{why}-{int(now)}")
+
+
+def _files_aside(folder: Path) -> list[Path]:
+    return [*folder.glob("*.corrupt-*"), *folder.glob("*.refused-*")]
+
+
+def _rows(payload: memoryview) -> int:
+    """Rows of a record that is moved aside; one if it does not say."""
+    try:
+        return count_rows(payload)
+    except RecordError:
+        return 1
 
 
 def _halves(items: list[_Item]) -> list[_Part]:

@@ -335,10 +335,25 @@ METRICS = (
     ),
     _storage(
         "darksight_drain_rows_total",
-        "Rows drained from spools: inserted, duplicate (already stored) or quarantined (damaged).",
-        "Progress of the drain, and damaged records.",
+        "Rows drained from spools: inserted, duplicate (already stored) or quarantined (the store refuses them).",
+        "Progress of the drain; quarantined rows wait in files.",
         by=("result",),
         values=("inserted", "duplicate", "quarantined"),
+    ),
+    _storage(
+        "darksight_spool_damaged_records_total",
+        "Records of spools that were damaged on disk, at least one for each damaged part of a file.",
+        "Rows that callers got an answer for, and that are lost to the store.",
+    ),
+    _storage(
+        "darksight_spool_lost_bytes_total",
+        "Bytes of damaged parts of spools, and of refused records that could not be kept.",
+        "How much is lost: a row of ten classes takes about 80 bytes.",
+    ),
+    _storage(
+        "darksight_spool_files_aside",
+        "Files of damaged segments and of refused records in the spools.",
+        "Until an operator has looked at them and moved them away.",
     ),
     _storage("darksight_store_up", "Whether the last store operation succeeded.", "First thing to check."),
     _storage("darksight_store_errors_total", "Failed store operations.", "A store that is up but unreliable."),

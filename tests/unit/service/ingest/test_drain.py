@@ -416,7 +416,21 @@ def test_old_quarantine_makes_room(tmp_path: Path) -> None:
         drain_all(drain)
 
     assert [name[:20] for name in names_in(tmp_path)] == [f"{i:020d}" for i in (3, 4)]
-    assert drain.stats().lost_bytes == 2000
+    assert (drain.stats().lost_bytes, drain.stats().damaged, drain.stats().aside) == (2000, 5, 2)
+
+
+def test_refused_rows_that_are_deleted_are_lost(tmp_path: Path) -> None:
+    """They could have been stored; their rows count as quarantined, and their bytes as lost when they make room."""
+    fill(tmp_path, ["bad", "good", "bad"], n=3, segment_bytes=1)
+    store = MemoryStore()
+    store.refuses = lambda batch: batch.model == "bad"
+    drain = Drain(tmp_path, store, quarantine_bytes=1)
+
+    drain_all(drain)
+
+    stats = drain.stats()
+    assert (stats.inserted, stats.quarantined, stats.aside) == (3, 6, 0)
+    assert stats.lost_bytes == 2 * len(frame(encode(make_points("bad", 3))))
 
 
 @pytest.mark.parametrize("noise", [b"", b"garbage", b"00000000 1 2 3", bytes(128)], ids=repr)
