@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 # Before numpy and torch are imported, here and in the processes that tests start: the rows are few, and each core has a
 # worker of its own, so that several threads would only wait for each other, which takes a third of a fit's CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where Python must not keep compiled modules, as in many containers, every process would compile all that it imports,
+# which takes two thirds of the time of its start. They are kept in the virtual environment, not beside the sources.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, f"{sys.prefix}/pycache"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 import pytest
 from hypothesis import HealthCheck, settings
