@@ -302,26 +302,27 @@ def test_a_stream_answers_in_order_and_goes_on_after_a_bad_request(
 
 def test_points_are_in_the_store_soon_and_outcomes_find_them(client: Client):
     """From the call to SQL in about a second, with the caller's name and the right class."""
-    name = f"order-{uuid.uuid4()}"
+    name, since = f"order-{uuid.uuid4()}", time.time()
     client.score("digits", make_probs(2, K), prediction_ids=[name, name + "-b"])
     client.report("digits", [name, name + "-b"], [3, "class 4"])
 
     def labels() -> list[int | None]:
-        return [point.label for point in client.points("digits", page_size=10) if point.prediction_id.startswith(name)]
+        found = client.points("digits", since=since, page_size=1)
+        return [point.label for point in found if point.prediction_id.startswith(name)]
 
     wait_until(lambda: sorted(label for label in labels() if label is not None) == [3, 4], what="labels in the store")
-    point = next(point for point in client.points("digits") if point.prediction_id == name)
+    point = next(point for point in client.points("digits", since=since) if point.prediction_id == name)
     assert point.decision in (1, 2)
     np.testing.assert_allclose(point.probabilities, make_probs(2, K)[0], atol=1e-3)
 
 
 def test_the_prediction_set_of_a_point_is_stored(client: Client):
     """As it was in the response, and not if the point was accepted."""
-    name = f"set-{uuid.uuid4()}"
+    name, since = f"set-{uuid.uuid4()}", time.time()
     scored = client.score("digits", make_probs(40, K, seed=4), prediction_ids=[f"{name}-{row}" for row in range(40)])
 
     def stored() -> dict[str, tuple[int, ...]]:
-        found = client.points("digits", page_size=100)
+        found = client.points("digits", since=since)
         return {point.prediction_id: point.prediction_set for point in found if point.prediction_id.startswith(name)}
 
     wait_until(lambda: len(stored()) == 40, what="points in the store")
@@ -419,9 +420,9 @@ def test_a_bundle_that_cannot_be_trusted_is_refused_and_the_old_one_serves_on(
 
 def test_a_policy_overrides_the_gate_and_can_be_tried_first(client: Client):
     """Dry-run on stored points, set, and take back."""
-    probs = make_probs(400, K, seed=9)
+    probs, since = make_probs(400, K, seed=9), time.time()
     wanted = client.score("digits", probs).accepted.mean()
-    wait_until(lambda: sum(1 for _ in client.points("digits", page_size=1000)) >= 400)
+    wait_until(lambda: len(list(client.points("digits", since=since))) >= 400)
     state = client.policy("digits")
     assert state.is_certified
     assert state.reject_score == "msp"

@@ -183,9 +183,13 @@ def waiting(data_dir: Path) -> list[Path]:
 
 
 def wait_until(is_so: object, seconds: float = 120.0, what: str = "") -> None:
-    """Wait for something that happens in another process; patiently, since the machine may do other things, too."""
-    end = time.monotonic() + seconds
+    """Wait for something that happens in another process; patiently, since the machine may do other things, too.
+
+    What takes long is asked for less often: the answer takes CPU time, too.
+    """
+    end, pause = time.monotonic() + seconds, 0.02
     while not is_so():  # type: ignore[operator]
         if time.monotonic() > end:
             raise AssertionError(f"waited {seconds} s for {what or is_so}")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.25 * pause, 0.2)
