@@ -85,7 +85,7 @@ def points_of(client: Client, model: str, prefix: str) -> dict[str, Point]:
 
 @pytest.mark.parametrize("kind", RESPONSES)
 def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind: str) -> None:
-    """Each kind, delivered twice: 202 without a body, and in SQL the numbers of Score, once, within two seconds."""
+    """Each kind, delivered twice: 202 without a body, and in SQL the numbers of Score, once."""
     headers, body = read_wire(kind)
     model = {"kserve_v2_response": "v2", "kserve_v2_binary_response": "onnx"}.get(kind, "iris")
     model = "seldon" if kind.startswith("seldon") else model
@@ -96,13 +96,10 @@ def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind:
         headers |= {"ce-id": name} | ({"ce-requestid": name} if "ce-requestid" in headers else {})
 
     replies = [http.post("/v1/events", content=body, headers=headers) for _ in range(2)]
-    sent = time.monotonic()
     wait_until(lambda: len(points_of(client, model, name)) == 2, what="the points")
-    seconds = time.monotonic() - sent
     found = points_of(client, model, name)
 
     assert [(reply.status_code, reply.content) for reply in replies] == [(202, b""), (202, b"")]
-    assert seconds < 2.0 + 8.0 * (os.getloadavg()[0] > os.cpu_count())
     rows = np.array([[0.012847105, 0.913208485, 0.07394441], [0.027193543, 0.860314727, 0.11249173]], np.float32)
     scored = client.score(model, rows)
     for row in range(2):
