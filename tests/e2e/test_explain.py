@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,7 @@ import torch
 from darksight_core.bundle import write_bundle
 from tests.e2e.conftest import Refusal
 from tests.support.bundles import make_bundle
-
-
-def explain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    command = [sys.executable, "-m", "darksight_service.cli", "explain", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
+from tests.support.commands import run_command
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_heat_and_attack_go_to_a_folder(folder: Path) -> None:
+def test_heat_and_attack_go_to_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays and a sheet are written, figures are the scorer's, and the attack keeps to its budget."""
-    done = explain(
-        folder,
+    monkeypatch.chdir(folder)
+    done = run_command(
+        "explain",
         *("model.safetensors", "classifier3.pt2", "pictures.npz", "--out", "found", "--rows", 3, "--json"),
         *("--method", "integrated", "--steps", 8),
         *("--attack", "out", "--budget", 0.2, "--attack-steps", 5),
@@ -51,7 +45,6 @@ def test_heat_and_attack_go_to_a_folder(folder: Path) -> None:
     result = json.loads(done.stdout)
     arrays = np.load(folder / "found" / "explain.npz")
     assert (folder / "found" / "explain.png").read_bytes().startswith(b"\x89PNG")
-    assert "explaining" in done.stderr
     assert arrays["heat"].shape == (3, 4, 4)
     assert np.abs(arrays["attacked"] - arrays["inputs"]).max() <= 0.2 + 1e-6
     assert [row["after_log_density"] for row in result["rows"]] == arrays["after_log_density"].tolist()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from darksight_core.bundle import write_bundle
 from tests.e2e.conftest import Refusal
 from tests.support.browser import watched_page
 from tests.support.bundles import make_bundle
+from tests.support.commands import run_command
 
 FIGURES = [
     "map",
@@ -31,13 +31,6 @@ FIGURES = [
 ]
 
 MARKS = ("opened", "drawn")
-
-
-def report(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command on the files of a folder."""
-    command = [sys.executable, "-m", "darksight_service.cli", "report", "model.safetensors", "rows.npz"]
-    given = [str(argument) for argument in arguments]
-    return subprocess.run([*command, *given], capture_output=True, text=True, cwd=folder, timeout=300, check=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +53,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     np.savez(folder / "rows.npz", probs=probs, labels=labels)
     np.savez(folder / "foreign.npz", probs=rng.dirichlet(np.full(4, 9.0), 50))
     np.savez(folder / "images.npz", images=rng.integers(0, 256, (240, 8, 8), dtype=np.uint8))
-    done = report(
-        folder, "--out", "page.html", "--ood", "foreign.npz", "--images", "images.npz", "--json",
-        "--path", "class 0", "1", "--path-points", "0,0 1,1.5",
-    )  # fmt: skip
+    with chdir(folder):
+        done = run_command(
+            "report", "model.safetensors", "rows.npz", "--out", "page.html", "--ood", "foreign.npz",
+            "--images", "images.npz", "--json", "--path", "class 0", "1", "--path-points", "0,0 1,1.5",
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Made(folder, done.stderr, json.loads(done.stdout))
 
