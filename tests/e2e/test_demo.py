@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -11,17 +10,17 @@ import threading
 import urllib.request
 from pathlib import Path
 
+from tests.support.commands import QUICK_FIT
 from tests.support.servers import wait_until
 
 
 def test_the_demo_ends_with_a_live_map_and_stops_at_an_interrupt(tmp_path: Path) -> None:
     """It finds the drift of altered traffic alone, serves the explorer, and leaves no process behind."""
     said: list[str] = []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "darksight_service.cli", "demo", "--out", str(tmp_path)]
     with (
         (tmp_path / "stdout").open("w") as out,
-        subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=QUICK_FIT) as process,
     ):
         assert process.stderr is not None
         reader = threading.Thread(target=lambda lines=process.stderr: said.extend(lines))

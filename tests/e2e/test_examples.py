@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.commands import QUICK_FIT
+
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
 
 
 def run_example(name: str, *arguments: object) -> str:
     """What an example prints."""
     command = [sys.executable, str(ROOT / "examples" / name), *(str(argument) for argument in arguments)]
-    paths = os.pathsep.join(str(folder) for folder in (ROOT, ROOT / "service"))
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=400, check=False, env={**os.environ, "PYTHONPATH": paths}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=QUICK_FIT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

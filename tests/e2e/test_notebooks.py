@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import running_browser
+from tests.support.commands import QUICK_FIT
 from tests.support.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -40,15 +41,13 @@ widget
 
 @pytest.fixture(autouse=True)
 def _jupyter(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jupyter keeps its files in a folder of its own, and kernels import this tree."""
+    """Jupyter keeps its files in a folder of its own, and kernels import this tree; their fits are short."""
     folder = tmp_path_factory.mktemp("jupyter")
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(folder / name.lower()))
     for name in ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"):
         monkeypatch.setenv(name, str(folder / name.lower()))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(ROOT / "service"))))
-    # One core is enough for these rows, and several threads only wait for each other.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", QUICK_FIT["PYTHONPATH"])
 
 
 @pytest.mark.filterwarnings("default")

@@ -15,11 +15,13 @@ from darksight_service.cli import main
 
 __all__ = ["QUICK_FIT", "run_command"]
 
+_ROOT = Path(__file__).parents[2]
+
 QUICK_FIT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONPATH": str(Path(__file__).with_name("quick_fit")),
+    "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).with_name("quick_fit"), _ROOT, _ROOT / "service"))),
 }
 
 
