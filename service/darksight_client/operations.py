@@ -72,7 +72,7 @@ class Operations(Transport):
         prediction_ids: Sequence[str] | None = None,
         event_time: Time | None = None,
         partial_ok: bool = False,
-        batch_id: UUID | None = None,
+        batch_id: UUID | str | None = None,
         tags: Tags = (),
         timeout_seconds: float | None = None,
     ) -> Steps[Any]:
@@ -99,8 +99,9 @@ class Operations(Transport):
         partial_ok
             Whether invalid rows get the reason INVALID. By default the first one raises `InvalidRequest`.
         batch_id
-            A UUIDv7 whose last 20 bits are zero, of a batch that fits one message. A call with an id that was used
-            before, also by another process, is stored once. Default: a new id, which retries of this call keep.
+            Any UUID, or a text of 1 to 64 characters, of a batch that fits one message. A call for the same model with
+            an id that was used before, also by another process, is stored once. The time of a UUIDv7, or else
+            `event_time`, sorts the points. Default: a new id, which retries of this call keep.
         tags
             Where the predictions come from, such as {"camera": "7"}: one mapping for all rows, or one for each row.
         timeout_seconds

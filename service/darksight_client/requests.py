@@ -150,7 +150,7 @@ def score_parts(
     prediction_ids: Sequence[str] | None = None,
     event_time: Time | None = None,
     partial_ok: bool = False,
-    batch_id: UUID | None = None,
+    batch_id: UUID | str | None = None,
     tags: Tags = (),
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
@@ -191,7 +191,8 @@ def score_parts(
             prediction_ids=names[start : start + step],
             event_time=stamp,
             partial_ok=partial_ok,
-            batch_id=make_batch_id() if batch_id is None else batch_id.bytes,
+            batch_id=make_batch_id() if batch_id is None else getattr(batch_id, "bytes", b""),
+            idempotency_key=batch_id if isinstance(batch_id, str) else "",
             tags=common,
             row_tags=row_tags[start : start + step],
             class_names=class_names,

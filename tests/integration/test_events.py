@@ -8,13 +8,14 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from darksight_client import Client, Point
+from darksight_client import Client, InvalidRequest, Point
 from darksight_service.control.tokens import make_token
 
 from darksight_core.bundle import write_bundle
@@ -31,6 +32,7 @@ PASSIVE = {
     "onnx": {"service": "iris-onnx", "output": "probabilities"},
     "seldon": {"service": "seldon/iris-deployment"},
     "logits": {"logits": True, "output": "scores"},
+    "other": {},
 }
 EVENTS = 400
 
@@ -110,6 +112,45 @@ def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind:
         assert (point.decision, point.reason) == (scored.decision[row], scored.reason[row])
         assert point.event_time is not None
         assert point.tags == ({"site": "default"} if model == "iris" else {})
+
+
+def send(door: str, http: httpx.Client, client: Client, model: str, key: str) -> None:
+    """A call with an idempotency key, by one of the ways to the service."""
+    rows = make_probs(2, CLASSES, seed=5)
+    headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "test", "ce-type": "a.inference.response"}
+    match door:
+        case "grpc":
+            client.score(model, rows, batch_id=uuid.uuid5(uuid.NAMESPACE_URL, key))
+        case "grpc text":
+            client.score(model, rows, batch_id=key)
+        case "http":
+            body = {"rows": rows.tolist(), "idempotency_key": key}
+            http.post(f"/v1/models/{model}/score", json=body).raise_for_status()
+        case "inference protocol":
+            tensor = {"name": "probs", "datatype": "FP32", "shape": rows.shape, "data": rows.ravel().tolist()}
+            body = {"inputs": [tensor], "parameters": {"idempotency_key": key}}
+            http.post(f"/v2/models/{model}/infer", json=body).raise_for_status()
+        case "events":
+            body = {"predictions": rows.tolist()}
+            http.post(f"/v1/models/{model}/events", json=body, headers=headers).raise_for_status()
+
+
+@pytest.mark.parametrize("door", ["grpc", "grpc text", "http", "inference protocol", "events"])
+def test_a_key_is_stored_once_and_of_no_other_model(
+    server: Server, http: httpx.Client, client: Client, door: str
+) -> None:
+    """What was stored of another model under the same key does not make the call a repetition."""
+    key, names = f"{door}-{time.time_ns()}", ("other", "iris")
+    wait_until(lambda: not waiting(server.data_dir), what="the points of other tests")
+    before = {name: sum(1 for _ in client.points(name)) for name in names}
+
+    for name in (*names, *names):
+        send(door, http, client, name, key)
+    wait_until(lambda: not waiting(server.data_dir), what="the spools to be empty")
+
+    assert {name: sum(1 for _ in client.points(name)) - before[name] for name in names} == dict.fromkeys(names, 2)
+    with pytest.raises(InvalidRequest, match="64 characters"):
+        client.score("iris", make_probs(1, CLASSES), batch_id="x" * 65)
 
 
 def test_logits_of_a_plain_body(http: httpx.Client, client: Client) -> None:

@@ -205,7 +205,9 @@ BAD = {
     ),
     "too few ids": (row_bytes(EVEN, EVEN, prediction_ids=["a"]), "INVALID_ARGUMENT", "1 ids for 2 rows"),
     "empty id": (row_bytes(prediction_ids=[""]), "INVALID_ARGUMENT", r"prediction_ids\[0\]"),
-    "bad batch id": (row_bytes(batch_id=b"x" * 16), "INVALID_ARGUMENT", "UUIDv7"),
+    "bad batch id": (row_bytes(batch_id=b"x" * 15), "INVALID_ARGUMENT", "15 bytes, and not 16"),
+    "two keys": (row_bytes(batch_id=b"x" * 16, idempotency_key="x"), "INVALID_ARGUMENT", "beside an idempotency_key"),
+    "long key": (row_bytes(idempotency_key="x" * 65), "INVALID_ARGUMENT", "idempotency_key: must have at most 64"),
     "old batch id": (row_bytes(batch_id=LONG_AGO), "INVALID_ARGUMENT", "seven days"),
     "garbage": (b"\xff\xff\xff\xff garbage", "INVALID_ARGUMENT", "is not a darksight.v1.ScoreRequest"),
     "a row of another length": (

@@ -103,8 +103,8 @@ def test_rows_lost_on_disk_are_counted(tmp_path: Path) -> None:
         wait_until(lambda: numbers()[0] == 12.0 and numbers()[-1] == 2.0, what="the intact rows, and the files aside")
         found = numbers()
 
-    # inserted, duplicate and quarantined rows; damaged records, their bytes, and a file for each of the two losses
-    assert found == [12.0, 0.0, 4.0, 1.0, len(frame(records[1])), 2.0]
+    # inserted, duplicate, quarantined and conflicting rows; damaged records, their bytes, and a file for each loss
+    assert found == [12.0, 0.0, 4.0, 0.0, 1.0, len(frame(records[1])), 2.0]
 
 
 class DownStore(Store):

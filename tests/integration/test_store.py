@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.policy_evaluation import DecisionCounts
 from darksight_service.store.store import Store
 from darksight_service.store.tables import BINS
+from darksight_service.store.texts import Texts
 
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
@@ -194,6 +196,31 @@ def test_the_same_batch_twice_is_stored_once(store: Store) -> None:
 
     assert [(count.points, count.repeated) for count in counts] == [(120, 0), (0, 120), (120, 160)]
     assert len({point.id for point in everything(store)}) == len(everything(store)) == 240
+
+
+@pytest.mark.parametrize("change", ["model", "names", "predicted", "top", "scores"])
+def test_an_id_of_another_row_is_a_conflict(store: Store, change: str) -> None:
+    """Not stored, and not taken for a repetition, which may have other scores: another version may have made them."""
+    first = make_points(14, names=None)
+    columns: dict[str, Any] = {
+        "model": {"model": "other"},
+        "names": {"names": Texts.of([f"other-{row}" for row in range(14)])},
+        "predicted": {"predicted": first.predicted + 1},
+        "top": {"top": first.top + np.float32(0.01)},
+        "scores": {"p_value": first.p_value / 2, "versions": ("b" * 64,)},
+    }
+    store.insert([first])
+
+    found = store.insert([make_points(5, seed=1), replace(first, **columns[change])])
+
+    # The invalid rows have no largest probability.
+    conflicts = {"scores": 0, "top": 12}.get(change, 14)
+    assert (found.points, found.conflicts, found.duplicates) == (5, conflicts, 14 - conflicts)
+
+
+def test_replicas_share_the_first_secret(store: Store) -> None:
+    """Whoever comes later gets the one that is stored."""
+    assert store.keep_secret(b"a" * 32) == store.keep_secret(b"b" * 32) == b"a" * 32
 
 
 def test_two_writers_of_the_same_rows_store_each_once(url: str, open_store: Callable[..., Store]) -> None:

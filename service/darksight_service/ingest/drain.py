@@ -65,6 +65,10 @@ class Inserted(Protocol):
     def duplicates(self) -> int:
         """Rows that were stored before."""
 
+    @property
+    def conflicts(self) -> int:
+        """Rows with the id of a stored row that is another one."""
+
 
 class DrainStore(Protocol):
     """Where records go. Stores all of them or none, and each only once."""
@@ -99,8 +103,8 @@ class DrainStats:
         Bytes of segments that are not stored yet.
     lag_seconds
         Age of the oldest record among them, 0 if there is none.
-    inserted, duplicates
-        New rows, and rows that were stored before.
+    inserted, duplicates, conflicts
+        New rows, rows that were stored before, and rows with the id of a stored row that is another one.
     quarantined
         Rows of records moved aside because they cannot be decoded or stored.
     damaged
@@ -120,6 +124,7 @@ class DrainStats:
     lag_seconds: float = 0.0
     inserted: int = 0
     duplicates: int = 0
+    conflicts: int = 0
     quarantined: int = 0
     damaged: int = 0
     lost_bytes: int = 0
@@ -468,8 +473,13 @@ class Drain:
             step.is_any_stored = True
             self._stats.inserted += result.inserted
             self._stats.duplicates += result.duplicates
-            facts = {"inserted": result.inserted, "duplicates": result.duplicates}
-            _log.debug("records_stored", extra={"folder": self._folder.name, **facts})
+            self._stats.conflicts += result.conflicts
+            facts = {"inserted": result.inserted, "duplicates": result.duplicates, "conflicts": result.conflicts}
+            _log.log(
+                logging.ERROR if result.conflicts else logging.DEBUG,
+                "records_stored",
+                extra={"folder": self._folder.name, **facts},
+            )
 
     def _finish(self, step: _Step) -> None:
         """Move records aside, delete segments and write the position, which is within the last segment."""

@@ -335,10 +335,11 @@ METRICS = (
     ),
     _storage(
         "darksight_drain_rows_total",
-        "Rows drained from spools: inserted, duplicate (already stored) or quarantined (the store refuses them).",
+        "Rows drained from spools: inserted, duplicate (already stored), quarantined (the store refuses them) or "
+        "conflict (not stored: its id has a stored row of another prediction or model).",
         "Progress of the drain; quarantined rows wait in files.",
         by=("result",),
-        values=("inserted", "duplicate", "quarantined"),
+        values=("inserted", "duplicate", "quarantined", "conflict"),
     ),
     _storage(
         "darksight_spool_damaged_records_total",

@@ -5,8 +5,9 @@
               darksight/v1/monitor.proto
 
 The response has the parameters `batch_id` (row r has the prediction id "<batch_id>-<r>") and `recorded`. With the
-parameter `partial_ok` of a request, a row that is not valid does not fail the call. Parameters `tag_<key>` of a request
-are tags of all rows. Responses are raw if requests are.
+parameter `partial_ok` of a request, a row that is not valid does not fail the call. With `idempotency_key`, a text
+of up to 64 characters, a request that is repeated is stored once. Parameters `tag_<key>` of a request are tags of all
+rows. Responses are raw if requests are.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ INFERENCE = pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 _MODEL = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _PLATFORM = "darksight"
+_KEY = "idempotency_key"
 # A client names each output once.
 _MAX_OUTPUTS = 64
 _MAX_PARAMETERS = 1_000
@@ -87,6 +89,7 @@ def model_infer(service: Service, request: pb2.ModelInferRequest, call: Call) ->
         values,
         logits=kind == "logits",
         partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
+        idempotency_key=request.parameters[_KEY].string_param if _KEY in request.parameters else "",
         tags=_tags(request),
         trace=call.trace,
         is_wanted=call.is_active,

@@ -128,6 +128,7 @@ def score(service: Service, request: monitor_pb2.ScoreRequest, call: Call) -> Sc
         event_ms=milliseconds(request.event_time, "event_time") if request.HasField("event_time") else 0,
         partial_ok=request.partial_ok,
         batch_id=request.batch_id,
+        idempotency_key=request.idempotency_key,
         tags=_tags(request, values.shape[0]) if request.tags or request.row_tags else (),
         trace=call.trace,
         is_wanted=call.is_active,

@@ -22,6 +22,7 @@ from pathlib import Path
 from darksight_core.errors import DarkSightError
 from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
 from darksight_service.control.clock import SteadyClock, known_time
+from darksight_service.control.installation import share_secret
 from darksight_service.control.state import State
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, StoreUnavailableError
@@ -189,6 +190,7 @@ class StorageWorker:
         # At the start and after each rebuild.
         if state.rebuilds != self._recorded_rebuilds:
             self._store.forget_database()
+            share_secret(self._settings.data_dir, self._store)
             record_deployments(self._state_file, self._store, self._settings.bundles)
             self._recorded_rebuilds = state.rebuilds
             state = sync(self._state_file, self._store)
@@ -247,6 +249,7 @@ class StorageWorker:
         stats = [drain.stats() for drain in self._drains.values()]
         self._counts.follow("drain_rows", sum(each.inserted for each in stats), value="inserted")
         self._counts.follow("drain_rows", sum(each.duplicates for each in stats), value="duplicate")
+        self._counts.follow("drain_rows", sum(each.conflicts for each in stats), value="conflict")
         self._counts.follow("drain_rows", sum(each.quarantined for each in stats), value="quarantined")
         self._counts.follow("spool_damaged_records", sum(each.damaged for each in stats))
         self._counts.follow("spool_lost_bytes", sum(each.lost_bytes for each in stats))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from darksight_service.control.installation import read_secret
 from darksight_service.errors import SettingsError
 from darksight_service.http.api.health import HealthServer
 from darksight_service.http.web.sockets import bind, listen, socket_url
@@ -90,6 +91,8 @@ class Supervisor:
         self._counts = settings.data_dir / "counts"
         clear_gauges(self._counts)
         self._own_counts = SupervisorCounts(self._counts)
+        # Before its workers do, of which each would draw one.
+        read_secret(settings.data_dir)
         self._http = HealthServer(settings, self)
 
     def run(self, when_ready: Callable[[], None] = lambda: None) -> int:

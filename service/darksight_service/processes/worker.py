@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from darksight_core.runtime.compilation import KERNEL
 from darksight_service.control.accuracy_file import AccuracyFile
 from darksight_service.control.changes import Control
+from darksight_service.control.installation import read_secret
 from darksight_service.control.registry import Registry
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
@@ -82,8 +83,9 @@ def main() -> int:
 
         return Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
 
+    scoring = ScoringService(registry, traced_recorder(spool), secret=read_secret(settings.data_dir))
     service = Service(
-        ScoringService(registry, traced_recorder(spool)),
+        scoring,
         Control(registry, state_file, store),
         store,
         AccuracyFile(settings.data_dir / "accuracy.json"),
@@ -110,7 +112,7 @@ def main() -> int:
 
     watcher = threading.Thread(target=_watch, args=(stop, registry, counts, server), daemon=True)
     watcher.start()
-    _report_until_stopped(stop, settings, registry, spool, counts, tokens, api)
+    _report_until_stopped(stop, settings, scoring, spool, counts, tokens, api)
     end = time.monotonic() + settings.grace_seconds
     if api is not None:
         api.stop(settings.grace_seconds)
@@ -125,7 +127,7 @@ def main() -> int:
 def _report_until_stopped(
     stop: threading.Event,
     settings: Settings,
-    registry: Registry,
+    scoring: ScoringService,
     spool: Spool,
     counts: Counts,
     tokens: TokenFile | None,
@@ -142,6 +144,8 @@ def _report_until_stopped(
                 facts = {"records": stats.dropped - dropped, "spool_bytes": stats.bytes, "error": stats.last_error}
                 _log.error("records_dropped", extra=facts)
                 dropped, drops_due = stats.dropped, time.monotonic() + _DROP_LOG_SECONDS
+            # The storage worker has replaced it if the database has another one.
+            scoring.secret = read_secret(settings.data_dir)
             if tokens is not None:
                 tokens.reload()
                 counts.process.set("token_file_errors", len(tokens.errors))
@@ -153,7 +157,7 @@ def _report_until_stopped(
                 _log.error("http_api_ended")
                 return
             api.reload_certificate()
-        report(is_ready=registry.is_ready)
+        report(is_ready=scoring.registry.is_ready)
 
 
 def _log_kernel(event: str) -> None:

@@ -8,6 +8,7 @@ storage worker moves them to SQL. If the spool fails, the reply is sent all the 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
@@ -26,26 +27,23 @@ from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
 from darksight_service.scoring.tags import NO_TAGS, RowTags, Tags, read_tags
-from darksight_service.store.ids import MAX_ROWS, MINUTE_MS, id_ms, is_batch_id, make_batch_id, prediction_id
+from darksight_service.settings.validation import check_text
+from darksight_service.store.ids import DAY_MS, MAX_ROWS, id_ms, is_batch_id, is_uuid7, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
 
-__all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor", "is_batch_time"]
+__all__ = ["Recorder", "ScoreReply", "ScoringService", "Tensor"]
 
 _MAX_ID = 200
+_MAX_KEY = 64
 # Rows scored between two checks whether the caller still waits: a few milliseconds.
 _PIECE = 1024
 # A batch id made by a caller contains the time of the batch. A time outside of these bounds is a mistake, or an attack
 # on retention. A retry may be days late, and a clock may be ahead by an hour.
-_PAST_MS, _FUTURE_MS = 7 * 86_400_000, 3_600_000
+_PAST_MS, _FUTURE_MS = 7 * DAY_MS, 3_600_000
 # If they differ by less, the time of the id stands for the server's clock: a delay takes 8 bytes of a stored row.
 _SAME_TIME_MS = 1000
 
 _log = logging.getLogger("darksight.scoring")
-
-
-def is_batch_time(ms: int, now_ms: int) -> bool:
-    """Whether a batch id made by a caller may have this time, with a minute of margin until the server checks it."""
-    return now_ms - _PAST_MS + MINUTE_MS <= ms <= now_ms + _FUTURE_MS - MINUTE_MS
 
 
 class Recorder(Protocol):
@@ -92,12 +90,17 @@ class ScoringService:
         Where points and outcomes are written.
     clock
         Unix time in seconds.
+    secret
+        Secret of the installation; see `control.installation`. It may be replaced.
     """
 
-    def __init__(self, registry: Registry, recorder: Recorder, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, registry: Registry, recorder: Recorder, clock: Callable[[], float] = time.time, secret: bytes = b""
+    ) -> None:
         self.registry = registry
         self._recorder = recorder
         self._clock = clock
+        self.secret = secret
 
     def models(self) -> Mapping[str, ActiveModel]:
         """The active models by name."""
@@ -118,6 +121,7 @@ class ScoringService:
         event_ms: int = 0,
         partial_ok: bool = False,
         batch_id: bytes = b"",
+        idempotency_key: str = "",
         tags: Tags = (),
         trace: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
@@ -139,8 +143,8 @@ class ScoringService:
             When the predictions were made, in Unix milliseconds; 0 for now.
         partial_ok
             Whether a row that is not valid gets the reason INVALID; if not, it fails the call.
-        batch_id
-            A UUIDv7 made by the caller, whose last 20 bits are zero; empty to make one.
+        batch_id, idempotency_key
+            16 bytes or a text made by the caller, the same for every attempt of a call; empty to make an id.
         tags
             Values by key: one mapping for all rows, one for each row, or none.
         trace
@@ -160,8 +164,8 @@ class ScoringService:
         self._check(active, values.shape, prediction_ids)
         row_tags = read_tags(tags, values.shape[0]) if tags else NO_TAGS
         delay_ms = 0
-        if batch_id:
-            delay_ms = self._check_batch_id(batch_id)
+        if batch_id or idempotency_key:
+            batch_id, delay_ms = self._stored_id(model, _read_key(batch_id, idempotency_key), event_ms)
         else:
             batch_id = make_batch_id(int(self._clock() * 1000.0))
         raw, given = None, values
@@ -245,14 +249,25 @@ class ScoringService:
                 row=row,
             )
 
-    def _check_batch_id(self, batch_id: bytes) -> int:
-        """Check a batch id made by the caller; returns how much older than the call it is, in milliseconds."""
-        if not is_batch_id(batch_id) or batch_id[6] >> 4 != 7 or batch_id[8] >> 6 != 2:
-            raise RequestError("batch_id: must be a UUIDv7 of 16 bytes whose last 20 bits are zero", field="batch_id")
-        age = self._clock() * 1000.0 - id_ms(batch_id)
-        if not -_FUTURE_MS <= age <= _PAST_MS:
+    def _stored_id(self, model: str, key: bytes, event_ms: int) -> tuple[bytes, int]:
+        """The id under which a batch is stored, and how much older than the call its time is, in milliseconds.
+
+        It is a hash of the key, so that every attempt has the same, of the model, whose ids no call for another model
+        can have, and of the secret, without which nobody can compute it. Its time is that of a UUIDv7, or of the event.
+        A batch without one has the start of a day that starts, for each key, at another time of the day: an attempt
+        one minute after the first falls into another day in 1 of 1,440 cases.
+        """
+        now = int(self._clock() * 1000.0)
+        digest = hashlib.blake2b(model.encode() + b"\0" + key, key=self.secret, digest_size=16).digest()
+        own_ms = id_ms(key) if is_uuid7(key) else -1
+        ms = next((each for each in (own_ms, event_ms) if now - _PAST_MS <= each <= now + _FUTURE_MS), None)
+        if own_ms not in (-1, ms) and is_batch_id(key):
             raise RequestError("batch_id: its time is more than an hour ahead or seven days ago", field="batch_id")
-        return 0 if abs(age) < _SAME_TIME_MS else int(age)
+        if ms is None:
+            start = int.from_bytes(digest[8:14], "big") % DAY_MS
+            ms = now - (now - start) % DAY_MS
+        age = now - ms
+        return make_batch_id(ms, digest[:7]), 0 if abs(age) < _SAME_TIME_MS else age
 
     def _score(
         self,
@@ -407,6 +422,15 @@ def _float32(values: NDArray[Any]) -> bytes:
 def _softmax(logits: NDArray[Any]) -> Floats:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.exp(log_softmax(logits.astype(np.float64)))
+
+
+def _read_key(batch_id: bytes, idempotency_key: str) -> bytes:
+    """What identifies a batch to its caller."""
+    if batch_id and (idempotency_key or len(batch_id) != 16):
+        what = "is given beside an idempotency_key" if idempotency_key else f"has {len(batch_id)} bytes, and not 16"
+        raise RequestError(f"batch_id: {what}", field="batch_id")
+    check_text("idempotency_key", idempotency_key, _MAX_KEY)
+    return batch_id or idempotency_key.encode()
 
 
 def _check_id(name: str, row: int, field: str) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "first_id",
     "id_ms",
     "is_batch_id",
+    "is_uuid7",
     "make_batch_id",
     "point_id",
     "point_ids",
@@ -56,6 +57,11 @@ def make_batch_id(ms: int, random: bytes | None = None) -> bytes:
 def is_batch_id(batch_id: bytes) -> bool:
     """Whether 16 bytes leave the 20 lowest bits for the row."""
     return len(batch_id) == 16 and not (batch_id[15] or batch_id[14] or batch_id[13] & 0x0F)
+
+
+def is_uuid7(identifier: bytes) -> bool:
+    """Whether 16 bytes are a UUIDv7, which starts with its time."""
+    return len(identifier) == 16 and identifier[6] >> 4 == 7 and identifier[8] >> 6 == 2
 
 
 def id_ms(identifier: bytes) -> int:

@@ -29,7 +29,7 @@ from darksight_service.store.read.map_points import MapQueries
 from darksight_service.store.read.policy_evaluation import PolicyQueries
 from darksight_service.store.read.region_points import RegionQueries
 from darksight_service.store.rollups import RollupQueries
-from darksight_service.store.tables import outcome, outcome_point, point, rollup
+from darksight_service.store.tables import insert_into, installation, outcome, outcome_point, point, rollup
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.audit_trail import TrailQueries
 from darksight_service.store.write.detector_state import Detectors, DriftFollower, read_states, reset_evidence
@@ -43,10 +43,11 @@ __all__ = ["Inserted", "Store", "StoreStats"]
 
 @dataclass(slots=True)
 class Inserted(OutcomeCounts):
-    """Result of one insert: outcomes, new points, and points that were stored before."""
+    """Result of one insert: outcomes, new points, those that were stored before, and those whose id another one has."""
 
     points: int = 0
     repeated: int = 0
+    conflicts: int = 0
 
     @property
     def inserted(self) -> int:
@@ -177,8 +178,9 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         points = [batch for batch in given if isinstance(batch, PointTable)]
         outcomes = [batch for batch in given if isinstance(batch, OutcomeBatch)]
         done = Inserted()
-        done.points, done.matched = self._inserter.insert(points, today=day_of(self._clock()))
-        done.repeated = sum(map(len, points)) - done.points
+        written = self._inserter.insert(points, today=day_of(self._clock()))
+        done.points, done.matched, done.conflicts = written.points, written.matched, written.conflicts
+        done.repeated = sum(map(len, points)) - done.points - done.conflicts
         insert_outcomes(self._engine, self._names, outcomes, done)
         return done
 
@@ -198,6 +200,14 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
     def detector_states(self, model: str, version: str, detector: Detector[Any]) -> dict[Segment | None, list[Any]]:
         """States of a detector by segment, None for all rows, of each replica; see `detector_state.read_states`."""
         return read_states(self._engine, model, version, detector)
+
+    def keep_secret(self, secret: bytes) -> bytes:
+        """The secret of the installation: that of the database, or this one, which is then stored."""
+        with writing(self._engine) as connection:
+            connection.execute(
+                insert_into(connection, installation).values(id=1, secret=secret).on_conflict_do_nothing()
+            )
+            return bytes(connection.execute(select(installation.c.secret)).scalar_one())
 
     def forget_database(self) -> None:
         """Forget what was read, because the database is another one: restored, or after a fail-over."""

@@ -9,6 +9,7 @@
            └─ outcome ── outcome_point  labels, and the points they belong to
     detector_state                      drift evidence by bundle, replica and detector; of a tag, or 0 of all rows
     policy_change                       the audit trail: versions, policies, regions
+    installation                        one row: the secret of which the ids of batches are made
 
 The score columns of `point` come from `darksight_core.rows.schema.SCHEMA`. A point is small: real numbers have 4 bytes,
 model and version are one number, tags are the sorted numbers of `tag`, 4 big-endian bytes each, as one value, and what
@@ -61,6 +62,7 @@ __all__ = [
     "bundle",
     "detector_state",
     "insert_into",
+    "installation",
     "metadata",
     "model",
     "outcome",
@@ -304,6 +306,8 @@ policy_change = Table(
     Column("hash", LargeBinary, nullable=False),
     Index(None, "model", "id"),
 )
+
+installation = Table("installation", metadata, *_key(id=SmallInteger), Column("secret", LargeBinary, nullable=False))
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -4,10 +4,8 @@ KServe's logger and Seldon's send the request and the response of a model as two
 the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk.
 Tags come from the attributes and the data of the response. Requests are accepted and ignored.
 
-Events are delivered at least once. The batch id is made from what is the same in every delivery (the model, and source,
-id, type and time of the event), so that points are stored once. A batch id has a time. If the event has none, or one
-that a batch id may not have, the id has the start of a day that starts, for each event, at another time of the day: a
-delivery one minute after the first falls into another day in 1 of 1,440 cases.
+Events are delivered at least once. The idempotency key is made from what is the same in every delivery: source, id,
+type and time of the event. So points are stored once.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import hashlib
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,13 +35,12 @@ from darksight_service.http.problems import HttpError
 from darksight_service.http.requests import HttpCall, Request
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.operations.timestamps import timestamp
-from darksight_service.scoring.service import is_batch_time
 from darksight_service.settings import PassiveModel
 from darksight_service.settings.validation import check_text
-from darksight_service.store.ids import DAY_MS, LATEST_MS, make_batch_id
+from darksight_service.store.ids import LATEST_MS
 from darksight_service.telemetry.traceparent import HEADER, read_trace_id
 
-__all__ = ["EVENT_ROUTES", "Event", "EventAnswer", "batch_id_of", "read_event"]
+__all__ = ["EVENT_ROUTES", "Event", "EventAnswer", "read_event"]
 
 EVENT_ROUTES = ("POST /v1/events", "POST /v1/models/{model}/events")
 """Routes for events, which name their model, and for events of one model."""
@@ -93,6 +89,12 @@ class Event:
         """The id that request and response have in common, which callers of the model know."""
         return self.attributes.get("requestid") or self.attributes["id"]
 
+    @property
+    def key(self) -> str:
+        """What every delivery of the event has in common, 64 hexadecimal digits."""
+        parts = (*(self.attributes[name] for name in ("source", "id", "type")), str(self.ms))
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
 
 class EventAnswer:
     """Answers a path for events.
@@ -105,8 +107,6 @@ class EventAnswer:
         How events are read, by name of the model.
     counts
         Counters of the process.
-    clock
-        Unix time in seconds.
     """
 
     def __init__(
@@ -114,13 +114,11 @@ class EventAnswer:
         score: Callable[[monitor_pb2.ScoreRequest, HttpCall], monitor_pb2.ScoreResponse],
         models: Mapping[str, PassiveModel],
         counts: ProcessCounts,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._score = score
         self._models = models
         self._services = {passive.service or model: model for model, passive in models.items()}
         self._counts = counts
-        self._clock = clock
 
     def __call__(self, request: Request, call: HttpCall) -> Response:
         """The response to an event. It has no body: Knative takes a body for an event in reply."""
@@ -152,7 +150,7 @@ class EventAnswer:
             tensor=monitor_pb2.Tensor(shape=rows.shape, data=rows.tobytes()),
             is_logits=passive.logits,
             prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
-            batch_id=batch_id_of(event, model, int(self._clock() * 1000.0)),
+            idempotency_key=event.key,
             tags=_tags_of(event, passive.tags),
             event_time=None if event.ms is None else timestamp(event.ms),
         )
@@ -284,24 +282,3 @@ def _read_time(attributes: Mapping[str, str]) -> int | None:
         raise RequestError(f"time: must be a time with its zone (RFC 3339), not {text[:40]!r}", field="time")
     ms = int(moment.timestamp() * 1000.0)
     return ms if 0 < ms <= LATEST_MS else None
-
-
-def batch_id_of(event: Event, model: str, now_ms: int) -> bytes:
-    """The batch id of an event, the same for every delivery of it.
-
-    Parameters
-    ----------
-    event
-        The event.
-    model
-        Name of the model that it is for.
-    now_ms
-        Unix milliseconds of the delivery, used if the event has no time that a batch id may have.
-    """
-    parts = (model, *(event.attributes[name] for name in ("source", "id", "type")), str(event.ms))
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
-    ms = event.ms
-    if ms is None or not is_batch_time(ms, now_ms):
-        start = int.from_bytes(digest[8:14], "big") % DAY_MS
-        ms = now_ms - (now_ms - start) % DAY_MS
-    return make_batch_id(ms, digest[:7])

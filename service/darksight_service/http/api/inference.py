@@ -57,6 +57,7 @@ class _Parameters(Input):
     model_config = ConfigDict(extra="allow")
 
     partial_ok: bool = False
+    idempotency_key: str = ""
     binary_data_output: bool = False
 
 
@@ -145,7 +146,7 @@ def read_infer(request: Request) -> tuple[pb2.ModelInferRequest, Callable[[str],
     for name, value in given.parameters:
         if name == "partial_ok":
             message.parameters[name].bool_param = value
-        elif name.startswith(COLUMN_PREFIX):
+        elif name == "idempotency_key" or name.startswith(COLUMN_PREFIX):
             if not isinstance(value, str):
                 raise RequestError(f"{name[:100]}: must be text", field=name[:100])
             message.parameters[name].string_param = value

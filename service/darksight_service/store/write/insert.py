@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, select, text
 
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
@@ -22,7 +22,7 @@ from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
 from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
 from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
-from darksight_service.store.tables import point
+from darksight_service.store.tables import bundle, point
 from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
@@ -30,11 +30,14 @@ from darksight_service.store.write.detector_state import Detectors, DriftFollowe
 from darksight_service.store.write.outcomes import match_points
 from darksight_service.store.write.tags import SetNumbers, TagNumbers, are_current
 
-__all__ = ["BundlePoints", "Inserter", "sql_values", "sqlite_statements", "tag_blobs"]
+__all__ = ["BundlePoints", "Inserter", "Written", "sql_values", "sqlite_statements", "tag_blobs"]
 
 _UNIQUE_VIOLATION = "23505"
 _CHECK_VIOLATION = "23514"
 _STATEMENT_ROWS = 16
+_QUERY_IDS = 500
+# The largest probability of a row that is scored twice differs by less.
+_SAME_TOP = 1e-5
 _COLUMNS = ", ".join(column.name for column in point.columns)
 # Numbers that are NULL; sqlite3 stores NaN as NULL by itself.
 _NULLS = {"event_at": 0, "delay_ms": 0} | {
@@ -61,12 +64,17 @@ class BundlePoints(NamedTuple):
         return self._replace(points=self.points.take(rows))
 
 
-class _Written(NamedTuple):
-    """New points of a transaction, those that had an outcome waiting, and their tags that are stored as `_other`."""
+class Written(NamedTuple):
+    """What was done with points, in rows.
 
-    points: int
-    matched: int
-    folded_tags: int
+    New ones, those that had an outcome waiting, their tags that are stored as `_other`, and points whose id another
+    stored one has.
+    """
+
+    points: int = 0
+    matched: int = 0
+    folded_tags: int = 0
+    conflicts: int = 0
 
 
 class Inserter:
@@ -94,11 +102,11 @@ class Inserter:
         self.follower: DriftFollower | None = None
         self.folded_tags = 0
 
-    def insert(self, tables: Sequence[PointTable], *, today: int) -> tuple[int, int]:
-        """Store points; returns the number of new ones, and of those that had an outcome waiting."""
+    def insert(self, tables: Sequence[PointTable], *, today: int) -> Written:
+        """Store points."""
         groups = self._grouped(tables)
         if not groups:
-            return 0, 0
+            return Written()
         try:
             written = self._insert(groups, today)
         except StoreUnavailableError:
@@ -107,9 +115,9 @@ class Inserter:
             self._tags.clear()
             raise
         self.folded_tags += written.folded_tags
-        return written.points, written.matched
+        return written
 
-    def _insert(self, groups: Sequence[BundlePoints], today: int) -> _Written:
+    def _insert(self, groups: Sequence[BundlePoints], today: int) -> Written:
         if not self._is_postgresql:
             return self._insert_into_sqlite(groups)
         try:
@@ -146,7 +154,7 @@ class Inserter:
             found.append(BundlePoints(bundle_id, model_id, points, detectors, tags))
         return found
 
-    def _copy(self, groups: Sequence[BundlePoints], today: int) -> _Written:
+    def _copy(self, groups: Sequence[BundlePoints], today: int) -> Written:
         by_table: dict[str, list[BundlePoints]] = {}
         days = [group.points.id_ms // DAY_MS for group in groups]
         self.make_days({int(day) for each in days for day in np.unique(each)}, today)
@@ -160,7 +168,7 @@ class Inserter:
                 self._copy_into(connection, table, parts)
             return self._count(connection, groups)
 
-    def _merge(self, groups: Sequence[BundlePoints], today: int) -> _Written:
+    def _merge(self, groups: Sequence[BundlePoints], today: int) -> Written:
         self.make_days({int(day) for group in groups for day in np.unique(group.points.id_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
@@ -170,7 +178,8 @@ class Inserter:
                 "ON CONFLICT DO NOTHING RETURNING id"
             )
             fresh = {found.bytes for (found,) in connection.execute(text(query))}
-            return self._count(connection, _only(groups, fresh))
+            written = self._count(connection, _only(groups, fresh))
+            return written._replace(conflicts=_count_conflicts(connection, groups))
 
     def _copy_into(self, connection: Connection, table: str, groups: Sequence[BundlePoints]) -> None:
         driver: Any = connection.connection.driver_connection
@@ -183,19 +192,20 @@ class Inserter:
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
-    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> _Written:
+    def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> Written:
         with writing(self._engine) as connection:
             driver: Any = connection.connection.driver_connection
             driver.execute("SAVEPOINT fast")
             before = driver.total_changes
             self._execute(driver, groups)
-            if driver.total_changes - before != sum(len(group.points) for group in groups):
-                driver.execute("ROLLBACK TO fast")
-                groups = _only(groups, _absent(driver, groups))
-                self._execute(driver, groups)
-            return self._count(connection, groups)
+            if driver.total_changes - before == sum(len(group.points) for group in groups):
+                return self._count(connection, groups)
+            driver.execute("ROLLBACK TO fast")
+            fresh = _only(groups, _absent(driver, groups))
+            self._execute(driver, fresh)
+            return self._count(connection, fresh)._replace(conflicts=_count_conflicts(connection, groups))
 
-    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> _Written:
+    def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> Written:
         """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
         for group in groups:
             _check_numbers(connection, group)
@@ -206,7 +216,7 @@ class Inserter:
                 connection, [(group.bundle_id, group.points, group.detectors, group.tags.ids) for group in groups]
             )
         matched = match_points(connection, [(group.model_id, group.points) for group in groups])
-        return _Written(sum(len(group.points) for group in groups), matched, sum(map(_folded_tags, groups)))
+        return Written(sum(len(group.points) for group in groups), matched, sum(map(_folded_tags, groups)))
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
         for group in groups:
@@ -266,6 +276,29 @@ def _only(groups: Sequence[BundlePoints], fresh: set[bytes]) -> list[BundlePoint
         if mask.any():
             kept.append(group.take(mask))
     return kept
+
+
+def _count_conflicts(connection: Connection, groups: Sequence[BundlePoints]) -> int:
+    """Rows whose id has a stored point of another model, prediction id or prediction: they are no repetition.
+
+    Other scores are none either: another version may have scored the first attempt.
+    """
+    found = 0
+    columns = (bundle.c.model_id, point.c.prediction_id, point.c.predicted, point.c.top)
+    query = select(point.c.id, *columns).join(bundle, bundle.c.id == point.c.bundle_id)
+    for group in groups:
+        points, values = group.points, score_values(group.points)
+        ids = points.id_bytes()
+        stored: dict[bytes, Any] = {}
+        for start in range(0, len(ids), _QUERY_IDS):
+            rows = connection.execute(query.where(point.c.id.in_(ids[start : start + _QUERY_IDS])))
+            stored |= {row.id: row for row in rows}
+        given = zip(ids, points.names.tolist(), values["predicted"].tolist(), values["top"].tolist(), strict=True)
+        for each, name, predicted, top in given:
+            row = stored[each]
+            is_same = (row.model_id, row.prediction_id, row.predicted) == (group.model_id, name, predicted)
+            found += not is_same or (row.top is not None and abs(row.top - top) > _SAME_TOP)
+    return found
 
 
 def _absent(driver: Any, groups: Sequence[BundlePoints]) -> set[bytes]:

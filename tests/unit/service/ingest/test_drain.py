@@ -43,6 +43,7 @@ class Result:
 
     inserted: int
     duplicates: int
+    conflicts: int = 0
 
 
 class MemoryStore:

@@ -67,7 +67,7 @@ class Rows(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names")
+    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names", "idempotency_key")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class ScoreRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ROW_TAGS_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     tensor: Tensor
@@ -99,7 +100,8 @@ class ScoreRequest(_message.Message):
     tags: _containers.ScalarMap[str, str]
     row_tags: _containers.RepeatedCompositeFieldContainer[Tags]
     class_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tags",)

@@ -12,22 +12,17 @@ import pytest
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.control.tokens import ANYBODY
 from darksight_service.errors import RequestError
-from darksight_service.http.api.events import EventAnswer, batch_id_of, read_event
+from darksight_service.http.api.events import EventAnswer, read_event
 from darksight_service.http.api.payloads import find_rows, read_payload
 from darksight_service.http.problems import HttpError
 from darksight_service.http.requests import HttpCall, Request
 from darksight_service.metrics.catalogue import EVENT_RESULTS
 from darksight_service.metrics.processes import ProcessCounts
 from darksight_service.settings import PassiveModel
-from darksight_service.store.ids import DAY_MS, id_ms
 
 from tests.support.events.wire import RESPONSES, read_wire
 
 ROWS = np.array([[0.012847105, 0.913208485, 0.07394441], [0.027193543, 0.860314727, 0.11249173]], "<f4")
-NOW = 1_794_960_000.0
-"""2026-11-18, a few hours after the events."""
-
-DAYS = 86_400_000
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MODELS = {
     "iris": PassiveModel(service="default/sklearn-iris"),
@@ -58,10 +53,10 @@ class Score:
         return monitor_pb2.ScoreResponse(recorded=self.recorded)
 
 
-def answer(folder: Path, request: Request, method: Score | None = None, now: float = NOW) -> monitor_pb2.ScoreRequest:
+def answer(folder: Path, request: Request, method: Score | None = None) -> monitor_pb2.ScoreRequest:
     """The message that an event becomes; the answer to it is 202 without a body."""
     method = method or Score()
-    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0), clock=lambda: now)(request, HttpCall())
+    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0))(request, HttpCall())
     assert (reply.status_code, reply.body) == (202, b"")
     (message,) = method.messages
     return message
@@ -87,7 +82,7 @@ def test_every_kind_of_event_gives_its_predictions(tmp_path: Path, kind: str, mo
     assert message.tensor.data == ROWS.tobytes()
     assert list(message.prediction_ids) == [f"{request_id}-0", f"{request_id}-1"]
     assert message.event_time.ToJsonString().startswith("2026-11-17T")
-    assert id_ms(message.batch_id) == message.event_time.ToMilliseconds()
+    assert message.idempotency_key == read_event(request_of(kind)).key
     assert not message.is_logits
 
 
@@ -227,28 +222,18 @@ def test_an_event_that_is_not_on_disk_is_to_be_sent_again(tmp_path: Path) -> Non
     assert (raised.value.status, raised.value.error.details["retry_seconds"]) == (503, 1.0)
 
 
-def test_deliveries_of_an_event_have_one_batch_id() -> None:
-    """Another id, source, time or model gives another one."""
-    event, now = read_event(request_of()), int(NOW * 1000)
-    changes = ({"ce_id": "b"}, {"ce_source": "http://b"}, {"ce_time": "2026-11-17T21:14:04Z"})
-    others = [read_event(request_of(**change)) for change in changes]
+def test_deliveries_of_an_event_have_one_key() -> None:
+    """Another id, source or time gives another one, of the length that a key may have."""
+    changes: tuple[dict[str, str], ...] = (
+        {},
+        {"ce_id": "b"},
+        {"ce_source": "http://b"},
+        {"ce_time": "2026-11-17T21:14:04Z"},
+    )
+    keys = {read_event(request_of(**change)).key for change in changes * 2}
 
-    assert batch_id_of(event, "a", now) == batch_id_of(event, "a", now + DAYS)
-    assert len({batch_id_of(each, "a", now) for each in (event, *others)} | {batch_id_of(event, "b", now)}) == 5
-
-
-@pytest.mark.parametrize("moment", ["", "2026-11-01T00:00:00Z", "2027-01-01T00:00:00Z"])
-def test_without_a_usable_time_deliveries_of_a_day_have_one_batch_id(moment: str) -> None:
-    """The day starts at another time for each event, and the id has a time that a batch id may have."""
-    now, changed = int(NOW * 1000), 0
-    for number in range(300):
-        event = read_event(request_of(ce_time=moment, ce_id=str(number)))
-        first = batch_id_of(event, "a", now)
-        assert now - DAY_MS < id_ms(first) <= now
-        changed += first != batch_id_of(event, "a", now + DAY_MS // 10)
-
-    # Binomial(300, 0.1): its standard deviation is 5.2.
-    assert 5 <= changed <= 56
+    assert len(keys) == len(changes)
+    assert {len(key) for key in keys} == {64}
 
 
 @pytest.mark.parametrize("output", ["", "probs"])
