@@ -168,9 +168,12 @@ def report_error(error: Exception, log: logging.Logger, **facts: str) -> ErrorRe
 
 
 def public_message(error: DarkSightError) -> str:
-    """The message of an error for callers: absolute paths of the server are cut to their last part.
+    """The message of an error for callers: without the place of the database, and paths cut to their last part.
 
-    >>> public_message(StoreError("/var/lib/darksight/store.db is not available"))
-    'store.db is not available'
+    >>> public_message(StoreError("db.internal:5432/points is not available", place="db.internal:5432/points"))
+    'the database is not available'
+    >>> public_message(BundleError("/var/lib/darksight/bundles/a.safetensors: is not a bundle"))
+    'a.safetensors: is not a bundle'
     """
-    return _PATH.sub(r"\1", error.message)
+    place = error.details.get("place")
+    return _PATH.sub(r"\1", error.message.replace(str(place), "the database") if place else error.message)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from darksight_service.errors import NotFoundError, RefusedError, StoreUnavailableError, public_message
 from darksight_service.grpc_api.status import status_of
 from darksight_service.http.problems import problem_response
 from darksight_service.store.read.policy_evaluation import DecisionCounts
+from darksight_service.store.store import Store
 
 from darksight_core.bundle import read_bundle
 from darksight_core.errors import BundleError, DarkSightError
@@ -33,6 +35,17 @@ def test_paths_of_the_server_are_cut(error: DarkSightError, text: str) -> None:
     for part in (status.message.encode(), status.SerializeToString(), body):
         assert b"/srv" not in part
         assert b"/var" not in part
+
+
+def test_the_place_of_the_database_is_left_out(tmp_path: Path) -> None:
+    """Of both kinds, in a real error, over gRPC and HTTP: operators find it in the log."""
+    for url in ("postgresql://ada:secret@127.0.0.1:1/points", f"sqlite:///{tmp_path}/none/store.db"):
+        with pytest.raises(StoreUnavailableError, match="is not available") as caught:
+            Store.open(url)
+        parts = (status_of(caught.value)[1].SerializeToString(), problem_response(caught.value, "/v1")[0].body)
+        for part in map(bytes, parts):
+            assert b"the database is not available" in part
+            assert not [word for word in (b"127.0.0.1", b":1", b"/points", b"store.db") if word in part]
 
 
 @pytest.mark.parametrize("text", ["model 'a/b' does not exist", "see https://example.org/a/b", "day/one.npz: 1/2 rows"])

@@ -338,5 +338,5 @@ def _translated(engine: Engine, error: BaseException | None) -> Exception:
         ("08", "40", "53", "55", "57", "58")
     )
     if is_unavailable or state == "25006" or kind in ("OperationalError", "InterfaceError", "ConnectionTimeout"):
-        return StoreUnavailableError(f"{where} is not available ({what})", state=state)
-    return StoreError(f"{where} refused a statement ({what})", state=state)
+        return StoreUnavailableError(f"{where} is not available ({what})", state=state, place=where)
+    return StoreError(f"{where} refused a statement ({what})", state=state, place=where)
