@@ -7,6 +7,7 @@ from alembic import op
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
+release = ""  # the first that has it
 
 
 def upgrade() -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.types import TypeEngine
 
 revision = "0001"
 down_revision = None
+release = "0.1.0"
 
 
 def is_postgresql() -> bool:

@@ -11,6 +11,7 @@ from sqlalchemy.types import TypeEngine
 
 revision = "0002"
 down_revision = "0001"
+release = "0.1.0"
 
 
 def is_postgresql() -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 revision = "0005"
 down_revision = "0004"
+release = "0.1.0"
 
 
 def upgrade() -> None:

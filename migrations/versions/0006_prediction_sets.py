@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
+release = "0.1.0"
 
 
 def upgrade() -> None:

@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 revision = "0007"
 down_revision = "0006"
+release = "0.1.0"
 
 _BINS = 20
 

@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0008"
 down_revision = "0007"
+release = "0.1.0"
 
 
 def upgrade() -> None:

@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0009"
 down_revision = "0008"
+release = "0.1.0"
 
 _COPIES = (("stream", "drift_state", "0"), ("segments", "segment_state", "tag_id"))
 

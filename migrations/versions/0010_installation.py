@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
+release = "0.1.0"
 
 
 def upgrade() -> None:

@@ -18,8 +18,10 @@ from darksight_service.store import migrate, revisions
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
 from darksight_service.store.tables import detector_state
+from packaging.version import Version
 from sqlalchemy import inspect, text
 
+from darksight_core import __version__
 from tests.support.points import make_outcomes, make_points
 
 NOW_MS = 1_800_000_000_000
@@ -207,6 +209,20 @@ def test_the_command_line_looks_after_the_database(
     assert main(["db", "prune", "--max-rows", "1000000", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == 0
     assert main(["db", "stats"]) == 0
+
+
+def test_each_revision_names_its_release(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, none later than this one; the list marks the revision of the database."""
+    where = ["--database-url", empty_url]
+    assert run(["db", "upgrade", *where]) == 0
+    capsys.readouterr()
+    assert run(["db", "history", *where, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    releases = [Version(each["release"]) for each in found]
+    assert releases == sorted(releases)
+    assert releases[-1] <= Version(Version(__version__).base_version)
+    assert [each["revision"] for each in found if each["is_current"]] == [found[-1]["revision"]] == [revisions.head()]
 
 
 def test_a_schema_is_downgraded_and_upgraded_by_command(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,13 +10,14 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from darksight_core.errors import ConfigError
-from darksight_service.cli.console import on_interrupt, print_result
+from darksight_service.cli.console import on_interrupt, print_result, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
 from darksight_service.settings import Settings
+from darksight_service.store import revisions
 from darksight_service.store.store import Store
 from darksight_service.store.write.retention import Limits
 
-__all__ = ["check", "db", "downgrade", "export", "prune", "stats", "upgrade"]
+__all__ = ["check", "db", "downgrade", "export", "history", "prune", "stats", "upgrade"]
 
 _DAY_MS = 86_400_000
 _LIMITS = Group("Limits", sort_key=1)
@@ -51,7 +52,7 @@ def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOp
     Parameters
     ----------
     revision
-        The revision that the older release needs, which its db upgrade prints; base for none.
+        The last revision of the older release, which db history names; base for none.
     delete
         Confirm that what the undone migrations added may be deleted.
     """
@@ -61,6 +62,19 @@ def downgrade(revision: str, /, *, delete: bool = False, where: _Where = StoreOp
         before, after = store.downgrade(revision)
     text = f"revision {after or 'none'}, was {before or 'empty'}"
     print_result({"before": before, "after": after}, text, json=json)
+
+
+@db.command
+def history(*, where: _Where = StoreOptions(), json: AsJson = False) -> None:
+    """List the revisions of the schema with the first release that has each.
+
+    To return to a release, downgrade to the last revision of that release or of an earlier one.
+    """
+    with _open(load_settings(where), check=False) as store:
+        current = store.revision()
+    rows = [(name, release, "current" if name == current else "") for name, release in revisions.releases().items()]
+    found = [{"revision": name, "release": release, "is_current": bool(now)} for name, release, now in rows]
+    print_result(found, lambda: print_table(rows, ("revision", "release", "database")), json=json)
 
 
 @db.command

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from sqlalchemy import Engine, inspect, text
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.store.engine import reading
 
-__all__ = ["current", "folder", "head", "knows", "require"]
+__all__ = ["current", "folder", "head", "knows", "releases", "require"]
+
+_RELEASE = re.compile(r'^release = "(.+)"$', re.MULTILINE)
 
 _log = logging.getLogger("darksight.store")
 
@@ -37,6 +40,14 @@ def folder() -> Path:
 def _known() -> tuple[str, ...]:
     """All revisions in order: a file `0001_points.py` has the revision 0001."""
     return tuple(sorted(path.name.partition("_")[0] for path in (folder() / "versions").glob("[0-9]*_*.py")))
+
+
+def releases() -> dict[str, str]:
+    """All revisions in order, with the first release that has each."""
+    return {
+        path.name.partition("_")[0]: found[1] if (found := _RELEASE.search(path.read_text(encoding="utf-8"))) else ""
+        for path in sorted((folder() / "versions").glob("[0-9]*_*.py"))
+    }
 
 
 def head() -> str:

@@ -160,6 +160,10 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
 
         return migrate.downgrade(self._engine, revision)
 
+    def revision(self) -> str | None:
+        """The revision of the schema; None if the database is empty."""
+        return revisions.current(self._engine)
+
     def check(self, anchors: Mapping[int, str] | None = None) -> tuple[int, str]:
         """Compare the database with the tables, and verify the audit trail.
 
