@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from darksight_service.cli import main
 from darksight_service.store.store import Store
+
+from tests.unit.service.metrics.test_instance import END_2027, EXPIRES_2027
 
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -44,6 +47,22 @@ def test_a_machine_that_is_well(doctor: Doctor, tmp_path: Path) -> None:
     assert {"http port", "grpc port", "explorer port"} <= {*findings}
     assert all(each["state"] != "error" for each in findings.values())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("days", "state"), [(100.0, "ok"), (10.0, "warning"), (-1.0, "error")])
+def test_a_certificate_near_its_end(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float, state: str
+) -> None:
+    """The finding has its last day, and the remedy the file to renew."""
+    file = tmp_path / "tls.crt"
+    file.write_text(EXPIRES_2027)
+    monkeypatch.setattr(time, "time", lambda: END_2027 - 86_400.0 * days)
+
+    _, findings = doctor(tls_cert=file, tls_key=file)
+
+    assert findings["tls_cert"]["state"] == state
+    assert "2027-12-22" in findings["tls_cert"]["found"]
+    assert (str(file) in findings["tls_cert"]["remedy"]) == (state != "ok")
 
 
 def test_a_port_that_another_program_uses(doctor: Doctor) -> None:

@@ -30,6 +30,7 @@ from darksight_service.cli.console import print_json, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.errors import SchemaMismatchError
+from darksight_service.metrics.instance import RENEWAL_SECONDS, certificate_expiry
 from darksight_service.settings import Settings
 from darksight_service.store.store import Store
 
@@ -164,6 +165,24 @@ def _check_disk(settings: Settings) -> Iterator[Finding]:
         yield Finding("disk", "ok", text)
 
 
+def _check_certificates(settings: Settings) -> Iterator[Finding]:
+    """Whether certificates are valid for some time."""
+    for name, path in (("tls_cert", settings.tls_cert), ("tls_client_ca", settings.tls_client_ca)):
+        if path is None:
+            continue
+        expiry = certificate_expiry(path)
+        if expiry is None:
+            yield Finding(name, "error", f"{path} cannot be read", "name a file with certificates in PEM")
+            continue
+        left = expiry - time.time()
+        text = f"{'expires' if left > 0 else 'expired'} on {time.strftime('%Y-%m-%d', time.gmtime(expiry))}"
+        if left >= RENEWAL_SECONDS:
+            yield Finding(name, "ok", text)
+        else:
+            state: Literal["warning", "error"] = "warning" if left > 0 else "error"
+            yield Finding(name, state, text, f"renew {path}; a running service loads the new file by itself")
+
+
 def _check_database(settings: Settings) -> Iterator[Finding]:
     """Whether the database answers and has the current tables; and whether its clock is that of this machine."""
     url = settings.read_store_url()
@@ -252,6 +271,7 @@ def _existing(path: Path) -> Path:
 
 _CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _check_models,
+    _check_certificates,
     _check_disk,
     _check_database,
     _check_ports,

@@ -10,7 +10,10 @@ from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-__all__ = ["ProcessesCollector", "certificate_expiry"]
+__all__ = ["RENEWAL_SECONDS", "ProcessesCollector", "certificate_expiry"]
+
+RENEWAL_SECONDS = 21 * 86_400.0
+"""Time before the end of a certificate from when it should have been renewed, as in the alert."""
 
 
 class ProcessesCollector(Collector):

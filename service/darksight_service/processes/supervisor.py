@@ -8,11 +8,13 @@ reports not ready at once, lets the workers finish their calls, and then lets th
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from darksight_service.control.installation import read_secret
@@ -20,18 +22,21 @@ from darksight_service.errors import SettingsError
 from darksight_service.http.api.health import HealthServer
 from darksight_service.http.web.sockets import bind, listen, socket_url
 from darksight_service.metrics.exposition import render
+from darksight_service.metrics.instance import RENEWAL_SECONDS, certificate_expiry
 from darksight_service.metrics.processes import SupervisorCounts, clear_gauges
 from darksight_service.processes.children import Child
 from darksight_service.processes.descriptors import raise_descriptor_limit
 from darksight_service.settings import Settings
 from darksight_service.telemetry.logging import switch_debug
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "warn_of_expiry"]
 
 _TICK_SECONDS = 0.1
 # Time beyond the grace period for workers to exit, and for the storage worker to write what they left.
 _EXIT_SECONDS = 5.0
 _STORAGE_SECONDS = 15.0
+# How often a warning is repeated.
+_CERTIFICATE_SECONDS = 86_400.0
 # A worker has one core, and BLAS would start as many threads as the machine has cores.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 # The C library of gRPC writes lines of its own to stderr, about failed handshakes and the like, which are not JSON.
@@ -102,7 +107,7 @@ class Supervisor:
         # The terminal was closed; without a terminal SIGHUP is the request of an operator to log more, or less.
         signal.signal(signal.SIGHUP, self._on_signal if os.isatty(0) else self._switch_debug)
         self._http.start()
-        was_ready = False
+        was_ready, certificate_due = False, 0.0
         while not self.is_stopping:
             now = time.monotonic()
             children = (*self._workers, self._storage, *self._explorer)
@@ -112,6 +117,9 @@ class Supervisor:
                 was_ready = True
                 when_ready()
             self._http.reload_certificate()
+            if now >= certificate_due:
+                certificate_due = now + _CERTIFICATE_SECONDS
+                warn_of_expiry(self.settings.tls_cert)
             time.sleep(_TICK_SECONDS)
         return self._shut_down()
 
@@ -191,6 +199,14 @@ class Supervisor:
             self._api_socket.close()
         _log.info("shutdown_finished", extra={"statuses": statuses})
         return 0 if not any(statuses) else 1
+
+
+def warn_of_expiry(certificate: Path | None) -> None:
+    """Log that a certificate has expired or expires soon."""
+    expiry = None if certificate is None else certificate_expiry(certificate)
+    if expiry is not None and (left := expiry - time.time()) < RENEWAL_SECONDS:
+        facts = {"file": str(certificate), "days": math.floor(left / 86_400.0)}
+        _log.warning("certificate_expires" if left > 0 else "certificate_expired", extra=facts)
 
 
 def _reserve_port(settings: Settings, name: str) -> socket.socket:
