@@ -299,6 +299,15 @@ def incidents(*files: str) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_numbers_of_things_are_whole(alert: dict[str, Any]) -> None:
+    """`increase` extrapolates, so that 3 rows are 3.07: only rates, evidence and PSI have decimals."""
+    for text in alert["annotations"].values():
+        for start in [found.start() for found in re.finditer(r"\| humanize }}", text)]:
+            before, after = text[:start].rpartition("{{")[0].rstrip().lower(), text[start:].partition("}}")[2]
+            assert before.endswith(("evidence", "psi")) or after.startswith(" calls per second"), text
+
+
 def test_each_alert_is_tested_firing() -> None:
     """Beside the rules there is a case for every alert."""
     files = [path.stem for path in (DEPLOY / "prometheus" / "tests").glob("*.yml")]
