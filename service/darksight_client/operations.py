@@ -74,6 +74,7 @@ class Operations(Transport):
         partial_ok: bool = False,
         batch_id: UUID | str | None = None,
         tags: Tags = (),
+        probe: bool = False,
         timeout_seconds: float | None = None,
     ) -> Steps[Any]:
         """Score a batch of predictions and decide which may be acted on.
@@ -104,13 +105,15 @@ class Operations(Transport):
             `event_time`, sorts the points. Default: a new id, which retries of this call keep.
         tags
             Where the predictions come from, such as {"camera": "7"}: one mapping for all rows, or one for each row.
+        probe
+            Score the rows, and neither store nor count them: for health checks and trials.
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
         table, limit = as_table(probs, logits=logits), self._max_message_bytes
         values = probs if table is None else table
         parts = score_parts(
-            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+            model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags, probe
         )
         scored = yield from self._score(parts, self._timeout_seconds if timeout_seconds is None else timeout_seconds)
         return scored if table is None else table.like(scored.table_columns())

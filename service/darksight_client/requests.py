@@ -152,12 +152,13 @@ def score_parts(
     partial_ok: bool = False,
     batch_id: UUID | str | None = None,
     tags: Tags = (),
+    probe: bool = False,
 ) -> list[Part]:
     """Requests for a batch. Each has its own batch id, and request and response fit the message limit.
 
     Parameters
     ----------
-    model, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags
+    model, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags, probe
         See `Client.score`.
     values
         Probabilities or logits, (n, K) or (K,), or a table of them.
@@ -196,6 +197,7 @@ def score_parts(
             tags=common,
             row_tags=row_tags[start : start + step],
             class_names=class_names,
+            probe=probe,
         )
         parts.append(Part(request, start, len(part), names[start : start + step]))
     return parts

@@ -114,21 +114,22 @@ def test_events_are_scored_as_by_score(http: httpx.Client, client: Client, kind:
         assert point.tags == ({"site": "default"} if model == "iris" else {})
 
 
-def send(door: str, http: httpx.Client, client: Client, model: str, key: str) -> None:
+def send(door: str, http: httpx.Client, client: Client, model: str, key: str, *, probe: bool = False) -> None:
     """A call with an idempotency key, by one of the ways to the service."""
     rows = make_probs(2, CLASSES, seed=5)
     headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "test", "ce-type": "a.inference.response"}
+    headers |= {"ce-probe": "true"} if probe else {}
     match door:
         case "grpc":
-            client.score(model, rows, batch_id=uuid.uuid5(uuid.NAMESPACE_URL, key))
+            client.score(model, rows, batch_id=uuid.uuid5(uuid.NAMESPACE_URL, key), probe=probe)
         case "grpc text":
-            client.score(model, rows, batch_id=key)
+            client.score(model, rows, batch_id=key, probe=probe)
         case "http":
-            body = {"rows": rows.tolist(), "idempotency_key": key}
+            body = {"rows": rows.tolist(), "idempotency_key": key, "probe": probe}
             http.post(f"/v1/models/{model}/score", json=body).raise_for_status()
         case "inference protocol":
             tensor = {"name": "probs", "datatype": "FP32", "shape": rows.shape, "data": rows.ravel().tolist()}
-            body = {"inputs": [tensor], "parameters": {"idempotency_key": key}}
+            body = {"inputs": [tensor], "parameters": {"idempotency_key": key, "probe": probe}}
             http.post(f"/v2/models/{model}/infer", json=body).raise_for_status()
         case "events":
             body = {"predictions": rows.tolist()}
@@ -151,6 +152,24 @@ def test_a_key_is_stored_once_and_of_no_other_model(
     assert {name: sum(1 for _ in client.points(name)) - before[name] for name in names} == dict.fromkeys(names, 2)
     with pytest.raises(InvalidRequest, match="64 characters"):
         client.score("iris", make_probs(1, CLASSES), batch_id="x" * 65)
+
+
+@pytest.mark.parametrize("door", ["grpc", "http", "inference protocol", "events"])
+def test_a_probe_is_scored_and_leaves_nothing(server: Server, http: httpx.Client, client: Client, door: str) -> None:
+    """Neither a stored point nor a count: ten equal rows of a health check are no drift."""
+    wait_until(lambda: not waiting(server.data_dir), what="the points of other tests")
+
+    def counts() -> list[str]:
+        lines = httpx.get(f"{server.http_url}/metrics").text.splitlines()
+        return [line for line in lines if line.startswith(("darksight_decisions_total", "darksight_pvalue_bin_total"))]
+
+    before = sum(1 for _ in client.points("other")), counts()
+    for _ in range(10):
+        send(door, http, client, "other", f"{door}-{time.time_ns()}", probe=True)
+
+    assert not waiting(server.data_dir)
+    assert (sum(1 for _ in client.points("other")), counts()) == before
+    assert not client.score("other", make_probs(1, CLASSES), probe=True).recorded
 
 
 def test_logits_of_a_plain_body(http: httpx.Client, client: Client) -> None:

@@ -66,6 +66,7 @@ class _Sent:
     day: str = ""
     rows: int = 0
     batches: int = 0
+    accepted: int = 0
 
 
 def ingest(
@@ -75,6 +76,7 @@ def ingest(
     *,
     logits: Logits = False,
     day: str | None = None,
+    probe: bool = False,
     server: Annotated[str, Parameter(group=CONNECTION, metavar="HOST:PORT")] = "localhost:8081",
     credentials: Annotated[Credentials, Parameter(name="*", group=CONNECTION)] = Credentials(),
     json: AsJson = False,
@@ -97,6 +99,8 @@ def ingest(
         Day that the ids of rows have, such as 2036-05-01, of the last six days. Default: the day on which a file was
         changed last, if it is one of these, and else today. Give the day of the first run to repeat it on another one
         with a file that was changed since.
+    probe
+        Let the service score the rows, and neither store nor count them; prints how many it accepts.
     server
         Service to send to.
     """
@@ -121,24 +125,27 @@ def ingest(
                         prediction_ids=rows.ids,
                         batch_id=batch.id(model),
                         tags=rows.tag_dicts(),
+                        probe=probe,
                     )
                 except InvalidRequest as error:
                     where = f"{file}, rows {batch.first_row} to {batch.first_row + len(rows) - 1}"
                     raise RemoteError(f"{where}: {error}") from error
-                if not scored.recorded:
+                if not (scored.recorded or probe):
                     raise RemoteError(
                         f"{file}, row {batch.first_row}: the service could not write the rows; run the command again"
                     )
                 sent.day = datetime.fromtimestamp(batch.day_ms / 1000.0, UTC).strftime("%Y-%m-%d")
                 sent.rows += len(rows)
                 sent.batches += 1
+                sent.accepted += int(scored.accepted.sum())
                 bar.update(len(rows))
             found.append(sent)
     if json:
         print_json({"model": model, "rows": sum(each.rows for each in found), "files": [*map(asdict, found)]})
     else:
         for each in found:
-            print(f"{each.file}: {each.rows:,} rows, day {each.day}")
+            end = f"{each.accepted:,} accepted; nothing was stored" if probe else f"day {each.day}"
+            print(f"{each.file}: {each.rows:,} rows, {end}")
 
 
 def _batches(file: str, kind: Kind | None, day: int, *, is_given: bool) -> Iterator[_Batch]:

@@ -6,8 +6,8 @@
 
 The response has the parameters `batch_id` (row r has the prediction id "<batch_id>-<r>") and `recorded`. With the
 parameter `partial_ok` of a request, a row that is not valid does not fail the call. With `idempotency_key`, a text
-of up to 64 characters, a request that is repeated is stored once. Parameters `tag_<key>` of a request are tags of all
-rows. Responses are raw if requests are.
+of up to 64 characters, a request that is repeated is stored once; with `probe` it is neither stored nor counted.
+Parameters `tag_<key>` of a request are tags of all rows. Responses are raw if requests are.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def model_infer(service: Service, request: pb2.ModelInferRequest, call: Call) ->
         request.model_version,
         values,
         logits=kind == "logits",
-        partial_ok=request.parameters["partial_ok"].bool_param if "partial_ok" in request.parameters else False,
+        partial_ok=_is_set(request, "partial_ok"),
+        is_probe=_is_set(request, "probe"),
         idempotency_key=request.parameters[_KEY].string_param if _KEY in request.parameters else "",
         tags=_tags(request),
         trace=call.trace,
@@ -177,6 +178,10 @@ def _needed(active: ActiveModel) -> tuple[str, int]:
     """Name of the input that a model needs, and K."""
     name = "logits" if active.gate.needs_logits else "probs"
     return name, active.bundle.scorer.n_inputs
+
+
+def _is_set(request: pb2.ModelInferRequest, name: str) -> bool:
+    return name in request.parameters and request.parameters[name].bool_param
 
 
 def _tags(request: pb2.ModelInferRequest) -> dict[str, str]:

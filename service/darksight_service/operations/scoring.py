@@ -133,6 +133,7 @@ def score(service: Service, request: monitor_pb2.ScoreRequest, call: Call) -> Sc
         trace=call.trace,
         is_wanted=call.is_active,
         class_names=tuple(request.class_names) if request.class_names else (),
+        is_probe=request.probe,
     )
 
 

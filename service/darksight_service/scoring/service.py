@@ -126,6 +126,7 @@ class ScoringService:
         trace: bytes = b"",
         is_wanted: Callable[[], bool] = lambda: True,
         class_names: Sequence[str] = (),
+        is_probe: bool = False,
     ) -> ScoreReply:
         """Score a batch of predictions.
 
@@ -153,6 +154,8 @@ class ScoringService:
             Whether the caller still waits; asked from time to time while a large batch is scored.
         class_names
             Classes in the order of the values of a row, if it may differ from that of the bundle.
+        is_probe
+            Whether the rows are neither recorded nor counted.
         """
         started = time.perf_counter()
         active = self.registry.get(model, version)
@@ -175,8 +178,8 @@ class ScoringService:
         block = self._score(active, given, raw, is_wanted, row_tags, trace)
         if not (partial_ok or block.are_valid):
             _raise_row_error(_array(values), block, logits)
-        recorded = True
-        if block.rows:
+        recorded = not is_probe
+        if block.rows and not is_probe:
             call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace)
             recorded = self._recorder.append(_record(active, call, given, block))
             _count(active, call, block, time.perf_counter() - started)

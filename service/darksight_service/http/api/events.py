@@ -2,7 +2,8 @@
 
 KServe's logger and Seldon's send the request and the response of a model as two events with one id. The response has
 the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk.
-Tags come from the attributes and the data of the response. Requests are accepted and ignored.
+Tags come from the attributes and the data of the response. Requests are accepted and ignored. An event whose attribute
+`probe` is true is scored, and neither stored nor counted.
 
 Events are delivered at least once. The idempotency key is made from what is the same in every delivery: source, id,
 type and time of the event. So points are stored once.
@@ -151,6 +152,7 @@ class EventAnswer:
             is_logits=passive.logits,
             prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
             idempotency_key=event.key,
+            probe=event.attributes.get("probe") == "true",
             tags=_tags_of(event, passive.tags),
             event_time=None if event.ms is None else timestamp(event.ms),
         )
@@ -158,7 +160,7 @@ class EventAnswer:
         trace = event.attributes.get(HEADER) or _text_at(event, f"metadata.{HEADER.capitalize()}")
         if read_trace_id(trace):
             call.traceparent = trace
-        if not self._score(message, call).recorded:
+        if not (self._score(message, call).recorded or message.probe):
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
             raise HttpError(error, HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -57,6 +57,7 @@ class _Parameters(Input):
     model_config = ConfigDict(extra="allow")
 
     partial_ok: bool = False
+    probe: bool = False
     idempotency_key: str = ""
     binary_data_output: bool = False
 
@@ -144,7 +145,7 @@ def read_infer(request: Request) -> tuple[pb2.ModelInferRequest, Callable[[str],
     given = read_body_input(InferenceRequest, text)
     message = _set_model(pb2.ModelInferRequest(id=given.id), request)
     for name, value in given.parameters:
-        if name == "partial_ok":
+        if name in ("partial_ok", "probe"):
             message.parameters[name].bool_param = value
         elif name == "idempotency_key" or name.startswith(COLUMN_PREFIX):
             if not isinstance(value, str):

@@ -498,6 +498,7 @@ class FileStore:
         os.close(fd)
         os.write(1, b"d" * (len(ids) - len(new)) + b"i" * len(new))
         self.inserted, self.duplicates = len(new), len(ids) - len(new)
+        self.conflicts = 0
         return self
 
 drain = Drain(Path(sys.argv[1]), FileStore(), max_rows=10, poll_seconds=0.002)

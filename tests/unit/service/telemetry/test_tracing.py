@@ -37,7 +37,7 @@ class Store:
 
     def insert(self, batches: Sequence[Any]) -> Any:
         """One new row for each batch."""
-        return SimpleNamespace(inserted=len(batches), duplicates=0)
+        return SimpleNamespace(inserted=len(batches), duplicates=0, conflicts=0)
 
 
 @pytest.fixture
