@@ -8,6 +8,7 @@ from typing import Any
 
 from darksight_core.gate.gate import Gate
 from darksight_core.map.verdict import map_verdict
+from darksight_core.scores.registry import threshold_text
 
 __all__ = ["Facts", "as_html", "class_list", "gate_facts", "map_facts", "p_value_fact"]
 
@@ -57,7 +58,7 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
         within = "" if gate.class_limits is None else " within its predicted class"
         rules.append(f"OUTLIER if p-value{within} <= {gate.outlier.p_value:.6g}, for alpha {gate.outlier.alpha:g}")
     if gate.reject_score is not None:
-        accepts = f"{gate.reject_score} >= {gate.threshold:.6g}"
+        accepts = f"{gate.reject_score} >= {threshold_text(gate.reject_score, gate.threshold)}"
         if gate.class_thresholds is not None:
             accepts = f"{gate.reject_score} >= the threshold of its predicted class"
         if gate.segments is not None:

@@ -7,6 +7,7 @@ have it. A gate with a score that has a `kernel` number is decided by the compil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -17,7 +18,16 @@ import numpy as np
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores import confidence
 
-__all__ = ["KERNEL_NUMBERS", "REJECT_SCORES", "SCORES", "Score", "logit_scores", "map_scores", "row_scores"]
+__all__ = [
+    "KERNEL_NUMBERS",
+    "REJECT_SCORES",
+    "SCORES",
+    "Score",
+    "logit_scores",
+    "map_scores",
+    "row_scores",
+    "threshold_text",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,8 @@ class Score:
         Whether the learned score may use it.
     is_prominent
         Whether the report draws its curve at first.
+    is_log_odds
+        Whether it is the log-odds of a probability, which people read instead; see `threshold_text`.
     """
 
     name: str
@@ -53,6 +65,7 @@ class Score:
     kernel: int | None = None
     is_feature: bool = False
     is_prominent: bool = False
+    is_log_odds: bool = False
 
 
 def _column(name: str, label: str, *, kernel: int, is_feature: bool = False) -> Score:
@@ -62,7 +75,7 @@ def _column(name: str, label: str, *, kernel: int, is_feature: bool = False) -> 
 SCORES = {
     score.name: score
     for score in (
-        Score("msp", "max-softmax", "probs", confidence.msp, kernel=1, is_prominent=True),
+        Score("msp", "max-softmax", "probs", confidence.msp, kernel=1, is_prominent=True, is_log_odds=True),
         Score("entropy", "entropy", "probs", confidence.negative_entropy, is_feature=True, is_prominent=True),
         Score("margin", "margin of the first two", "probs", confidence.margin, is_feature=True),
         Score("doctor", "Doctor", "probs", confidence.doctor),
@@ -70,7 +83,7 @@ SCORES = {
         _column("log_density", "P(y; θ) (DarkSight)", kernel=3, is_feature=True),
         _column("log_kde", "KDE (DarkSight)", kernel=4, is_feature=True),
         _column("outlier_score", "outlier score", kernel=5),
-        Score("learned", "learned", "fit", is_prominent=True),
+        Score("learned", "learned", "fit", is_prominent=True, is_log_odds=True),
         Score("max_logit", "max-logit", "logits", confidence.max_logit),
         Score("energy", "energy", "logits", confidence.energy),
         Score("refitted", "learned, refitted to these labels (proposal)", "fit", rejects=False),
@@ -105,6 +118,18 @@ def logit_scores(logits: Floats) -> dict[str, Floats]:
 def map_scores(columns: object) -> dict[str, Floats]:
     """Every score that a table of scored rows has, by name, (n,) each, as float64."""
     return {name: np.asarray(values, dtype=np.float64) for name, values in _computed("map", columns).items()}
+
+
+def threshold_text(name: str, threshold: float) -> str:
+    """A threshold of a score on the scale that people read: the probability where the score is its log-odds.
+
+    >>> threshold_text("msp", 2.944438979166440), threshold_text("msp", 30.0), threshold_text("entropy", -0.5)
+    ('0.95', '1 - 9.36e-14', '-0.5')
+    """
+    if not SCORES[name].is_log_odds:
+        return f"{threshold:.6g}"
+    rest = 1.0 / (1.0 + math.exp(min(threshold, 700.0)))
+    return f"1 - {rest:.3g}" if rest < 1e-4 else f"{1.0 - rest:.6g}"
 
 
 def _computed(needs: str, rows: Any) -> dict[str, Floats]:

@@ -90,7 +90,7 @@ def test_models_from_deployment_to_rollback(operated: Operated, capsys: pytest.C
 
 
 def test_a_policy_from_dry_run_to_reset(operated: Operated, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that is not given stays; --reset restores the bundle; -inf has a form in JSON."""
+    """A value that is not given stays; --reset restores the bundle; a threshold is a probability; looser is said."""
 
     def run(*arguments: str) -> Any:
         assert main(["policy", *arguments, *operated.options, "--json"]) == 0
@@ -99,24 +99,28 @@ def test_a_policy_from_dry_run_to_reset(operated: Operated, capsys: pytest.Captu
     assert main(["model", "activate", "digits", operated.versions[0], *operated.options]) == 0
     capsys.readouterr()
     before = run("get", "digits")["effective"]
-    tried = run("dry-run", "digits", "--threshold", "1e6")
+    tried = run("dry-run", "digits", "--threshold", "0.999999999")
     assert tried["before"]["points"] >= len(ROWS)
     assert tried["after"]["accepted"] == 0
     run("set", "digits", "--alpha", "0.2", "--comment", "more reviews")
-    assert run("set", "digits", "--threshold", "-inf", "--fail-open", "true")["effective"] == {
+    found = run("set", "digits", "--threshold", "0", "--fail-open", "true")
+    assert found["effective"] == {
         "alpha": pytest.approx(0.2, abs=0.01),
-        "threshold": "-inf",
+        "threshold": 0.0,
         "fail_open": True,
         "metric_tags": [],
+        "log_odds": "-inf",
     }
+    assert [text.partition(" ")[0] for text in found["loosened"]] == ["threshold", "fail_open"]
     assert main(["policy", "get", "digits", *operated.options]) == 0
     shown = capsys.readouterr().out
     assert "more reviews" in shown
     assert "does not cover" in shown
+    assert "accepts more: threshold" in shown
     assert main(["policy", "dry-run", "digits", "--reset", *operated.options]) == 0
     assert "accuracy of accepted" in capsys.readouterr().out
     assert run("set", "digits", "--reset")["effective"] == before
-    nothing = {"alpha": None, "threshold": None, "fail_open": None, "metric_tags": []}
+    nothing = {"alpha": None, "threshold": None, "fail_open": None, "metric_tags": [], "log_odds": None}
     assert run("get", "digits")["policy"] == nothing
     run("set", "digits", "--metric-tags", "camera", "city")
     run("set", "digits", "--fail-open", "true")

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,7 +430,7 @@ def test_a_policy_overrides_the_gate_and_can_be_tried_first(client: Client):
     assert state.is_certified
     assert state.reject_score == "msp"
 
-    strict = Policy(alpha=0.0, threshold=5.0)
+    strict = Policy(alpha=0.0, threshold=0.993)
     dry = client.dry_run_policy("digits", strict)
     assert dry.after.outliers == 0
     assert dry.after.accepted < dry.before.accepted
@@ -437,14 +438,22 @@ def test_a_policy_overrides_the_gate_and_can_be_tried_first(client: Client):
 
     changed = client.set_policy("digits", strict, author="me", comment="too many complaints")
     assert not changed.is_certified
+    assert changed.policy.log_odds == pytest.approx(np.log(0.993 / 0.007))
+    # The outlier rule is gone, and says so; the threshold is higher.
+    assert changed.loosened == ("alpha 0.05 -> 0",)
     wait_until(lambda: all(client.score("digits", probs).accepted.mean() < wanted for _ in range(6)))
     assert client.policy("digits").history[0].comment == "too many complaints"
     # Sets are valid for what the gate of the bundle rejects, and it is another gate now.
     assert not any(client.score("digits", probs).prediction_sets)
 
+    looser = client.set_policy("digits", replace(strict, threshold=0.5), author="me").loosened
+    assert looser == ("threshold 0.993 -> 0.5",)
+    assert client.policy("digits").history[0].loosened == looser
     client.set_policy("digits", Policy(), author="me")
     wait_until(lambda: all(client.score("digits", probs).accepted.mean() == wanted for _ in range(6)))
-    for policy in (Policy(alpha=1.5), Policy(alpha=1e-9), Policy(threshold=float("nan"))):
+    # 1.7451 is the log-odds of 0.851, which nobody means by a probability.
+    wrong = (Policy(threshold=float("nan")), Policy(threshold=1.7451), Policy(threshold=0.5, log_odds=1.0))
+    for policy in (Policy(alpha=1.5), Policy(alpha=1e-9), *wrong):
         with pytest.raises(InvalidRequest, match="policy"):
             client.set_policy("digits", policy)
 

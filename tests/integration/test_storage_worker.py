@@ -246,7 +246,7 @@ def test_labels_of_accepted_rows_tell_whether_the_certificate_holds(tmp_path: Pa
         found = AccuracyFile(tmp_path / "accuracy.json").read()["digits"]
         (path,) = (tmp_path / "counts").glob("figures-*")
         published = read(path)
-        override = {"version": version, "alpha": None, "threshold": "-0.5", "fail_open": None}
+        override = {"version": version, "alpha": None, "threshold": "0.38", "log_odds": "-0.5", "fail_open": None}
         state_file.update(partial(apply_change, change=Change("policy", "digits", override)))
         worker.step(100.0)
         overridden = AccuracyFile(tmp_path / "accuracy.json").read()["digits"]["audit"]

@@ -82,25 +82,40 @@ class Policy:
     alpha
         False-alarm rate of the outlier rule; 0 disables the rule.
     threshold
-        Rows are accepted if their reject score is at least this; -inf accepts all rows.
+        Rows are accepted if their reject score is at least this. For msp and learned, which are log-odds, it is the
+        probability: at least 0, which accepts all rows, and less than 1. For other scores -inf accepts all rows.
     fail_open
         Whether rows that cannot be scored are accepted.
     metric_tags
         Keys of tags whose segments are metrics.
+    log_odds
+        The threshold as log-odds, where it is a probability: exact, also next to 1. Set it or `threshold`.
     """
 
     alpha: float | None = None
     threshold: float | None = None
     fail_open: bool | None = None
     metric_tags: tuple[str, ...] = ()
+    log_odds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The policy in force for the active version, and whether the certificate of the bundle covers it."""
+    """The policy in force for the active version.
+
+    Parameters
+    ----------
+    policy
+        The policy.
+    is_certified
+        Whether the certificate of the bundle covers it.
+    loosened
+        How it makes the gate accept more rows than before; empty if it does not.
+    """
 
     policy: Policy
     is_certified: bool
+    loosened: tuple[str, ...] = ()
 
     @staticmethod
     def read_message(message: Any) -> dict[str, Any]:
@@ -116,6 +131,7 @@ class PolicyChange:
     author: str
     policy: Policy
     comment: str
+    loosened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
 from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
-from darksight_core.scores.registry import REJECT_SCORES
+from darksight_core.scores.registry import REJECT_SCORES, threshold_text
 from darksight_service.cli.console import on_interrupt, print_json, print_table, say
 from darksight_service.cli.options import OUTPUT, AsJson, HeldOut, Logits, Overwrite
 from darksight_service.cli.rows import fit_share, held_out_rows, read_rows, values_of
@@ -295,15 +294,16 @@ def _print_certification(found: Certification, names: Sequence[str]) -> None:
             print(f"  Promise: {by_class['promise']}.")
     reject = certificate.get("reject") or {}
     if reject.get("segments") is not None:
-        _print_segments(reject["segments"])
+        _print_segments(reject["score"], reject["segments"])
     if reject.get("classes") is not None:
         part = reject["classes"]
-        _print_segments({**part, "values": [{**each, "value": names[int(each["value"])]} for each in part["values"]]})
+        named = [{**each, "value": names[int(each["value"])]} for each in part["values"]]
+        _print_segments(reject["score"], {**part, "values": named})
     if certificate.get("sets") is not None:
         print("\n".join(_describe_sets(certificate["sets"])))
 
 
-def _print_segments(part: dict[str, Any]) -> None:
+def _print_segments(score: str, part: dict[str, Any]) -> None:
     """The thresholds of the largest segments."""
     together = "for all of them together" if part["key"] == PREDICTED_CLASS else "for each of them"
     sure = "on average" if part["confidence"] is None else f"with confidence {part['confidence']:.6g} {together}"
@@ -313,7 +313,7 @@ def _print_segments(part: dict[str, Any]) -> None:
             (
                 each["value"],
                 each["rows"],
-                "pooled" if each["threshold"] is None else f"{float(each['threshold']):.6g}",
+                "pooled" if each["threshold"] is None else threshold_text(score, float(each["threshold"])),
                 "" if each["coverage"] is None else f"{each['coverage']:.2%}",
                 "" if each["labels_needed"] is None else f"{each['labels_needed']:,}",
             )
@@ -380,9 +380,9 @@ def _describe_class(part: dict[str, Any], score: str) -> list[str]:
     """Precision and recall of a class, or what these rows support instead."""
     promise = " and ".join(part["promises"])
     if part["feasible"]:
-        low, high = (float(part["range"][k]) for k in (0, -1))
-        reach = "" if low == high else f", up to {high:.6g} keeps both"
-        return [f"LOW_CONFIDENCE: reject rows predicted as {part['name']} if {score} < {low:.6g}{reach}."]
+        low, high = (threshold_text(score, float(part["range"][k])) for k in (0, -1))
+        reach = "" if low == high else f", up to {high} keeps both"
+        return [f"LOW_CONFIDENCE: reject rows predicted as {part['name']} if {score} < {low}{reach}."]
     lines = [f"LOW_CONFIDENCE: NOT FEASIBLE for {part['name']}.", f"  Cannot promise that {promise}."]
     for name in ("precision", "recall"):
         each = part.get(name)
@@ -420,11 +420,7 @@ def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:
         if reason == "OUTLIER":
             rule = f"p-value of {part['score']} <= {part['p_value']:.6g}, {part['n']:,} calibration rows"
         else:
-            threshold = float(part["threshold"])
-            rule = f"{part['score']} < {threshold:.6g}, {part['n']:,} rows"
-            if part["score"] == "msp":
-                # The score is the log-odds of the largest probability.
-                rule += f"; this is a largest probability of {0.5 * (1.0 + math.tanh(0.5 * threshold)):.6g}"
+            rule = f"{part['score']} < {threshold_text(part['score'], float(part['threshold']))}, {part['n']:,} rows"
         return [f"{reason}: reject if {rule}.", f"  Promise: {part['promise']}."]
     if reason == "OUTLIER":
         needed = f"this needs {part['rows_needed']:,} calibration rows, and the bundle has {part['n']:,}"

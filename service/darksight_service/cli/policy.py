@@ -30,7 +30,8 @@ class Override:
     alpha
         False-alarm rate of the outlier rule; 0 disables the rule.
     threshold
-        Rows are accepted if their reject score is at least this; -inf accepts all rows.
+        Rows are accepted if their reject score is at least this. For msp and learned it is a probability, such as 0.95;
+        0 accepts all rows, as -inf does for other scores.
     fail_open
         Whether rows that cannot be scored are accepted.
     metric_tags
@@ -52,6 +53,8 @@ class Override:
         if self.fail_open is not None:
             given["fail_open"] = self.fail_open == "true"
         given = {name: value for name, value in given.items() if value not in (None, ())}
+        if "threshold" in given:
+            given["log_odds"] = None
         if not (given or self.reset):
             raise ConfigError("give --alpha, --threshold, --fail-open, --metric-tags or --reset")
         return replace(Policy() if self.reset else client.policy(model).policy, **given)
@@ -78,7 +81,8 @@ def get(model: ModelName, /, *, query: QueryOptions = Query()) -> None:
     print(f"\nThe threshold applies to: {found.reject_score or 'no score'}. {_certified(found.is_certified)}")
     for each in found.history:
         moment = "-" if each.changed_at is None else each.changed_at.isoformat(timespec="seconds")
-        print(f"  {moment}  {each.author or '-'}: {each.policy}  {each.comment}")
+        looser = f"  accepts more: {'; '.join(each.loosened)}" if each.loosened else ""
+        print(f"  {moment}  {each.author or '-'}: {_policy_text(each.policy)}  {each.comment}{looser}")
 
 
 @policy.command(name="set")
@@ -104,10 +108,13 @@ def set_policy(
             f"see darksight policy get {model}, and set the policy again"
         )
     if change.json:
-        print_json(_finite({"effective": asdict(found.policy), "is_certified": found.is_certified}))
+        facts = {"is_certified": found.is_certified, "loosened": found.loosened}
+        print_json(_finite({"effective": asdict(found.policy), **facts}))
     else:
         _print_policy(found.policy, wanted)
         print(f"\n{_certified(found.is_certified)}")
+        if found.loosened:
+            print(f"The gate accepts more rows than before: {'; '.join(found.loosened)}.")
 
 
 @policy.command
@@ -139,6 +146,12 @@ def _print_policy(effective: Policy, override: Policy) -> None:
     if override.metric_tags:
         rows.append(("metric_tags", " ".join(override.metric_tags), "policy"))
     print_table(rows, ("value", "in force", "from"))
+
+
+def _policy_text(policy: Policy) -> str:
+    """The values that a policy sets."""
+    given = {name: value for name, value in asdict(policy).items() if value not in (None, ()) and name != "log_odds"}
+    return ", ".join(f"{name} {value}" for name, value in given.items()) or "as in the bundle"
 
 
 def _certified(is_certified: bool) -> str:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import DarkSightError
+from darksight_core.gate.gate import Gate
 from darksight_core.rows.tags import is_key
+from darksight_core.scores.registry import SCORES, threshold_text
 from darksight_service.control.bundle_files import (
     bundle_path,
     copy_bundle,
@@ -46,12 +48,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Control",
     "check_name",
-    "check_policy",
     "copy_deployed",
     "deploy_at_start",
+    "loosened",
     "record_deployments",
+    "resolve_policy",
     "restore_state",
     "sync",
+    "with_threshold",
 ]
 
 _MAX_NAME = 100
@@ -156,14 +160,19 @@ class Control:
             self._prepare(model, version)
         self._record("shadow", model, {"version": version}, author)
 
-    def set_policy(self, model: str, policy: PolicyOverride, *, author: str, comment: str) -> ActiveModel:
-        """Override the gate of the active version; returns the active model under it."""
+    def set_policy(
+        self, model: str, policy: PolicyOverride, *, author: str, comment: str
+    ) -> tuple[ActiveModel, list[str]]:
+        """Override the gate of the active version; returns the active model under it, and how it accepts more rows."""
         self._sync()
-        active = self._registry.get(model).bundle
-        check_policy(active, policy)
+        active = self._registry.get(model)
+        policy = resolve_policy(active.bundle, policy)
+        gate = replace(effective_gate(active.bundle, policy)[0], regions=active.gate.regions)
         payload = {"version": active.version, **policy.as_dict()}
+        if looser := loosened(active.gate, gate):
+            payload["loosened"] = looser
         self._record("policy", model, payload, author, comment)
-        return self._registry.get(model)
+        return self._registry.get(model), looser
 
     def reset_evidence(self, model: str, *, author: str, comment: str) -> str:
         """Restart the drift evidence of the active version; returns the version."""
@@ -182,7 +191,7 @@ class Control:
         """Decisions on stored points of the active version, as they were and as a policy would have made them."""
         self._registry.refresh()
         active = self._registry.get(model)
-        check_policy(active.bundle, policy)
+        policy = resolve_policy(active.bundle, policy)
         gate, _ = effective_gate(active.bundle, policy)
         gate = replace(gate, regions=active.gate.regions)
         return self._store().evaluate_policy(model, active.version, gate, since_ms=since_ms, until_ms=until_ms)
@@ -226,8 +235,24 @@ def check_name(model: str) -> None:
         )
 
 
-def check_policy(bundle: Version, policy: PolicyOverride) -> None:
-    """RequestError for a policy that is not valid for a bundle."""
+def resolve_policy(bundle: Version, policy: PolicyOverride) -> PolicyOverride:
+    """A policy whose threshold is given on both scales, if there are two; RequestError if it is not valid."""
+    score = bundle.gate.reject_score
+    if policy.log_odds is not None:
+        given, policy = policy, with_threshold(policy, bundle.gate, policy.log_odds)
+        if score is None or not SCORES[score].is_log_odds:
+            raise RequestError("policy.log_odds: the reject score is not a log-odds", field="policy.log_odds")
+        if given.threshold is not None and not math.isclose(given.threshold, policy.threshold or 0.0, abs_tol=1e-9):
+            raise RequestError("policy.log_odds: is not that of the threshold; give one", field="policy.log_odds")
+    elif policy.threshold is not None and score is not None and SCORES[score].is_log_odds:
+        if not 0.0 <= policy.threshold < 1.0:
+            raise RequestError(
+                f"policy.threshold: {policy.threshold} is not a probability of at least 0 and less than 1, which the "
+                f"threshold of {score} is; 0 accepts all rows",
+                field="policy.threshold",
+            )
+        p = policy.threshold
+        policy = replace(policy, log_odds=math.log(p) - math.log1p(-p) if p else -math.inf)
     if policy.alpha is not None:
         if not 0.0 <= policy.alpha < 1.0:
             raise RequestError(f"policy.alpha: must be between 0 and 1, not {policy.alpha}", field="policy.alpha")
@@ -242,13 +267,43 @@ def check_policy(bundle: Version, policy: PolicyOverride) -> None:
             "policy.threshold: the bundle has no reject score; add one with darksight calibrate",
             field="policy.threshold",
         )
-    if policy.threshold is not None and (math.isnan(policy.threshold) or policy.threshold == math.inf):
-        raise RequestError(f"policy.threshold: {policy.threshold} would accept no row", field="policy.threshold")
+    threshold = policy.threshold if policy.log_odds is None else policy.log_odds
+    if threshold is not None and (math.isnan(threshold) or threshold == math.inf):
+        raise RequestError(f"policy.threshold: {threshold} would accept no row", field="policy.threshold")
     if len(policy.metric_tags) > _MAX_METRIC_TAGS or not all(map(is_key, policy.metric_tags)):
         raise RequestError(
             f"policy.metric_tags: must be up to {_MAX_METRIC_TAGS} keys of tags", field="policy.metric_tags"
         )
     effective_gate(bundle, policy)
+    return policy
+
+
+def with_threshold(policy: PolicyOverride, gate: Gate, threshold: float) -> PolicyOverride:
+    """A policy with a threshold that is given on the scale of the reject score of a gate."""
+    if gate.reject_score is None or not SCORES[gate.reject_score].is_log_odds:
+        return replace(policy, threshold=threshold)
+    return replace(policy, threshold=0.5 * (1.0 + math.tanh(0.5 * threshold)), log_odds=threshold)
+
+
+def loosened(before: Gate, after: Gate) -> list[str]:
+    """What makes a gate accept rows that another one of the same bundle rejects, in words; empty if nothing does."""
+    found = []
+    alphas = [0.0 if gate.outlier is None else gate.outlier.alpha for gate in (before, after)]
+    if alphas[1] < alphas[0]:
+        found.append(f"alpha {alphas[0]:g} -> {alphas[1]:g}")
+    highest = max(before.threshold, *_own_thresholds(before), -math.inf)
+    if before.reject_score is not None and after.threshold < highest and not _own_thresholds(after):
+        texts = [threshold_text(before.reject_score, each) for each in (highest, after.threshold)]
+        found.append(f"threshold {texts[0]} -> {texts[1]}")
+    if after.fail_open and not before.fail_open:
+        found.append("fail_open false -> true")
+    return found
+
+
+def _own_thresholds(gate: Gate) -> list[float]:
+    """Thresholds of segments and classes."""
+    of_segments = [] if gate.segments is None else [*gate.segments.thresholds.values()]
+    return of_segments if gate.class_thresholds is None else [*of_segments, *gate.class_thresholds.tolist()]
 
 
 def sync(state_file: StateFile, store: Store) -> State:

@@ -242,13 +242,15 @@ class Regions:
         found = self._changeable(model, version, name)
         if enforce and not found.saved.is_enforced:
             self._check_corners(model, found)
-        self._change(model, found.version, name, "enforce" if enforce else "shadow", author, comment)
+        looser = {"loosened": [f"region {name}"]} if found.saved.is_enforced and not enforce else {}
+        self._change(model, found.version, name, "enforce" if enforce else "shadow", author, comment, **looser)
         return self._find(model, found.version, name)
 
     def remove(self, model: str, version: str, name: str, *, author: str = "", comment: str = "") -> ListedRegion:
         """Remove a region; returns it."""
         found = self._changeable(model, version, name)
-        self._change(model, found.version, name, "remove", author, comment)
+        looser = {"loosened": [f"region {name}"]} if found.saved.is_enforced else {}
+        self._change(model, found.version, name, "remove", author, comment, **looser)
         return found
 
     def preview(

@@ -390,7 +390,8 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
         gate = _with_alpha(gate, bundle.calibration_rows, override.alpha)
     if override.threshold is not None:
         # One threshold for all rows: those of segments and classes were certified beside another one.
-        gate = replace(gate, threshold=override.threshold, segments=None, class_thresholds=None)
+        threshold = override.threshold if override.log_odds is None else override.log_odds
+        gate = replace(gate, threshold=threshold, segments=None, class_thresholds=None)
     is_as_certified = override.alpha is None and override.threshold is None
     if not is_as_certified:
         # They are valid for the rows that the gate of the bundle rejects.

@@ -19,6 +19,10 @@ from darksight_service.store.audit import Change
 __all__ = ["Deployment", "ModelState", "PolicyOverride", "SavedRegion", "State", "apply_change", "apply_changes"]
 
 
+# JSON has no infinity, so it is a text that float() reads.
+_Threshold = Annotated[float | None, PlainSerializer(str, when_used="unless-none")]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyOverride:
     """Settings of an operator over the gate of a bundle; None keeps that of the bundle.
@@ -28,18 +32,20 @@ class PolicyOverride:
     alpha
         Level of the outlier rule; 0 for no such rule.
     threshold
-        Of the reject score.
+        Of the reject score; a probability if the score is the log-odds of one.
     fail_open
         Whether rows that could not be scored are accepted.
     metric_tags
         Keys of tags whose segments are metrics.
+    log_odds
+        The threshold as log-odds, where it is a probability: exact, also next to 1.
     """
 
     alpha: float | None = None
-    # JSON has no infinity, so it is a text that float() reads.
-    threshold: Annotated[float | None, PlainSerializer(str, when_used="unless-none")] = None
+    threshold: _Threshold = None
     fail_open: bool | None = None
     metric_tags: tuple[str, ...] = ()
+    log_odds: _Threshold = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values for the audit trail."""

@@ -11,7 +11,7 @@ from darksight_client.stubs.darksight.v1 import admin_pb2
 
 from darksight_core.errors import DarkSightError
 from darksight_core.gate.gate import Gate
-from darksight_service.control.changes import Control
+from darksight_service.control.changes import Control, with_threshold
 from darksight_service.control.state import ModelState, PolicyOverride
 from darksight_service.errors import ForbiddenError
 from darksight_service.operations.operation import Call, Service, operation
@@ -104,6 +104,7 @@ def get_policy(service: Service, request: admin_pb2.GetPolicyRequest, call: Call
                 author=change.authors,
                 policy=_policy(PolicyOverride.from_dict(change.payload)),
                 comment=change.comment,
+                loosened=change.payload.get("loosened", ()),
             )
             for change in service.control.history(request.model)[:_MAX_HISTORY]
         ],
@@ -113,10 +114,12 @@ def get_policy(service: Service, request: admin_pb2.GetPolicyRequest, call: Call
 @operation(ADMIN, "admin", "store", "PUT /v1/models/{model}/policy")
 def set_policy(service: Service, request: admin_pb2.SetPolicyRequest, call: Call) -> admin_pb2.SetPolicyResponse:
     """Override parts of the gate of the active version."""
-    active = service.control.on_behalf_of(call.caller.name).set_policy(
+    active, looser = service.control.on_behalf_of(call.caller.name).set_policy(
         request.model, _override(request.policy), author=request.author, comment=request.comment
     )
-    return admin_pb2.SetPolicyResponse(effective=_effective(active.gate), is_certified=active.is_certified)
+    return admin_pb2.SetPolicyResponse(
+        effective=_effective(active.gate), is_certified=active.is_certified, loosened=looser
+    )
 
 
 @operation(ADMIN, "read", "store", "POST /v1/models/{model}/policy/dry-run")
@@ -185,6 +188,7 @@ def _override(policy: admin_pb2.Policy) -> PolicyOverride:
         threshold=policy.threshold if policy.HasField("threshold") else None,
         fail_open=policy.fail_open if policy.HasField("fail_open") else None,
         metric_tags=tuple(policy.metric_tags),
+        log_odds=policy.log_odds if policy.HasField("log_odds") else None,
     )
 
 
@@ -194,15 +198,13 @@ def _policy(override: PolicyOverride) -> admin_pb2.Policy:
         threshold=override.threshold,
         fail_open=override.fail_open,  # type: ignore[arg-type]  # None is "not set", which the types of protoc 25 omit
         metric_tags=override.metric_tags,
+        log_odds=override.log_odds,
     )
 
 
 def _effective(gate: Gate) -> admin_pb2.Policy:
-    return admin_pb2.Policy(
-        alpha=0.0 if gate.outlier is None else gate.outlier.alpha,
-        threshold=None if gate.reject_score is None else gate.threshold,
-        fail_open=gate.fail_open,
-    )
+    override = PolicyOverride(0.0 if gate.outlier is None else gate.outlier.alpha, fail_open=gate.fail_open)
+    return _policy(override if gate.reject_score is None else with_threshold(override, gate, gate.threshold))
 
 
 def _counts(counts: Any) -> admin_pb2.DecisionCounts:

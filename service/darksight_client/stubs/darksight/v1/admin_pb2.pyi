@@ -133,16 +133,18 @@ class SetShadowResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("alpha", "threshold", "fail_open", "metric_tags")
+    __slots__ = ("alpha", "threshold", "fail_open", "metric_tags", "log_odds")
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FAIL_OPEN_FIELD_NUMBER: _ClassVar[int]
     METRIC_TAGS_FIELD_NUMBER: _ClassVar[int]
+    LOG_ODDS_FIELD_NUMBER: _ClassVar[int]
     alpha: float
     threshold: float
     fail_open: bool
     metric_tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: bool = ..., metric_tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    log_odds: float
+    def __init__(self, alpha: _Optional[float] = ..., threshold: _Optional[float] = ..., fail_open: bool = ..., metric_tags: _Optional[_Iterable[str]] = ..., log_odds: _Optional[float] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -165,16 +167,18 @@ class GetPolicyResponse(_message.Message):
     def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ..., effective: _Optional[_Union[Policy, _Mapping]] = ..., reject_score: _Optional[str] = ..., is_certified: bool = ..., history: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("changed_at", "author", "policy", "comment")
+    __slots__ = ("changed_at", "author", "policy", "comment", "loosened")
     CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
+    LOOSENED_FIELD_NUMBER: _ClassVar[int]
     changed_at: _timestamp_pb2.Timestamp
     author: str
     policy: Policy
     comment: str
-    def __init__(self, changed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., comment: _Optional[str] = ...) -> None: ...
+    loosened: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changed_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., comment: _Optional[str] = ..., loosened: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
     __slots__ = ("model", "policy", "author", "comment")
@@ -189,12 +193,14 @@ class SetPolicyRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., author: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class SetPolicyResponse(_message.Message):
-    __slots__ = ("effective", "is_certified")
+    __slots__ = ("effective", "is_certified", "loosened")
     EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     IS_CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    LOOSENED_FIELD_NUMBER: _ClassVar[int]
     effective: Policy
     is_certified: bool
-    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: bool = ...) -> None: ...
+    loosened: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, effective: _Optional[_Union[Policy, _Mapping]] = ..., is_certified: bool = ..., loosened: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DryRunPolicyRequest(_message.Message):
     __slots__ = ("model", "policy", "since", "until")

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainValidator, StringConstraints
 
+from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.map.regions import inside_any
 from darksight_core.rows.schema import Reason
 from darksight_core.scores.registry import SCORES
-from darksight_service.control.changes import check_policy
+from darksight_service.control.changes import resolve_policy, with_threshold
 from darksight_service.control.registry import ActiveModel
 from darksight_service.control.state import PolicyOverride
 from darksight_service.errors import RefusedError
@@ -49,10 +50,10 @@ class _GateInput(LabelsInput):
     alpha: float | None = None
     threshold: _Threshold | None = None
 
-    @property
-    def policy(self) -> PolicyOverride:
-        """The policy that the page tries."""
-        return PolicyOverride(self.alpha, self.threshold)
+    def policy(self, gate: Gate) -> PolicyOverride:
+        """The policy that the page tries; its threshold is on the scale of the score."""
+        policy = PolicyOverride(self.alpha)
+        return policy if self.threshold is None else with_threshold(policy, gate, self.threshold)
 
 
 class _CertificateInput(_GateInput):
@@ -89,14 +90,16 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         is_computing = False
         if len(compared):
             curves, is_computing = comparisons.get((active.model, active.version, given.labels), compared)
-        passed = _passed(active, given.policy, table)
+        passed = _passed(active, given.alpha, table)
+        score = active.gate.reject_score
         return {
             "gate": active.gate.settings(),
             "is_certified": active.is_certified,
             "promise": _promise(active, table),
             "used": {**used, "errors": int(table.errors.sum()), "compared": len(compared)},
             "curves": None if curves is None else [_curve(each) for each in curves],
-            "score_labels": {name: score.label for name, score in SCORES.items()},
+            "score_labels": {name: each.label for name, each in SCORES.items()},
+            "is_log_odds": score is not None and SCORES[score].is_log_odds,
             "is_computing": is_computing,
             "steps": threshold_steps(table.confidence, passed, table.errors, current=active.gate.threshold),
         }
@@ -104,7 +107,7 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     def certificate(call: Call[_CertificateInput]) -> Answer:
         active = sources.active_model(call.input)
         table, used = labels(active, call.input)
-        passed = _passed(active, call.input.policy, table)
+        passed = _passed(active, call.input.alpha, table)
         if not (passed & ~np.isnan(table.confidence)).any():
             return {"certificate": None, "used": used}
         found = certify(table.confidence, passed, table.errors, call.input.accuracy, delta=call.input.delta)
@@ -120,7 +123,8 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         since, points = sources.store().filled_since(
             model, active, since_ms=call.input.start_ms, until_ms=until, points=_DRY_RUN_POINTS
         )
-        before, after = sources.control.dry_run(model, call.input.policy, since, until)
+        policy = call.input.policy(sources.registry.get(model).gate)
+        before, after = sources.control.dry_run(model, policy, since, until)
         return {"since_ms": since, "until_ms": until, "points": points, "before": before, "after": after}
 
     def history(call: Call[ModelInput]) -> Answer:
@@ -134,11 +138,13 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
         # The page is about decisions, and keeps the rest.
         model = sources.control.model(given.model)
         kept = model.versions[model.active].policy.metric_tags
-        policy = PolicyOverride(given.alpha, given.threshold, given.fail_open, kept)
+        policy = PolicyOverride(given.alpha, fail_open=given.fail_open, metric_tags=kept)
+        if given.threshold is not None:
+            policy = with_threshold(policy, sources.registry.get(given.model).gate, given.threshold)
         claimed = given.author or ("" if call.caller.name else "explorer")
         control = sources.control.on_behalf_of(call.caller.name)
-        active = control.set_policy(given.model, policy, author=claimed, comment=given.comment)
-        return {"gate": active.gate.settings(), "is_certified": active.is_certified}
+        active, looser = control.set_policy(given.model, policy, author=claimed, comment=given.comment)
+        return {"gate": active.gate.settings(), "is_certified": active.is_certified, "loosened": looser}
 
     return [
         Endpoint("GET", "/api/gate", "read", _GateInput, describe),
@@ -149,23 +155,23 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     ]
 
 
-def _passed(active: ActiveModel, policy: PolicyOverride, table: PointTable) -> NDArray[np.bool_]:
-    """Which rows the outlier rule of a policy and the regions accept."""
-    check_policy(active.bundle, PolicyOverride(alpha=policy.alpha))
+def _passed(active: ActiveModel, alpha: float | None, table: PointTable) -> NDArray[np.bool_]:
+    """Which rows the outlier rule, at another level if it is given, and the regions accept."""
+    resolve_policy(active.bundle, PolicyOverride(alpha))
     rule, limits = active.gate.outlier, active.gate.class_limits
     # Stored numbers were rounded to float32, so what they are compared with must be, too.
-    if policy.alpha is None and limits is not None:
+    if alpha is None and limits is not None:
         usual = table.outlier_score >= limits.astype(np.float32)[table.predicted]
     else:
-        if policy.alpha is not None:
-            rule = cutoff(active.bundle.calibration_rows, policy.alpha) if policy.alpha > 0.0 else None
+        if alpha is not None:
+            rule = cutoff(active.bundle.calibration_rows, alpha) if alpha > 0.0 else None
         usual = table.p_value > (-1.0 if rule is None else float(np.float32(rule.p_value)))
     return np.asarray(usual & ~inside_any(active.gate.regions, table.points), dtype=np.bool_)
 
 
 def _promise(active: ActiveModel, table: PointTable) -> MeasuredPromise | None:
     """The promise of the bundle and what the gate in force does on labelled rows; None without a promise."""
-    accepted = _passed(active, PolicyOverride(), table)
+    accepted = _passed(active, None, table)
     if active.gate.reject_score is not None:
         is_sure = table.confidence >= active.gate.lowest(table.predicted)
         if active.gate.segments is not None:
@@ -200,4 +206,5 @@ def _change(change: Change) -> dict[str, Any]:
         "alpha": change.payload.get("alpha"),
         "threshold": change.payload.get("threshold"),
         "fail_open": change.payload.get("fail_open"),
+        "loosened": change.payload.get("loosened", []),
     }

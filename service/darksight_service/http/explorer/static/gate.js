@@ -67,7 +67,7 @@ function show() {
   }
   const certified = found.is_certified ? "certified by the bundle" : "not certified";
   at("score-line").textContent = reject
-    ? `Current gate: accept if ${labelOf(reject.score)} ≥ ${short(reject.threshold)}${probabilityText(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
+    ? `Current gate: accept if ${labelOf(reject.score)} ≥ ${short(reject.threshold)}; ${outlierText(gate)}; ${certified}. `
       + "To use another score, run “darksight calibrate --score”."
     : `Current gate: ${outlierText(gate)}.`;
   showSlider();
@@ -93,10 +93,12 @@ function showPromise() {
 }
 
 const outlierText = (gate) => (gate.outlier ? `outliers at α = ${gate.outlier.alpha}` : "no outlier rule");
-/** The largest probability that a threshold of max-softmax, which is a log-odds, stands for; empty for other scores. */
-const probabilityText = (value) =>
-  found.gate.reject?.score === "msp" && value !== "-inf" ? ` (a largest probability of ${fixed(1 / (1 + Math.exp(-Number(value))), 4)})` : "";
-const short = (value) => (value === "-inf" ? "−∞" : fixed(value, 3));
+/** A threshold as people read it: a probability, if the score is the log-odds of one. */
+function short(value) {
+  if (!found.is_log_odds) return value === "-inf" ? "−∞" : fixed(value, 3);
+  const rest = 1 / (1 + Math.exp(asNumber(value)));
+  return rest < 1e-4 ? `1 − ${rest.toPrecision(2)}` : fixed(1 - rest, 4);
+}
 
 function drawCurves() {
   const risk = state.view === "risk";
@@ -161,8 +163,7 @@ function showReading(step, wanted) {
   const accepted = steps.accepted[step];
   const accuracy = accepted ? 1 - steps.wrong[step] / accepted : null;
   at("threshold-value").textContent = short(Number.isFinite(wanted) ? wanted : "-inf");
-  at("threshold-meaning").textContent = probabilityText(Number.isFinite(wanted) ? wanted : "-inf");
-  at("threshold").setAttribute("aria-valuetext", `${short(Number.isFinite(wanted) ? wanted : "-inf")}${at("threshold-meaning").textContent}, accepts ${percent(accepted / steps.rows)}`);
+  at("threshold").setAttribute("aria-valuetext", `${short(Number.isFinite(wanted) ? wanted : "-inf")}, accepts ${percent(accepted / steps.rows)}`);
   at("reading").replaceChildren(
     stat(percent(accepted / steps.rows), "accepted", "share of labelled points that all rules accept, including regions"),
     stat(percent(accuracy, 2), "accuracy of accepted"),
@@ -193,7 +194,7 @@ const loadCertificate = () =>
       const use = element("button", { id: "use-certified", type: "button", onclick: () => setThreshold(threshold.value) }, "Use this threshold");
       container.replaceChildren(
         element("div", { class: "verdict good" },
-          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept from ${short(threshold.value)}${probabilityText(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
+          element("b", {}, `Certified for ${goal}: ${threshold.value === "-inf" ? "accept everything but outliers" : `accept from ${short(threshold.value)}`}, which accepts ${percent(coverage)} of rows. `), use));
     }
     const words = "By Learn-then-Test. It holds without drift, and only if the labels are a random sample (choose “random audit only” if some were selected by hand). ";
     const warning = picked === null ? "" : `The lowest threshold with a measured accuracy of ${percent(accuracy)} is ${short(picked)}. It is not certified: about half of the thresholds chosen this way miss their target on new data.`;
@@ -228,9 +229,10 @@ const loadHistory = () =>
     }
     const text = (value, none) => (value === null ? none : String(value));
     at("history").replaceChildren(
-      table(["time", "author", "α", "threshold", "comment", "version"], changes.map((change) => ({
+      table(["time", "author", "α", "threshold", "comment", "accepts more", "version"], changes.map((change) => ({
         cells: [when(change.changed_ms), change.author || "–", text(change.alpha, "as in the bundle"),
-          change.threshold === null ? "as in the bundle" : short(change.threshold), change.comment, element("span", { class: "mono" }, change.version.slice(0, 12))],
+          change.threshold === null ? "as in the bundle" : String(+Number(change.threshold).toPrecision(6)), change.comment,
+          change.loosened.join("; ") || "–", element("span", { class: "mono" }, change.version.slice(0, 12))],
       })), { numbers: [2, 3] }));
   });
 
@@ -270,8 +272,9 @@ async function apply(policy) {
     return;
   }
   await page.guard(async () => {
-    await postJson("/api/gate/policy", { model: page.model, version: page.version, comment, author: at("author").value, ...policy });
-    notify("The gate has changed; all workers apply it within a second.", "done");
+    const { loosened } = await postJson("/api/gate/policy", { model: page.model, version: page.version, comment, author: at("author").value, ...policy });
+    const more = loosened.length ? ` It accepts more rows than before: ${loosened.join("; ")}.` : "";
+    notify(`The gate has changed; all workers apply it within a second.${more}`, "done");
     at("comment").value = "";
     state.threshold = "";
     state.alpha = "";

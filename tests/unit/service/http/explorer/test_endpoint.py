@@ -97,7 +97,7 @@ def test_a_body_must_be_a_json_object(body: bytes):
 
 def test_a_threshold_may_be_minus_infinity():
     """As text, because JSON has no such number."""
-    assert read("/api/gate", {"model": "m", "threshold": "-inf"}).policy.threshold == -math.inf
+    assert read("/api/gate", {"model": "m", "threshold": "-inf"}).threshold == -math.inf
     assert read("/api/gate/policy", {"model": "m", "comment": "c", "threshold": "-inf"}).threshold == -math.inf
     assert read("/api/gate/policy", {"model": "m", "comment": "c", "threshold": 1}).threshold == 1.0
 

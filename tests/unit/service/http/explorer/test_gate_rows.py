@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from darksight_service.control.state import PolicyOverride
 from darksight_service.http.explorer.api import gate as page
 
 from darksight_core.gate import Gate, SegmentThresholds
@@ -30,8 +29,8 @@ def test_limits_of_classes_decide_unless_alpha_is_tried() -> None:
     limits = np.linspace(-4.0, 0.0, 10)
     model = active(Gate(outlier=cutoff(99, 0.1), class_limits=limits))
 
-    passed = page._passed(model, PolicyOverride(), table)
-    tried = page._passed(model, PolicyOverride(alpha=0.1), table)
+    passed = page._passed(model, None, table)
+    tried = page._passed(model, 0.1, table)
 
     assert 0 < passed.sum() < N
     assert passed.tolist() == (table.outlier_score >= limits[table.predicted]).tolist()
