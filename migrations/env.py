@@ -11,10 +11,6 @@ from sqlalchemy import Connection
 def migrate(connection: Connection) -> None:
     """Run the revisions asked for."""
     is_postgresql = connection.dialect.name == "postgresql"
-    if is_postgresql:
-        # A migration that cannot get its lock fails and is run again; it must not queue in front of the writers.
-        connection.exec_driver_sql("SET lock_timeout = '2s'; SET statement_timeout = '60s'")
-        connection.commit()
     context.configure(
         connection=connection,
         target_metadata=metadata,

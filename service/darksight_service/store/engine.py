@@ -187,25 +187,18 @@ def _execute_when_free(connection: sqlite3.Connection, statement: str) -> None:
 
 
 def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
-    milliseconds = {
-        "statement_timeout": timeouts.statement,
-        "lock_timeout": timeouts.lock,
-        "idle_in_transaction_session_timeout": timeouts.statement,
-    }
     settings = {
         "connect_timeout": str(max(1, round(timeouts.connect))),
         "application_name": "darksight",
         "tcp_user_timeout": str(round(1e3 * timeouts.statement)),
-        "options": " ".join(f"-c {name}={round(1e3 * value)}" for name, value in milliseconds.items())
-        # A spool segment is deleted after the commit, which must be on disk then, whatever the default of the server.
-        + " -c timezone=UTC -c synchronous_commit=on",
     }
     given = {name: value for name, value in settings.items() if name not in url.query}
     try:
-        return sa.create_engine(
+        engine = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
-            connect_args=given,
-            execution_options={"silence": timeouts.silence},
+            # No prepared statements: they belong to a connection, and behind a pooler each transaction may get another.
+            connect_args={**given, "prepare_threshold": None},
+            execution_options={"timeouts": timeouts},
             pool_size=2,
             max_overflow=4,
             pool_timeout=timeouts.connect,
@@ -214,6 +207,22 @@ def _postgresql(url: URL, timeouts: Timeouts) -> Engine:
         )
     except (ImportError, NoSuchModuleError):
         raise ConfigError("PostgreSQL needs psycopg; run: pip install 'darksight[service]'") from None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # Of the transaction and not of the connection, for poolers again.
+        limits: Timeouts = connection.get_execution_options()["timeouts"]
+        milliseconds = {
+            "statement_timeout": limits.statement,
+            "lock_timeout": limits.lock,
+            "idle_in_transaction_session_timeout": limits.statement,
+        }
+        statements = [f"SET LOCAL {name} = {round(1e3 * value)}" for name, value in milliseconds.items()]
+        # A spool segment is deleted after the commit, which must be on disk then, whatever the default of the server.
+        statements += ["SET LOCAL timezone = 'UTC'", "SET LOCAL synchronous_commit = on"]
+        connection.exec_driver_sql("; ".join(statements))
+
+    return engine
 
 
 def _use_current_url(
@@ -249,7 +258,7 @@ def _watched(connection: Connection, seconds: float | None = None) -> Iterator[N
     driver: Any = connection.connection.driver_connection
     # A duplicate, which still belongs to this connection after the driver has closed its own.
     descriptor = os.dup(driver.fileno())
-    limit: float = connection.get_execution_options()["silence"] if seconds is None else seconds
+    limit: float = connection.get_execution_options()["timeouts"].silence if seconds is None else seconds
     timer = threading.Timer(limit, _shut_down, (descriptor,))
     timer.daemon = True
     timer.start()

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, text
 from darksight_core.errors import ConfigError
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.store import revisions
-from darksight_service.store.engine import reading, writing
+from darksight_service.store.engine import Timeouts, reading, writing
 from darksight_service.store.tables import metadata
 
 __all__ = ["differences", "downgrade", "forbid_differences", "is_compared", "upgrade"]
@@ -104,8 +104,8 @@ def _exclusive(engine: Engine) -> Iterator[Connection]:
         guard.exec_driver_sql(timeouts)
         guard.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         guard.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        with engine.connect() as connection:
-            connection.detach()  # env.py changes its settings
+        # A migration that cannot get its lock fails and is run again; it must not queue in front of the writers.
+        with engine.connect().execution_options(timeouts=Timeouts(lock=2.0)) as connection:
             yield connection
 
 
