@@ -48,7 +48,9 @@ def run_fit(options: FitOptions, report: Report = silent) -> FitReport | None:
     refuse_existing(out, overwrite=bundle.overwrite)
     group = ProcessGroup.join(options.config.device)
     try:
-        dataset = Dataset.open(find_files(options.predictions), kind="logits" if rows.logits else None)
+        dataset = Dataset.open(
+            find_files(options.predictions), kind="logits" if rows.logits else None, token_classes=rows.class_names()
+        )
         columns = rows.columns(dataset.class_names, dataset.source)
         identity = _identity(options, dataset, columns)
         kept = group.size > 1 or bundle.resume or len(dataset) >= _KEPT_FROM

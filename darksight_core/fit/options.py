@@ -24,7 +24,8 @@ class RowOptions:
     logits
         The values in FILE are logits. Only .npy files need this option.
     classes
-        Fit a map of these classes only: names or numbers, separated by commas.
+        Fit a map of these classes only: names or numbers, separated by commas. If FILE has tokens of a language model
+        and does not name their classes, these are all of them.
     split
         Shares of the rows for fit, calibration and test.
     sample
@@ -45,12 +46,16 @@ class RowOptions:
             raise ConfigError(f"--split is {self.split!r}; it must be three numbers such as 0.6,0.3,0.1") from None
         return fit, calibrate, test
 
+    def class_names(self) -> tuple[str, ...]:
+        """The names or numbers of `classes`."""
+        return () if self.classes is None else tuple(part.strip() for part in self.classes.split(","))
+
     def columns(self, class_names: tuple[str, ...], source: str) -> tuple[int, ...] | None:
         """Column numbers of the classes to map; None for all classes."""
-        if self.classes is None:
+        if self.classes is None or self.class_names() == class_names:
             return None
         found = []
-        for name in (part.strip() for part in self.classes.split(",")):
+        for name in self.class_names():
             if name in class_names:
                 found.append(class_names.index(name))
             elif name.isdigit() and int(name) < len(class_names):

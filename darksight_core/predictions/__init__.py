@@ -10,7 +10,7 @@ arrays     .npy, .npz and arrays in memory            tables     .csv and .parqu
 raw_rows   rows before they are checked               checks     the rules for rows
 labels     the rules for labels and ids               defects    one code for each defect
 rows       the checked rows                           split      fit, calibration and test rows
-lines      JSON lines
+lines      JSON lines                                 tokens     tokens of language models
 class_order  whether columns look permuted
 sketch     which rows two sets have in common         sizes      how much memory a file may take
 """
@@ -22,6 +22,7 @@ from darksight_core.predictions.dataset import Dataset, DatasetFile, find_files,
 from darksight_core.predictions.files import from_arrays, iter_lines, iter_predictions, read_predictions
 from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions, labels_among
+from darksight_core.predictions.tokens import TokenClasses
 
 __all__ = [
     "CLIP",
@@ -32,6 +33,7 @@ __all__ = [
     "Kind",
     "Predictions",
     "RowProgress",
+    "TokenClasses",
     "find_files",
     "from_arrays",
     "iter_lines",

@@ -21,6 +21,8 @@ from darksight_core.predictions.defects import defect
 from darksight_core.predictions.labels import check_ids, check_labels, check_tags
 from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
+from darksight_core.predictions.tokens import check_tokens
+from darksight_core.rows.partial import TopRows
 from darksight_core.rows.simplex import log_softmax
 
 __all__ = ["CLIP", "SUM_EXACT", "SUM_LIMIT", "check", "check_logits", "gather"]
@@ -121,6 +123,8 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
         Ids of the rows just before these, in order; ids of these rows are added.
     """
     layout = raw.layout
+    if layout.has_tokens:
+        return check_tokens(raw, seen)
     if raw.values.dtype.kind not in "biuf":
         text = f"values have dtype {raw.values.dtype}; predictions must be real numbers."
         raise defect("predictions_not_numeric", layout.source, text)
@@ -172,6 +176,7 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
     seen: dict[str, None] = {}
     parts: dict[str, _Growing] = {}
     tags: dict[str, list[str]] = {}
+    top: list[TopRows] = []
     n_rows = n_renormalised = 0
     for raw in chunks:
         rows = check(raw, keep_logits=keep_logits, seen=seen)
@@ -182,6 +187,7 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
                 parts[name].append(array)
         for key, values in rows.tags.items():
             tags.setdefault(key, []).extend(values)
+        top += [] if rows.top is None else [rows.top]
         n_rows += len(rows)
         n_renormalised += rows.n_renormalised
         if progress is not None:
@@ -196,4 +202,5 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
         source=rows.source,
         n_renormalised=n_renormalised,
         tags={key: tuple(values) for key, values in tags.items()},
+        top=TopRows.join(top) if top else None,
     )

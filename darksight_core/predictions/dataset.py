@@ -23,6 +23,8 @@ from darksight_core.predictions.files import check_path, iter_predictions, read_
 from darksight_core.predictions.raw_rows import Kind, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import parquet_layout
+from darksight_core.predictions.tokens import TokenClasses
+from darksight_core.rows.partial import TopRows
 
 __all__ = ["Dataset", "DatasetFile", "find_files", "mixed_labels"]
 
@@ -82,10 +84,17 @@ class Dataset:
     whole: Predictions | None = None
 
     @classmethod
-    def open(cls, paths: Sequence[Path], *, kind: Kind | None = None, progress: RowProgress | None = None) -> Dataset:
+    def open(
+        cls,
+        paths: Sequence[Path],
+        *,
+        kind: Kind | None = None,
+        token_classes: TokenClasses = (),
+        progress: RowProgress | None = None,
+    ) -> Dataset:
         """A dataset of `.parquet` files with the same classes, or of one file of any format."""
         if len(paths) == 1 and paths[0].suffix.lower() != ".parquet":
-            whole = read_predictions(paths[0], kind=kind, progress=progress)
+            whole = read_predictions(paths[0], kind=kind, token_classes=token_classes, progress=progress)
             digest = hashlib.sha256(whole.row_hashes().tobytes()).hexdigest()
             return cls((DatasetFile(paths[0], len(whole), digest),), whole.class_names, kind, whole)
         files, layouts = [], []
@@ -96,7 +105,7 @@ class Dataset:
                 raise defect("predictions_file_missing", str(path), "the file does not exist.")
             try:
                 with path.open("rb") as file:
-                    layout, _ = parquet_layout(file, source=str(path), kind=kind)
+                    layout, _ = parquet_layout(file, source=str(path), kind=kind, classes=token_classes)
                     files.append(DatasetFile(path, layout.n_rows or 0, _fingerprint(path)))
             except OSError as error:
                 raise defect(
@@ -143,7 +152,7 @@ class Dataset:
             return self.whole if len(rows) == len(self) else self.whole.take(np.arange(rows.start, rows.stop))
         done, found = 0, []
         for file, part in self.parts(rows):
-            found.append(read_predictions(file.path, kind=self.kind, rows=part))
+            found.append(read_predictions(file.path, kind=self.kind, rows=part, token_classes=self.class_names))
             done += len(part)
             if progress is not None:
                 progress(done, len(rows))
@@ -157,7 +166,9 @@ class Dataset:
             return
         start = rows.start
         for file, part in self.parts(rows):
-            for chunk in iter_predictions(file.path, kind=self.kind, rows=part, chunk_rows=chunk_rows):
+            for chunk in iter_predictions(
+                file.path, kind=self.kind, rows=part, token_classes=self.class_names, chunk_rows=chunk_rows
+            ):
                 yield start, chunk
                 start += len(chunk)
 
@@ -194,4 +205,5 @@ def _joined(several: list[Predictions], source: str) -> Predictions:
             key: tuple(value for one in several for value in one.tags.get(key, ("",) * len(one)))
             for key in sorted({key for one in several for key in one.tags})
         },
+        top=TopRows.join([one.top for one in several if one.top is not None]) if several[0].top is not None else None,
     )

@@ -35,6 +35,7 @@ Code: TypeAlias = Literal[
     "predictions_negative",  # a probability is below zero by more than rounding
     "predictions_row_sum",  # the probabilities of a row do not sum to one
     "predictions_logits_sum",  # the logits are probabilities
+    "predictions_top_logprobs",  # log-probabilities of tokens are missing, not valid, or of no class
     "predictions_not_supported",  # the rows are of a multi-label classifier
     "predictions_label_length",  # there are more or fewer labels than rows
     "predictions_label_value",  # a label is neither a class index nor a class name

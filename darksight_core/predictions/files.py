@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from darksight_core.predictions.lines import line_rows
 from darksight_core.predictions.raw_rows import Kind, RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tables import csv_rows, parquet_rows
+from darksight_core.predictions.tokens import TokenClasses
 
 __all__ = ["check_path", "from_arrays", "iter_lines", "iter_predictions", "read_predictions"]
 
@@ -44,6 +45,7 @@ def read_predictions(
     kind: Kind | None = None,
     rows: range | None = None,
     class_names: Sequence[str] = (),
+    token_classes: TokenClasses = (),
     keep_logits: bool = False,
     progress: RowProgress | None = None,
 ) -> Predictions:
@@ -55,7 +57,8 @@ def read_predictions(
         `.npz` with arrays `probs` or `logits` (n, K) and optional `labels` (n,), `ids` (n,), `class_names` (K,),
         `tag_<key>` (n,); `.npy` with one array (n, K); `.csv` or `.parquet` with columns `prob_<class>` or
         `logit_<class>` and optional `label`, `id` and `tag_<key>`; `.jsonl` with an object per line that has these
-        members, or a list `probs` or `logits`; `.csv.gz` or `.jsonl.gz`. Integer labels of arrays are class indices.
+        members, or a list `probs` or `logits`; `.csv.gz` or `.jsonl.gz`. Or `.jsonl` or `.parquet` with the likeliest
+        tokens of a language model; see `darksight_core.predictions.tokens`. Integer labels of arrays are class indices.
         Labels as text, and all labels of tables, are class names, or class indices unless the classes are named by
         other integers.
     kind
@@ -66,12 +69,16 @@ def read_predictions(
     class_names
         The classes in the order of the result. Named columns are reordered, and a file without class names takes
         these. By default the classes and the order of the file.
+    token_classes
+        The classes of tokens, if the file does not name them. Default: `class_names`.
     keep_logits
         Whether to keep the logits too.
     progress
         Called after each chunk with the number of rows read so far and in all, None if not known (csv).
     """
-    found = gather(_rows(path, kind, _READ_ROWS, rows, class_names), keep_logits=keep_logits, progress=progress)
+    found = gather(
+        _rows(path, kind, _READ_ROWS, rows, class_names, token_classes), keep_logits=keep_logits, progress=progress
+    )
     return found.in_order(class_names)
 
 
@@ -81,6 +88,7 @@ def iter_predictions(
     kind: Kind | None = None,
     rows: range | None = None,
     class_names: Sequence[str] = (),
+    token_classes: TokenClasses = (),
     chunk_rows: int = 65_536,
     keep_logits: bool = False,
 ) -> Iterator[Predictions]:
@@ -91,19 +99,25 @@ def iter_predictions(
 
     Parameters
     ----------
-    path, kind, rows, class_names, keep_logits
+    path, kind, rows, class_names, token_classes, keep_logits
         As for `read_predictions`.
     chunk_rows
         Most rows of a chunk.
     """
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, not {chunk_rows}")
-    found = _rows(path, kind, chunk_rows, rows, class_names)
+    found = _rows(path, kind, chunk_rows, rows, class_names, token_classes)
     return (check(raw, keep_logits=keep_logits, seen={}).in_order(class_names) for raw in found)
 
 
 def iter_lines(
-    stream: IO[bytes], *, source: str, kind: Kind | None = None, chunk_rows: int = 65_536, keep_logits: bool = False
+    stream: IO[bytes],
+    *,
+    source: str,
+    kind: Kind | None = None,
+    token_classes: TokenClasses = (),
+    chunk_rows: int = 65_536,
+    keep_logits: bool = False,
 ) -> Iterator[Predictions]:
     """Read and check JSON lines of a stream in chunks, as `iter_predictions` does those of a `.jsonl` file.
 
@@ -113,11 +127,12 @@ def iter_lines(
         Of bytes, such as the standard input.
     source
         Name of the stream in messages.
-    kind, chunk_rows, keep_logits
+    kind, token_classes, chunk_rows, keep_logits
         As for `iter_predictions`.
     """
     _check_kind(kind)
-    rows = _checked_start(line_rows(stream, source=source, kind=kind, chunk_rows=chunk_rows), source, kind)
+    found = line_rows(stream, source=source, kind=kind, chunk_rows=chunk_rows, classes=token_classes)
+    rows = _checked_start(found, source, kind)
     return (check(raw, keep_logits=keep_logits, seen={}) for raw in rows)
 
 
@@ -190,12 +205,17 @@ def _checked_start(rows: Iterator[RawRows], source: str, kind: Kind | None) -> I
 
 
 def _rows(
-    path: str | os.PathLike[str], kind: Kind | None, chunk_rows: int, rows: range | None, class_names: Sequence[str]
+    path: str | os.PathLike[str],
+    kind: Kind | None,
+    chunk_rows: int,
+    rows: range | None,
+    class_names: Sequence[str],
+    token_classes: TokenClasses,
 ) -> Iterator[RawRows]:
     """Rows of a file; a wrong path is refused at once, everything else when rows are read."""
     _check_kind(kind)
     check_path(path)
-    found = _open_rows(os.fspath(path), kind, chunk_rows, rows)
+    found = _open_rows(os.fspath(path), kind, chunk_rows, rows, token_classes or class_names)
     return (raw.named(class_names) for raw in found) if class_names else found
 
 
@@ -218,11 +238,15 @@ def check_path(path: str | os.PathLike[str]) -> None:
         raise defect("predictions_file_missing", source, "the file does not exist.")
 
 
-def _open_rows(source: str, kind: Kind | None, chunk_rows: int, rows: range | None) -> Iterator[RawRows]:
+def _open_rows(
+    source: str, kind: Kind | None, chunk_rows: int, rows: range | None, token_classes: TokenClasses
+) -> Iterator[RawRows]:
     suffix = _format_of(source)
-    read = _FORMATS[suffix]
+    read: Callable[..., Iterator[RawRows]] = _FORMATS[suffix]
     if read is parquet_rows:
-        read = partial(parquet_rows, rows=rows)
+        read = partial(parquet_rows, rows=rows, classes=token_classes)
+    elif read is line_rows:
+        read = partial(line_rows, classes=token_classes)
     try:
         with open(source, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:

@@ -1,8 +1,8 @@
 """Rows of JSON lines: an object per line, as logs and `pandas.DataFrame.to_json(lines=True)` have them.
 
-An object has `probs` or `logits`, a list of numbers, or the columns of a table, `prob_<class>` or `logit_<class>`; and
-optionally `label`, `id` and `tag_<key>`. Other members are ignored, and so are blank lines. All lines have the form of
-the first.
+An object has `probs` or `logits`, a list of numbers, or the columns of a table, `prob_<class>` or `logit_<class>`, or
+it is a response of a language model (`tokens`); and optionally `label`, `id` and `tag_<key>`. Other members are
+ignored, and so are blank lines. All lines have the form of the first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from darksight_core.predictions.defects import defect
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import rows_of_chunk
 from darksight_core.predictions.tables import table_layout, tag_columns
+from darksight_core.predictions.tokens import TOKENS_BYTES, TokenClasses, token_layout
+from darksight_core.rows.tokens import answer_positions
 
 __all__ = ["line_rows"]
 
@@ -30,15 +32,17 @@ _LISTS: tuple[Kind, ...] = ("logits", "probs")
 _Line = tuple[int, dict[str, Any]]
 
 
-def line_rows(file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int) -> Iterator[RawRows]:
-    """Rows of a file of JSON lines in UTF-8."""
+def line_rows(
+    file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int, classes: TokenClasses = ()
+) -> Iterator[RawRows]:
+    """Rows of a file of JSON lines in UTF-8; `classes` are those of tokens, if the first line has none."""
     lines = _objects(file, source)
     first = next(lines, None)
     if first is None:
         return
-    layout, member = _layout(first, kind, source)
+    layout, member = _layout(first, kind, source, classes)
     tags = tag_columns(list(first[1]))
-    chunk_rows = rows_of_chunk(chunk_rows, _NUMBER_BYTES * len(layout.columns))
+    chunk_rows = rows_of_chunk(chunk_rows, TOKENS_BYTES if layout.has_tokens else _NUMBER_BYTES * len(layout.columns))
     first_row, chunk = 0, [first, *islice(lines, chunk_rows - 1)]
     while chunk:
         yield _rows(layout, member, tags, first_row, chunk)
@@ -67,9 +71,11 @@ def _objects(file: IO[bytes], source: str) -> Iterator[_Line]:
         row += 1
 
 
-def _layout(first: _Line, kind: Kind | None, source: str) -> tuple[Layout, str]:
+def _layout(first: _Line, kind: Kind | None, source: str, classes: TokenClasses) -> tuple[Layout, str]:
     """The layout, and the member with the list of numbers; empty if each class has a member of its own."""
     number, found = first
+    if kind is None and answer_positions(found):
+        return token_layout(found.get("class_names") or classes, source), ""
     for wanted in (kind,) if kind else _LISTS:
         values = found.get(wanted)
         if isinstance(values, list):
@@ -97,7 +103,10 @@ def _layout(first: _Line, kind: Kind | None, source: str) -> tuple[Layout, str]:
 def _rows(layout: Layout, member: str, tags: Mapping[str, str], first_row: int, chunk: list[_Line]) -> RawRows:
     columns = [column.removeprefix("column ") for column in layout.columns]
     values = np.empty((len(chunk), len(columns)))
-    for row, (line, found) in enumerate(chunk):
+    if layout.has_tokens:
+        positions = ((*answer_positions(found), None)[0] for _, found in chunk)
+        values = np.fromiter(positions, dtype=object, count=len(chunk))
+    for row, (line, found) in enumerate(() if layout.has_tokens else chunk):
         where: dict[str, Any] = {"row": first_row + row, "line": line}
         cells = found.get(member) if member else [found.get(name) for name in columns]
         if not isinstance(cells, list) or len(cells) != len(columns):

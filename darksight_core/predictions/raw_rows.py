@@ -44,6 +44,8 @@ class Layout:
         What to do if the values are logits, for messages.
     n_rows
         Number of rows, if it is known.
+    has_tokens
+        Whether the values are tokens of a language model; see `darksight_core.predictions.tokens`.
     """
 
     source: str
@@ -54,6 +56,7 @@ class Layout:
     id_column: str
     logits_hint: str
     n_rows: int | None = None
+    has_tokens: bool = False
 
     def __post_init__(self) -> None:
         if len(self.columns) < 2:
@@ -95,7 +98,7 @@ class RawRows:
     first_row
         Number of the first of these rows in the source.
     values
-        Probabilities or logits, (n, K) of any dtype.
+        Probabilities or logits, (n, K) of any dtype; tokens are objects (n,).
     labels
         Class indices as numbers (n,), or class names or indices as n texts, or None.
     ids

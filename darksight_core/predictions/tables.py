@@ -1,7 +1,7 @@
 """Rows of `.csv` and `.parquet` files: columns `prob_<class>` or `logit_<class>`, optional `label`, `id`, `tag_<key>`.
 
 Class names are the ends of the column names, in the order of the file; other columns are ignored. If both kinds of
-columns exist, logits are read, because probabilities follow from them.
+columns exist, logits are read, because probabilities follow from them. A `.parquet` file may have tokens (`tokens`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from darksight_core.predictions.defects import damage, defect
 from darksight_core.predictions.raw_rows import Kind, Layout, RawRows, plain_text
 from darksight_core.predictions.sizes import check_expansion, rows_of_chunk
+from darksight_core.predictions.tokens import TOKENS_BYTES, TokenClasses, token_layout
 from darksight_core.rows.tags import COLUMN_PREFIX
 
 __all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout", "tag_columns"]
@@ -26,6 +27,7 @@ __all__ = ["csv_rows", "parquet_layout", "parquet_rows", "table_layout", "tag_co
 # A cell as a Python object.
 _CELL_BYTES = 64
 
+_TOKENS = "top_logprobs"
 _PREFIXES: dict[Kind, str] = {"logits": "logit_", "probs": "prob_"}
 
 
@@ -130,8 +132,10 @@ def _is_number(cell: str, number: Callable[[str], float]) -> bool:
     return True
 
 
-def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[Layout, Any]:
-    """The layout of a parquet file, read from its footer, and the open file."""
+def parquet_layout(
+    file: IO[bytes], *, source: str, kind: Kind | None, classes: TokenClasses = ()
+) -> tuple[Layout, Any]:
+    """The layout of a parquet file, read from its footer, and the open file; `classes` are those of tokens."""
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
@@ -144,6 +148,9 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
         lists = [name for name in header if "list" in str(table.schema_arrow.field(name).type)]
         declared = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups))
         n_bytes = file.seek(0, 2)
+    if kind is None and _TOKENS in lists:
+        check_expansion(declared, n_bytes, source)
+        return token_layout(classes, source, n_rows), table
     lists = [name for name in lists if name.startswith((*_PREFIXES, *_PREFIXES.values()))]
     if lists:
         text = (
@@ -156,12 +163,18 @@ def parquet_layout(file: IO[bytes], *, source: str, kind: Kind | None) -> tuple[
 
 
 def parquet_rows(
-    file: IO[bytes], *, source: str, kind: Kind | None, chunk_rows: int, rows: range | None = None
+    file: IO[bytes],
+    *,
+    source: str,
+    kind: Kind | None,
+    chunk_rows: int,
+    rows: range | None = None,
+    classes: TokenClasses = (),
 ) -> Iterator[RawRows]:
     """Rows of a parquet file in batches; with `rows`, only the row groups that hold some of them."""
-    layout, table = parquet_layout(file, source=source, kind=kind)
+    layout, table = parquet_layout(file, source=source, kind=kind, classes=classes)
     header = list(table.schema_arrow.names)
-    chunk_rows = rows_of_chunk(chunk_rows, 8 * len(layout.columns))
+    chunk_rows = rows_of_chunk(chunk_rows, TOKENS_BYTES if layout.has_tokens else 8 * len(layout.columns))
     sizes = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
     ends = list(accumulate(sizes))
     wanted = range(ends[-1] if ends else 0) if rows is None else rows
@@ -172,7 +185,7 @@ def parquet_rows(
     ]
     first_row = ends[groups[0]] - sizes[groups[0]] if groups else 0
     n_rows = first_row + sum(sizes[group] for group in groups)
-    columns = [column.removeprefix("column ") for column in layout.columns]
+    columns = [_TOKENS] if layout.has_tokens else [column.removeprefix("column ") for column in layout.columns]
     of_tags = tag_columns(header)
     extra = [*(name for name in ("label", "id") if name in header), *of_tags]
     with damage(source):
@@ -184,12 +197,16 @@ def parquet_rows(
                 if first_row != n_rows:
                     raise EOFError(f"{first_row} rows instead of {n_rows}")
                 return
-            vectors = [batch.column(name).to_numpy(zero_copy_only=False) for name in columns]
+            if layout.has_tokens:
+                vectors = [np.fromiter(batch.column(_TOKENS).to_pylist(), dtype=object, count=len(batch))]
+            else:
+                vectors = [batch.column(name).to_numpy(zero_copy_only=False) for name in columns]
             texts = {name: list(map(plain_text, batch.column(name).to_pylist())) for name in extra}
         if len(batch):
-            values = np.stack(
-                [_numbers(vector, name, source) for vector, name in zip(vectors, columns, strict=True)], 1
-            )
+            values = vectors[0]
+            if not layout.has_tokens:
+                pairs = zip(vectors, columns, strict=True)
+                values = np.stack([_numbers(vector, name, source) for vector, name in pairs], 1)
             tags = {key: texts[name] for name, key in of_tags.items()}
             yield RawRows(layout, first_row, values, texts.get("label"), texts.get("id"), tags=tags)
         first_row += len(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -114,6 +115,19 @@ class TopRows:
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> TopRows:
         """The rows with these numbers, or those that a mask selects."""
         return TopRows(self.classes[rows], self.log_probabilities[rows], self.other[rows])
+
+    @classmethod
+    def join(cls, several: Sequence[TopRows]) -> TopRows:
+        """Rows of several, one after the other, with as many places as the widest has."""
+        k = max(rows.resolution for rows in several)
+        pads = [((0, 0), (0, k - rows.resolution)) for rows in several]
+        return cls(
+            np.concatenate(
+                [np.pad(rows.classes, pad, constant_values=-1) for rows, pad in zip(several, pads, strict=True)]
+            ),
+            np.concatenate([np.pad(rows.log_probabilities, pad) for rows, pad in zip(several, pads, strict=True)]),
+            np.concatenate([rows.other for rows in several]),
+        )
 
     def renumbered(self, numbers: NDArray[np.integer]) -> TopRows:
         """The same rows with the new number of each class, (K,)."""

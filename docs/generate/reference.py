@@ -227,6 +227,7 @@ ADAPTERS = (
     "mlflow.log_model",
     "sklearn.AbstainingClassifier",
     "transformers.pipeline_probs",
+    "logprobs.logprob_rows",
 )
 
 

@@ -72,6 +72,11 @@ class Model:
     shadow_version: str
     versions: tuple[Version, ...]
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of the active version; none without one."""
+        return next((each.class_names for each in self.versions if each.version == self.active_version), ())
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

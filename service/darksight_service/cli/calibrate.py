@@ -237,7 +237,7 @@ def _certify(
     """The gate that the rules ask for, with its certificate."""
     segments = None if rules.by is None else values_of(predictions, rules.by)
     assert bundle.path is not None
-    rows = ScoredPredictions.of(predictions, Scorer.load(bundle.path).score(predictions.probs), segments)
+    rows = ScoredPredictions.of(predictions, Scorer.load(bundle.path).score(predictions.rows), segments)
     if targets is None:
         assert rules.sets is not None
         return _only_sets(bundle, rows, predictions, rules.sets, seed)

@@ -68,7 +68,7 @@ def drift(
         say(
             f"at least {shared:.1%} of the rows of {file} are fit rows of {bundle}, which look more usual than new rows"
         )
-    scored = Scorer.load(bundle).score(predictions.probs)
+    scored = Scorer.load(bundle).score(predictions.rows)
     report = report_drift(loaded, predictions.probs, scored, level=level)
     segments = None
     if by:
