@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from densities import DirichletMixture, MapMixture, RowKde
 from matplotlib.figure import Figure
 
-from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
 from darksight_core.evaluation.baselines.embeddings import Recipe, embed
 from darksight_core.evaluation.cases import alike
 from darksight_core.evaluation.classes import class_medians, spearman

@@ -6,8 +6,9 @@ neighbourhoods   local fidelity and trustworthiness
 classes          confidence around class centres, and the distance of confused classes
 reliability      whether confidence is accuracy, in bins and by class
 failure          how well a score finds wrong predictions and foreign rows
+kl_matching      a published score, for comparison
 compare          all scores side by side
 set_coverage     what the prediction sets of rejected rows hold
 cases            rows worth a look
-baselines        densities and maps of other methods
+baselines        maps of other methods
 """

@@ -3,13 +3,12 @@
     failure   does the score separate wrong predictions from right ones?    labelled rows
     ood       does it separate foreign rows from known ones?                known rows and files of foreign rows
 
-A bundle keeps points on the map, but not the probabilities of its fit rows. Scores that need whole rows (class
-templates, a kernel density and a Dirichlet mixture of probabilities) are therefore fitted on a part of the given rows,
-the memory, drawn by seed, and all scores are measured on the others. The Gaussian mixture on the map is fitted on the
-reference points of the bundle. Maps that other methods made of the known rows get a kernel density and a mixture of the
-memory rows too; they have no points for foreign rows. The learned score is that of the bundle's gate, if it has one,
-beside one that is cross-fitted to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the
-memory to find foreign rows.
+A bundle keeps points on the map, but not the probabilities of its fit rows. A score that needs whole rows, the class
+templates of KL matching, is therefore fitted on a part of the given rows, the memory, drawn by seed, and all scores are
+measured on the others. Maps that other methods made of the known rows get a kernel density of the memory rows too; they
+have no points for foreign rows. The learned score is that of the bundle's gate, if it has one, beside one that is
+cross-fitted to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the memory to find
+foreign rows.
 
 The reject score is chosen from those that a gate can serve; the outlier score is that of the bundle. Foreign rows
 choose nothing, because future foreign rows will be different.
@@ -18,8 +17,8 @@ choose nothing, because future foreign rows will be different.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.baselines.kl_matching import KlMatching
 from darksight_core.evaluation.failure import FailureFigures, OodFigures, failure_figures, ood_figures
+from darksight_core.evaluation.kl_matching import KlMatching
 from darksight_core.gate.certify import candidates
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.map.density import Kde
@@ -46,8 +45,6 @@ MEMORY_ROWS = 2_500
 """Most rows that scores are fitted on."""
 
 _LEAST_ROWS = 40
-# Rows per component of the Dirichlet mixture, which has as many components as there are classes.
-_COMPONENT_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,22 +96,12 @@ class Comparison:
         }
 
 
-@dataclass(slots=True)
-class _Models:
-    """Scores that were fitted on the memory rows; `others` are functions of the rows to score."""
-
-    kl_matching: KlMatching
-    learned: Learned | None
-    others: dict[str, Callable[[ScoredPredictions], Floats]] = field(default_factory=dict)
-
-
 def compare(
     bundle: Bundle,
     known: ScoredPredictions,
     foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
     maps: Mapping[str, Floats] | None = None,
-    fast: bool = False,
     resamples: int = 200,
     seed: int = 0,
 ) -> Comparison:
@@ -129,9 +116,7 @@ def compare(
     foreign
         Rows of unknown kinds, by name.
     maps
-        Points of the known rows on maps of other methods, (n, 2), by name, for the scores `kde_NAME` and `gmm_NAME`.
-    fast
-        Whether to omit densities that are slow to fit.
+        Points of the known rows on maps of other methods, (n, 2), by name, for the scores `kde_NAME`.
     resamples
         Bootstrap resamples; 0 for no intervals.
     seed
@@ -144,11 +129,15 @@ def compare(
     first, rest = np.sort(order[:kept]), np.sort(order[kept:])
     memory, measured = known.take(first), known.take(rest)
     notes: list[str] = []
-    models = _fit(bundle, memory, notes, fast=fast, seed=seed)
-    scores = _scores(models, measured)
-    merged = scores | _map_scores(maps or {}, first, rest, fast=fast, seed=seed)
+    matching = KlMatching.fit(memory.log_pi)
+    own = learned = None if bundle.gate is None else bundle.gate.learned
+    if learned is None and memory.errors is not None and len(memory) >= MIN_ROWS:
+        learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities_of(memory.scores))
+    scores = _scores(measured, matching, learned)
+    merged = dict(scores)
+    for name, points in (maps or {}).items():
+        merged[f"kde_{name}"] = Kde.fit(points[first], seed=seed).log_density(points[rest])
     failure, choice = None, None
-    own = None if bundle.gate is None else bundle.gate.learned
     if measured.errors is None:
         notes.append("without labels failure is not measured and no reject score is chosen")
     else:
@@ -162,7 +151,7 @@ def compare(
         }
     ood = {}
     for name, rows in (foreign or {}).items():
-        other = _scores(models, rows)
+        other = _scores(rows, matching, learned)
         ood[name] = {
             score: ood_figures(scores[score], other[score], resamples=resamples, seed=seed)
             for score in scores
@@ -172,52 +161,12 @@ def compare(
     return Comparison(failure, ood, choice, "outlier_score", *counts, merged, measured.errors, tuple(notes))
 
 
-def _fit(bundle: Bundle, memory: ScoredPredictions, notes: list[str], *, fast: bool, seed: int) -> _Models:
-    learned = None if bundle.gate is None else bundle.gate.learned
-    if learned is None and memory.errors is not None and len(memory) >= MIN_ROWS:
-        learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities_of(memory.scores))
-    models = _Models(KlMatching.fit(memory.log_pi), learned)
-    if fast:
-        notes.append("gmm, kde_probs and dirichlet were omitted as requested")
-        return models
-    try:
-        from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
-    except ImportError as error:
-        notes.append(f"gmm, kde_probs and dirichlet were omitted: {error.name} is not installed")
-        return models
-    probs = np.exp(memory.log_pi)
-    mixture = MapMixture.fit(bundle.reference.points.astype(np.float64), seed=seed)
-    models.others["gmm"] = lambda rows: mixture.log_density(rows.scores.points)
-    kde = RowKde.fit(probs, seed=seed)
-    models.others["kde_probs"] = lambda rows: kde.log_density(np.exp(rows.log_pi))
-    if len(memory) < _COMPONENT_ROWS * memory.log_pi.shape[1]:
-        notes.append(f"dirichlet was omitted: {len(memory)} rows are too few for its components")
-        return models
-    dirichlet = DirichletMixture.fit(probs, seed=seed)
-    models.others["dirichlet"] = lambda rows: dirichlet.log_density(np.exp(rows.log_pi))
-    return models
-
-
-def _map_scores(
-    maps: Mapping[str, Floats], memory: NDArray[np.intp], measured: NDArray[np.intp], *, fast: bool, seed: int
-) -> dict[str, Floats]:
-    """Densities on other maps, fitted on the memory rows, at the measured rows, (measured,) each."""
-    found: dict[str, Floats] = {}
-    for name, points in maps.items():
-        found[f"kde_{name}"] = Kde.fit(points[memory], seed=seed).log_density(points[measured])
-        if not fast:
-            from darksight_core.evaluation.baselines.densities import MapMixture
-
-            found[f"gmm_{name}"] = MapMixture.fit(points[memory], seed=seed).log_density(points[measured])
-    return found
-
-
-def _scores(models: _Models, rows: ScoredPredictions) -> dict[str, Floats]:
+def _scores(rows: ScoredPredictions, matching: KlMatching, learned: Learned | None) -> dict[str, Floats]:
     """All scores of rows, by name, (n,) each."""
     found = row_scores(rows.log_pi) | map_scores(rows.scores)
-    found["kl_matching"] = models.kl_matching.score(rows.log_pi)
+    found["kl_matching"] = matching.score(rows.log_pi)
     if rows.logits is not None:
         found |= logit_scores(rows.logits)
-    if models.learned is not None:
-        found["learned"] = models.learned.log_odds(rows.log_pi, **densities_of(rows.scores))
-    return found | {name: score(rows) for name, score in models.others.items()}
+    if learned is not None:
+        found["learned"] = learned.log_odds(rows.log_pi, **densities_of(rows.scores))
+    return found

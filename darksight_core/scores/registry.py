@@ -88,9 +88,6 @@ SCORES = {
         Score("energy", "energy", "logits", confidence.energy),
         Score("refitted", "learned, refitted to these labels (proposal)", "fit", rejects=False),
         Score("kl_matching", "KL matching", "fit", rejects=False),
-        Score("gmm", "GMM (DarkSight)", "fit", rejects=False, is_prominent=True),
-        Score("kde_probs", "KDE (probabilities)", "fit", rejects=False, is_prominent=True),
-        Score("dirichlet", "Dirichlet mixture (probabilities)", "fit", rejects=False, is_prominent=True),
     )
 }
 """All scores by name."""

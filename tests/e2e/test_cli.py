@@ -398,7 +398,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         (("fti",), "there is no command fti; did you mean fit?"),
         (("bundle", "veryfy", "model.safetensors"), "there is no command bundle veryfy; did you mean verify?"),
         (("evaluate", "model.safetensors"), "evaluate needs FILE; see darksight evaluate --help"),
-        (("evaluate", "a", "b", "--fats"), "Unknown option: --fats. Did you mean --fast?"),
+        (("evaluate", "a", "b", "--sede"), "Unknown option: --sede. Did you mean --seed?"),
         (("evaluate", "a", "b", "c"), "unexpected argument 'c'; see darksight evaluate --help"),
         (("evaluate", "a", "b", "--seed", "x"), '--seed: unable to convert "x" into int'),
         (("evaluate", "a", "b", "--seed"), "--seed needs a value"),

@@ -189,7 +189,7 @@ def test_sets_are_calibrated_scored_and_evaluated(
     assert all(int(row["set_size"]) == len(row["prediction_set"].split("|")) for row in rejected)
     assert {row["set_size"] for row in rows if row["decision"] == "accept"} == {"0"}
     assert all(row["prediction_set"].split("|")[0] == row["predicted"] for row in rejected)
-    found = json.loads(run("evaluate", gated, labelled, "--fast", "--resamples", 0, "--json")[1])["sets"]
+    found = json.loads(run("evaluate", gated, labelled, "--resamples", 0, "--json")[1])["sets"]
     assert found["rows"] == len(rejected)
     assert found["coverage"] >= 0.9
     assert found["accuracy"] < found["coverage"]
@@ -335,7 +335,7 @@ def test_evaluate_compares_every_score(folder: Path) -> None:
     arguments = ("evaluate", folder / "model.safetensors", folder / "labelled.npz", "--ood", folder / "foreign.npz")
     found = ask(*arguments)
 
-    assert SCORES | {"gmm", "kde_probs", "dirichlet"} <= found["failure"].keys()
+    assert found["failure"].keys() >= SCORES
     for figures in found["failure"].values():
         assert {"auroc", "aurc", "augrc", "e_aurc", "fpr95", "intervals"} <= figures.keys()
         low, high = figures["intervals"]["auroc"]
@@ -357,7 +357,6 @@ def test_evaluate_tells_people_what_figures_do_not_say(folder: Path) -> None:
         folder / "fit.npz",
         "--ood",
         folder / "foreign.npz",
-        "--fast",
     )
     done = run_command(*arguments)
 
@@ -367,15 +366,12 @@ def test_evaluate_tells_people_what_figures_do_not_say(folder: Path) -> None:
     assert "foreign.npz? 300 foreign" in done.stdout
     assert " *" in done.stdout
     assert "No figure here is a threshold" in done.stdout
-    assert "omitted as requested" in done.stdout
     assert "--held-out" in done.stderr
 
 
 def test_evaluate_without_labels_still_measures_the_map(folder: Path) -> None:
     """Without labels there is no failure part, and this is said."""
-    found = ask(
-        "evaluate", folder / "model.safetensors", folder / "unlabelled.npz", "--ood", folder / "foreign.npz", "--fast"
-    )
+    found = ask("evaluate", folder / "model.safetensors", folder / "unlabelled.npz", "--ood", folder / "foreign.npz")
 
     assert found["failure"] is None
     assert found["chosen"]["reject"] is None

@@ -108,7 +108,7 @@ def test_evaluate(kind: str, commands: Commands) -> None:
     """The map is measured and its KL_sym explained in words."""
     file = commands.rows(kind)
 
-    done = run_command("evaluate", commands.bundle(kind), file, "--fast", "--resamples", 10)
+    done = run_command("evaluate", commands.bundle(kind), file, "--resamples", 10)
 
     assert done.returncode == 0, done.stderr
     assert "The map is " in done.stdout

@@ -38,7 +38,6 @@ def evaluate(
     logits: Logits = False,
     held_out: HeldOut = False,
     by: Annotated[str | None, Parameter(group=INPUT)] = None,
-    fast: bool = False,
     resamples: int = 200,
     max_rows: int = 10_000,
     seed: int = 0,
@@ -62,8 +61,6 @@ def evaluate(
         Predictions for out-of-distribution inputs, one or several files.
     by
         Key of a tag, column tag_KEY of FILE: figures of each of its values too.
-    fast
-        Skip the densities that are slow to fit.
     resamples
         Bootstrap samples for the confidence intervals.
     max_rows
@@ -90,7 +87,7 @@ def evaluate(
     unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.rows)) for name, rows in foreign.items()}
     found = _Evaluation(
         _measure(loaded, known, predictions.labels, max_rows=max_rows, seed=seed),
-        compare(loaded, known, unknown, fast=fast, resamples=resamples, seed=seed),
+        compare(loaded, known, unknown, resamples=resamples, seed=seed),
         None if loaded.gate is None else set_coverage(loaded.gate, known, predictions.tags),
         None if by is None else (by, measure_segments(known, loaded.gate)),
         _flagged(loaded, known, unknown),

@@ -24,8 +24,8 @@ def score_label(name: str, baselines: tuple[Baseline, ...]) -> str:
     """Display name of a score."""
     labels = {baseline.key: baseline.label for baseline in baselines}
     kind, _, rest = name.partition("_")
-    if kind in ("kde", "gmm") and rest in labels:
-        return f"{kind.upper()} ({labels[rest]})"
+    if kind == "kde" and rest in labels:
+        return f"KDE ({labels[rest]})"
     return SCORES[name].label if name in SCORES else name
 
 
@@ -35,16 +35,12 @@ def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
 
 
 def _best_baselines(order: Sequence[str], baselines: tuple[Baseline, ...]) -> set[str]:
-    """Of the densities on other maps, the first in `order` for each density and method."""
-    found: dict[tuple[str, str], str] = {}
-    kinds = {
-        f"{kind}_{baseline.key}": (kind, baseline.label.partition(" (")[0])
-        for kind in ("kde", "gmm")
-        for baseline in baselines
-    }
+    """Of the densities on other maps, the first in `order` for each method."""
+    found: dict[str, str] = {}
+    methods = {f"kde_{baseline.key}": baseline.label.partition(" (")[0] for baseline in baselines}
     for name in order:
-        if name in kinds:
-            found.setdefault(kinds[name], name)
+        if name in methods:
+            found.setdefault(methods[name], name)
     return set(found.values())
 
 

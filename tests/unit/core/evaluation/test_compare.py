@@ -33,7 +33,7 @@ def make_rows(n: int, *, seed: int, spread: float = 0.4, logits: bool = False) -
 
 def test_every_score_is_measured_on_the_same_rows() -> None:
     """A quarter of the rows is remembered, and every figure is of the others."""
-    found = compare(BUNDLE, make_rows(400, seed=1), {"flat": make_rows(90, seed=2, spread=9.0)}, fast=True, resamples=5)
+    found = compare(BUNDLE, make_rows(400, seed=1), {"flat": make_rows(90, seed=2, spread=9.0)}, resamples=5)
 
     assert (found.memory, found.measured) == (100, 300)
     assert found.failure is not None
@@ -55,7 +55,7 @@ def test_scores_are_those_that_are_served() -> None:
     learned = replace(Learned.fit(other.log_pi, ~other.errors), offsets=np.array([0.0, 2.0, -2.0]))
     rows = replace(rows, scores=replace(rows.scores, outlier_score=-np.arange(400.0)))
 
-    found = compare(BUNDLE.with_gate(Gate(None, "learned", 0.0, learned)), rows, fast=True, resamples=0)
+    found = compare(BUNDLE.with_gate(Gate(None, "learned", 0.0, learned)), rows, resamples=0)
 
     measured = np.flatnonzero(np.isin(rows.scores.outlier_score, found.scores["outlier_score"]))
     assert len(measured) == found.measured
@@ -71,7 +71,7 @@ def test_figures_are_able_to_come_out_badly() -> None:
     rows = make_rows(2_000, seed=1)
     shuffled = replace(rows, errors=np.random.default_rng(0).permutation(rows.errors))
 
-    found = compare(BUNDLE, shuffled, fast=True, resamples=0)
+    found = compare(BUNDLE, shuffled, resamples=0)
 
     assert found.failure is not None
     assert all(abs(figures.auroc - 0.5) < 0.06 for figures in found.failure.values() if figures.auroc is not None)
@@ -82,8 +82,8 @@ def test_logits_add_their_scores_where_both_sides_have_them() -> None:
     """Energy and the largest logit are there for rows with logits, and not against rows without."""
     known = make_rows(200, seed=1, logits=True)
 
-    both = compare(BUNDLE, known, {"a": make_rows(50, seed=2, logits=True)}, fast=True, resamples=0)
-    one = compare(BUNDLE, known, {"a": make_rows(50, seed=2)}, fast=True, resamples=0)
+    both = compare(BUNDLE, known, {"a": make_rows(50, seed=2, logits=True)}, resamples=0)
+    one = compare(BUNDLE, known, {"a": make_rows(50, seed=2)}, resamples=0)
 
     assert {"energy", "max_logit"} <= both.ood["a"].keys()
     assert both.failure is not None

@@ -1,4 +1,4 @@
-"""Densities that reports compare with the density of the map; none of them is served.
+"""Densities that the paper compares with the density of the map.
 
     MapMixture         Gaussian mixture on the points of the map, number of components by BIC
     RowKde             Gaussian kernels on the rows of probabilities, bandwidth by leave-one-out likelihood

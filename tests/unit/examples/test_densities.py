@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import dirichlet, multivariate_normal
 
 from darksight_core.errors import ConfigError
-from darksight_core.evaluation.baselines.densities import DirichletMixture, MapMixture, RowKde
 from darksight_core.rows.simplex import Floats
+from examples.densities import DirichletMixture, MapMixture, RowKde
 from tests.support.builders import make_probs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from darksight_core.evaluation.baselines.kl_matching import KlMatching
+from darksight_core.evaluation.kl_matching import KlMatching
 from darksight_core.rows.simplex import log_probs
 
 
