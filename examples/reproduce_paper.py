@@ -8,6 +8,7 @@ Most of the time goes to t-SNE. It writes figures and `report.md` to `--out`.
 # %% Imports and options
 import argparse
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import numpy as np
 from densities import DirichletMixture, MapMixture, RowKde
 from matplotlib.figure import Figure
 
-from darksight_core.evaluation.baselines.embeddings import Recipe, embed
 from darksight_core.evaluation.cases import alike
 from darksight_core.evaluation.classes import class_medians, spearman
 from darksight_core.evaluation.failure import failure_figures
@@ -67,6 +67,30 @@ class Map:
     perplexity: float | None = None
 
 
+def embed(method: str, rows: np.ndarray, perplexity: float = 30.0) -> tuple[np.ndarray, float, float]:
+    """Points (n, 2) of rows (n, d) by t-SNE or UMAP, the seconds that they took, and the CPU seconds."""
+    if method == "umap":
+        from umap import UMAP
+
+        fit = UMAP(n_neighbors=min(15, len(rows) - 1), random_state=0).fit_transform
+    else:
+        options = {"perplexity": min(perplexity, (len(rows) - 1) / 3.0), "random_state": 0, "n_jobs": 1}
+        try:
+            from openTSNE import TSNE
+
+            fit = TSNE(**options).fit
+        except ImportError:
+            from sklearn.manifold import TSNE
+
+            fit = TSNE(**options).fit_transform
+    wall, cpu = time.perf_counter(), time.thread_time()
+    with warnings.catch_warnings():
+        # Libraries warn about each other's versions and their own random states; users cannot change that.
+        warnings.simplefilter("ignore")
+        points = np.asarray(fit(np.ascontiguousarray(rows, dtype=np.float64)), dtype=np.float64)
+    return points, time.perf_counter() - wall, time.thread_time() - cpu
+
+
 class Rows:
     """The first n predictions of one classifier."""
 
@@ -95,12 +119,12 @@ class Rows:
         """Another method's maps of what it reads, one for each perplexity."""
         found = []
         for perplexity in [float(text) for text in args.perplexities.split(",")] if method == "tsne" else [30.0]:
-            made = embed(Recipe(method, source, perplexity), values[: len(self.probs)])
+            points, seconds, cpu_seconds = embed(method, values[: len(self.probs)], perplexity)
             name = {"tsne": "t-SNE", "umap": "UMAP"}[method] + f" {'fc2' if source == 'features' else source}"
-            centres = class_medians(self.log_pi, made.points)
+            centres = class_medians(self.log_pi, points)
             shown = perplexity if method == "tsne" else None
-            found.append(Map(name, made.points, centres, made.seconds, made.cpu_seconds, perplexity=shown))
-            print(f"{name}, perplexity {perplexity:g}: {made.seconds:.1f} s, {made.cpu_seconds:.1f} CPU s", flush=True)
+            found.append(Map(name, points, centres, seconds, cpu_seconds, perplexity=shown))
+            print(f"{name}, perplexity {perplexity:g}: {seconds:.1f} s, {cpu_seconds:.1f} CPU s", flush=True)
         return found
 
     def measured(self, maps: list[Map]) -> dict[str, dict[str, object]]:
@@ -197,7 +221,7 @@ lenet = Rows("mnist_lenet", args.compared)
 # The first run of a library compiles code and must not count; DarkSight has run above.
 noise = np.random.default_rng(0).dirichlet(np.ones(10), min(args.compared, 1_200))
 for method in ("tsne",) if args.no_umap else ("tsne", "umap"):
-    embed(Recipe(method, "prob"), noise)
+    embed(method, noise)
 fc2 = np.load(args.data / "mnist_lenet" / "test_features.npz")["features"].astype(np.float64)
 mnist_maps = [lenet.fitted()]
 for source, values in (("prob", np.exp(lenet.log_pi)), ("logit", lenet.logits), ("features", fc2)):

@@ -10,5 +10,4 @@ kl_matching      a published score, for comparison
 compare          all scores side by side
 set_coverage     what the prediction sets of rejected rows hold
 cases            rows worth a look
-baselines        maps of other methods
 """

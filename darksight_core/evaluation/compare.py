@@ -5,10 +5,8 @@
 
 A bundle keeps points on the map, but not the probabilities of its fit rows. A score that needs whole rows, the class
 templates of KL matching, is therefore fitted on a part of the given rows, the memory, drawn by seed, and all scores are
-measured on the others. Maps that other methods made of the known rows get a kernel density of the memory rows too; they
-have no points for foreign rows. The learned score is that of the bundle's gate, if it has one, beside one that is
-cross-fitted to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the memory to find
-foreign rows.
+measured on the others. The learned score is that of the bundle's gate, if it has one, beside one that is cross-fitted
+to these labels, `refitted`. Else it is cross-fitted to find errors, and fitted on the memory to find foreign rows.
 
 The reject score is chosen from those that a gate can serve; the outlier score is that of the bundle. Foreign rows
 choose nothing, because future foreign rows will be different.
@@ -30,7 +28,6 @@ from darksight_core.evaluation.failure import FailureFigures, OodFigures, failur
 from darksight_core.evaluation.kl_matching import KlMatching
 from darksight_core.gate.certify import candidates
 from darksight_core.gate.scored_predictions import ScoredPredictions
-from darksight_core.map.density import Kde
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
 from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
@@ -101,7 +98,6 @@ def compare(
     known: ScoredPredictions,
     foreign: Mapping[str, ScoredPredictions] | None = None,
     *,
-    maps: Mapping[str, Floats] | None = None,
     resamples: int = 200,
     seed: int = 0,
 ) -> Comparison:
@@ -110,13 +106,11 @@ def compare(
     Parameters
     ----------
     bundle
-        Provides the reference points and a learned score.
+        May provide a learned score.
     known
         Known rows that are not fit rows; with labels, failure is measured too.
     foreign
         Rows of unknown kinds, by name.
-    maps
-        Points of the known rows on maps of other methods, (n, 2), by name, for the scores `kde_NAME`.
     resamples
         Bootstrap resamples; 0 for no intervals.
     seed
@@ -126,8 +120,7 @@ def compare(
         raise ConfigError(f"a comparison of scores needs at least {_LEAST_ROWS} rows, not {len(known)}")
     order = np.random.default_rng(seed).permutation(len(known))
     kept = min(MEMORY_ROWS, math.floor(MEMORY_SHARE * len(known)))
-    first, rest = np.sort(order[:kept]), np.sort(order[kept:])
-    memory, measured = known.take(first), known.take(rest)
+    memory, measured = known.take(np.sort(order[:kept])), known.take(np.sort(order[kept:]))
     notes: list[str] = []
     matching = KlMatching.fit(memory.log_pi)
     own = learned = None if bundle.gate is None else bundle.gate.learned
@@ -135,8 +128,6 @@ def compare(
         learned = Learned.fit(memory.log_pi, ~memory.errors, seed=seed, **densities_of(memory.scores))
     scores = _scores(measured, matching, learned)
     merged = dict(scores)
-    for name, points in (maps or {}).items():
-        merged[f"kde_{name}"] = Kde.fit(points[first], seed=seed).log_density(points[rest])
     failure, choice = None, None
     if measured.errors is None:
         notes.append("without labels failure is not measured and no reject score is chosen")

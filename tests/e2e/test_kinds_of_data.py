@@ -145,9 +145,7 @@ def test_report(kind: str, commands: Commands) -> None:
     """A page is written, with the warnings of the fit."""
     out = commands.folder / f"{kind}.html"
 
-    done = run_command(
-        "report", commands.bundle(kind), commands.rows(kind), "--compare", "none", "--out", out, "--quiet"
-    )
+    done = run_command("report", commands.bundle(kind), commands.rows(kind), "--out", out)
 
     assert done.returncode == 0, done.stderr
     page = out.read_text(encoding="utf-8")

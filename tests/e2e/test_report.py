@@ -20,7 +20,6 @@ from tests.support.commands import run_command
 
 FIGURES = [
     "map",
-    "clusters",
     "global-fidelity",
     "calibration",
     "accuracy-data",
@@ -63,13 +62,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def test_numbers_are_printed_and_progress_goes_to_stderr(made: Made) -> None:
-    """The JSON has what other commands call by the same name, and every method that was compared."""
+    """The JSON has what other commands call by the same name."""
     assert made.numbers["rows"] == 240
     assert {"fidelity", "local_fidelity", "failure", "ood", "chosen", "cases", "paths"} <= made.numbers.keys()
-    assert made.numbers["baselines"].keys() == {"fitted_here", "pca_prob", "tsne_prob_30"}
-    assert {"msp", "entropy", "learned", "log_kde", "kde_tsne_prob_30"} <= made.numbers["failure"].keys()
+    assert {"msp", "entropy", "learned", "log_kde", "kl_matching"} <= made.numbers["failure"].keys()
     assert [path["name"] for path in made.numbers["paths"]] == ["class 0 to class 1", "drawn line 1"]
-    assert "t-SNE prob" in made.heard
+    assert "wrote page.html" in made.heard
 
 
 def count_marks(page: Page) -> dict[str, int]:
@@ -115,12 +113,12 @@ def test_the_page_draws_all_figures_and_asks_nobody(made: Made, browser: Browser
         (("--out", "page.html"), "--overwrite"),
         (("--out", "nowhere/page.html"), "directory does not exist"),
         (("--out", "x.html", "--images", "foreign.npz"), "50 images, but the predictions have 240 rows"),
-        (("--out", "x.html", "--features", "none.npz"), "none.npz does not exist"),
+        (("--out", "x.html", "--images", "none.npz"), "none.npz does not exist"),
         (("--out", "x.html", "--path", "class 0", "zebra"), "the map has no class 'zebra'; known are class 0, class 1"),
         (("--out", "x.html", "--path", "class 0", "clss 1"), "has no class 'clss 1'; did you mean class 1?"),
         (("--out", "x.html", "--path-points", "0,0"), "two or more points"),
     ],
-    ids=["exists", "no folder", "images", "features", "class", "misspelt class", "points"],
+    ids=["exists", "no folder", "images", "no images", "class", "misspelt class", "points"],
 )
 def test_bad_usage_exits_2_with_a_sentence(
     made: Made, arguments: tuple[str, ...], words: str, refusal: Refusal

@@ -23,7 +23,6 @@ HEAVY = ["matplotlib", "numba", "pandas", "plotly", "pyarrow", "scipy", "sklearn
 HEAVY_MODULES = tuple(
     f"darksight_core.{part}"
     for part in (
-        "evaluation.baselines",
         "explain",
         "fit",
         "pictures.map_picture",
@@ -154,7 +153,7 @@ def test_no_file_has(rule: re.Pattern[str]) -> None:
 
 
 def test_core_runs_on_numpy_alone() -> None:
-    """Every core module but fit, explain, estimator, baselines and compiled kernel imports without a heavy library."""
+    """Every core module but fit, explain, estimator and compiled kernel imports without a heavy library."""
     modules = [name_of(path) for path in MODULES if path.is_relative_to(ROOT / "darksight_core")]
     light = [name for name in modules if not name.startswith(HEAVY_MODULES)]
     program = f"""

@@ -1,7 +1,6 @@
 """Reports: one HTML file about a bundle on labelled rows, with the figures of the method's paper.
 
 findings     all numbers, computed once
-methods      maps of the same rows by other methods
 figures/     the figures, as plotly.js reads them
 page/        figures, tables, cases and numbers in one HTML file
 images       thumbnails, and the arrays that belong to rows
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 from darksight_service.report.figures import Figure, all_figures
 from darksight_service.report.findings import Findings, find
-from darksight_service.report.methods import Baseline
 from darksight_service.report.page.build import build_page
 
-__all__ = ["Baseline", "Figure", "Findings", "all_figures", "build_page", "find"]
+__all__ = ["Figure", "Findings", "all_figures", "build_page", "find"]

@@ -15,7 +15,6 @@ from darksight_core.evaluation import cases
 from darksight_core.evaluation.cases import Alike, Case
 from darksight_core.evaluation.compare import Comparison, compare
 from darksight_core.evaluation.measures import MapMeasures, measure_map
-from darksight_core.evaluation.progress import Report, silent
 from darksight_core.evaluation.reliability import ClassFigures, Reliability, class_figures, reliability
 from darksight_core.evaluation.segment_figures import SegmentFigures, measure_segments
 from darksight_core.evaluation.set_coverage import SetCoverage, set_coverage
@@ -26,7 +25,6 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.rows.simplex import Floats, entropy
 from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.report.methods import METHOD_ROWS, NEIGHBOURS, Baseline, Level, fit_same_rows, other_methods
 
 __all__ = ["Findings", "find"]
 
@@ -35,6 +33,9 @@ _SCORE_ROWS = 10_000
 _MIN_ROWS = 40
 _SEGMENTS = 100
 _LEAST_PROBABILITY = 0.01
+_NEIGHBOURS = (2, 5, 10, 20, 50, 100, 200)
+# Local fidelity is measured on a sample of more rows.
+_NEIGHBOUR_ROWS = 2_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +66,6 @@ class Findings:
         Figures of the values of each tag, those with the most rows.
     measures
         Measures of the map on these rows.
-    compared
-        Numbers of the rows that methods were compared on.
-    measures_compared
-        Measures of the map on those rows.
-    baselines
-        Maps of those rows by other methods.
     comparison
         Comparison of all scores; None with too few rows.
     sets
@@ -102,9 +97,6 @@ class Findings:
     classes: tuple[ClassFigures, ...]
     segments: dict[str, tuple[SegmentFigures, ...]]
     measures: MapMeasures
-    compared: NDArray[np.intp]
-    measures_compared: MapMeasures
-    baselines: tuple[Baseline, ...]
     comparison: Comparison | None
     sets: SetCoverage | None
     foreign: dict[str, Floats]
@@ -146,19 +138,13 @@ class Findings:
             "calibration": None if self.reliability is None else self.reliability.as_dict(),
             **self.measures.as_dict(),
             "fitted": self.bundle.manifest.get("fidelity"),
-            "compared_rows": len(self.compared),
-            "map_on_compared_rows": self.measures_compared.as_dict(),
-            "baselines": {baseline.key: baseline.as_dict() for baseline in self.baselines},
             **({} if self.comparison is None else self.comparison.as_dict()),
             "sets": None if self.sets is None else self.sets.as_dict(),
             "confusion": _cells(self.confusion()),
             "paths": [_path_dict(name, path) for name, path in self.paths],
             "cases": [case.as_dict() for case in self.cases],
             "mistakes_alike": None if self.alike is None else self.alike.as_dict(),
-            "seconds": {
-                "place": self.place_seconds,
-                **{baseline.key: baseline.seconds for baseline in self.baselines},
-            },
+            "seconds": {"place": self.place_seconds},
             "report_notes": list(self.notes),
         }
 
@@ -192,14 +178,10 @@ def find(
     predictions: Predictions,
     foreign: Mapping[str, Predictions] | None = None,
     *,
-    features: NDArray[np.floating] | None = None,
-    level: Level = "quick",
-    method_rows: int = METHOD_ROWS,
     paths: Sequence[tuple[int, int]] = (),
     curves: Sequence[Floats] = (),
     resamples: int = 100,
     seed: int = 0,
-    report: Report = silent,
 ) -> Findings:
     """Compute the numbers of a report.
 
@@ -209,20 +191,12 @@ def find(
         The bundle, and its scorer.
     predictions, foreign
         Known rows, and foreign rows by name.
-    features
-        Features of the rows for t-SNE at level full, (n, d).
-    level
-        Which methods to compare with: none, quick or full; see `embeddings.recipes`.
-    method_rows
-        Maximum number of rows that methods are compared on.
     paths, curves
         Pairs of classes to connect, and curves (c, 2) on the map; by default the three most confused pairs.
     resamples
         Resamples of the bootstrap intervals.
     seed
-        Seed of samples, splits and methods.
-    report
-        Called with a `Progress` during the computation.
+        Seed of samples and splits.
     """
     notes = [f"warning of the fit: {warning}" for warning in bundle.warnings]
     started = time.perf_counter()
@@ -236,23 +210,14 @@ def find(
     predicted, confidence = log_pi.argmax(axis=1), np.exp(log_pi.max(axis=1))
     labels = labels_among(predictions.labels, embedder.columns)
     scored = _sample(len(known), _SCORE_ROWS, seed)
-    compared = scored if level == "none" else _sample(len(known), method_rows, seed)
-    notes += _label_notes(predictions, labels) + _sample_notes(len(known), len(scored), len(compared), level)
-    some = None if labels is None else labels[compared]
-    baselines, failed = _other_maps(
-        log_pi[compared], some, _sources(known, features, compared), level=level, seed=seed, report=report
-    )
-    notes += failed
+    notes += _label_notes(predictions, labels)
+    if len(scored) < len(known):
+        notes.append(f"scores are compared on a random sample of {len(scored):,} of the {len(known):,} rows")
     comparison = None
     if len(scored) < _MIN_ROWS:
         notes.append(f"the comparison of scores needs {_MIN_ROWS} rows, and there are {len(scored)}")
     else:
-        same = baselines if len(compared) == len(scored) else []
-        maps = {each.key: each.points for each in same if each.key.startswith("tsne")}
-        comparison = compare(bundle, known.take(scored), others, maps=maps, resamples=resamples, seed=seed)
-    measures = measures_compared = _measure(bundle, log_pi, points, labels, seed)
-    if len(compared) < len(known):
-        measures_compared = _measure(bundle, log_pi[compared], points[compared], some, seed)
+        comparison = compare(bundle, known.take(scored), others, resamples=resamples, seed=seed)
     return Findings(
         bundle=bundle,
         source=predictions.source,
@@ -268,10 +233,7 @@ def find(
         reliability=None if labels is None else reliability(confidence, predicted == labels),
         classes=class_figures(names, confidence, predicted, labels),
         segments=_segments(bundle, known, predictions),
-        measures=measures,
-        compared=compared,
-        measures_compared=measures_compared,
-        baselines=tuple(baselines),
+        measures=_measure(bundle, log_pi, points, labels, seed),
         comparison=comparison,
         sets=None if bundle.gate is None else set_coverage(bundle.gate, known, predictions.tags),
         foreign={name: rows.scores.points for name, rows in others.items()},
@@ -289,18 +251,6 @@ def _label_notes(predictions: Predictions, labels: NDArray[np.int64] | None) -> 
     if labels is None:
         return ["some labels are of classes that the map does not show, so there is no confusion matrix"]
     return []
-
-
-def _sample_notes(rows: int, scored: int, compared: int, level: Level) -> list[str]:
-    notes = []
-    if scored < rows:
-        notes.append(f"scores are compared on a random sample of {scored:,} of the {rows:,} rows")
-    if level != "none" and compared < rows:
-        notes.append(
-            f"methods are compared on a random sample of {compared:,} of the {rows:,} rows, without densities on "
-            "their maps; --compare-rows takes more rows"
-        )
-    return notes
 
 
 def _segments(
@@ -322,49 +272,21 @@ def _sample(n: int, most: int, seed: int) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def _sources(
-    known: ScoredPredictions, features: NDArray[np.floating] | None, rows: NDArray[np.intp]
-) -> dict[str, Floats]:
-    """What other methods read of the compared rows."""
-    part = known.take(rows)
-    found = {"prob": np.exp(part.log_pi)}
-    if part.logits is not None:
-        found["logit"] = part.logits
-    if features is not None:
-        found["features"] = np.asarray(features, dtype=np.float64)[rows]
-    return found
-
-
-def _other_maps(
-    log_pi: Floats,
-    labels: NDArray[np.int64] | None,
-    sources: Mapping[str, Floats],
-    *,
-    level: Level,
-    seed: int,
-    report: Report,
-) -> tuple[list[Baseline], list[str]]:
-    """Maps of the compared rows by DarkSight, fitted to them, and by other methods; and notes about those without."""
-    if level == "none":
-        return [], []
-    try:
-        from darksight_core.evaluation.baselines.embeddings import LEAST_ROWS
-        from darksight_core.fit.map import fitting  # noqa: F401 - needs torch
-    except ImportError as error:
-        return [], [f"no other methods: {error.name} is not installed; run: pip install 'darksight[fit,compare]'"]
-    if len(log_pi) < LEAST_ROWS:
-        return [], [f"no other methods: they need {LEAST_ROWS} rows, and there are {len(log_pi)}"]
-    fitted = fit_same_rows(log_pi, labels, seed=seed, report=report)
-    made, notes = other_methods(log_pi, labels, sources, level=level, seed=seed, report=report)
-    return [fitted, *made], notes
-
-
 def _measure(
     bundle: Bundle, log_pi: Floats, points: Floats, labels: NDArray[np.int64] | None, seed: int
 ) -> MapMeasures:
     student = bundle.embedder.student
     log_q = student.log_posterior(points)
-    return measure_map(log_pi, log_q, points, student.means, labels, seed=seed, **NEIGHBOURS)
+    return measure_map(
+        log_pi,
+        log_q,
+        points,
+        student.means,
+        labels,
+        seed=seed,
+        neighbours=_NEIGHBOURS,
+        max_rows=_NEIGHBOUR_ROWS,
+    )
 
 
 def _paths(

@@ -1,4 +1,4 @@
-"""What belongs to the rows of a report: features, and the input of each row as a thumbnail, a text or a sound."""
+"""The input of each row of a report, as a thumbnail, a text or a sound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from darksight_service.report.references.names import resolve
 from darksight_service.report.references.pictures import as_data_uri, read_picture
 from darksight_service.scoring.files.arrays import read_array
 
-__all__ = ["ImageArray", "Inputs", "ReferenceFiles", "Shown", "read_features", "read_images"]
+__all__ = ["ImageArray", "Inputs", "ReferenceFiles", "Shown", "read_images"]
 
 _MAX_SOUND = 256 << 10
 _MAX_CHARACTERS = 400
@@ -80,30 +80,13 @@ class ReferenceFiles:
         return Shown(audio=f"data:{file.media_type};base64,{base64.b64encode(file.data).decode('ascii')}")
 
 
-def _read_rows(path: Path, name: str, rows: int) -> NDArray[Any]:
-    """The array `name` of a file; ConfigError unless it has one entry per prediction."""
-    array = read_array(path, name)
-    if array.ndim == 0 or len(array) != rows:
-        count = 0 if array.ndim == 0 else len(array)
-        raise ConfigError(f"{path} has {count:,} {name}, but the predictions have {rows:,} rows; give one for each row")
-    return array
-
-
-def read_features(path: Path, rows: int) -> NDArray[np.floating]:
-    """Features of the rows, (n, d)."""
-    array = _read_rows(path, "features", rows)
-    if array.dtype.kind not in "fiu" or array.ndim < 2:
-        raise ConfigError(f"{path}: features must be numbers of shape (n, d), not {array.dtype} of shape {array.shape}")
-    values = array.reshape(rows, -1).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ConfigError(f"{path}: feature row {int(np.argmin(np.isfinite(values).all(axis=1)))} is not finite")
-    return values
-
-
 def read_images(path: Path, rows: int) -> NDArray[np.uint8]:
     """Images of the rows, (n, height, width) or (n, height, width, 3), as uint8; values up to 1 are scaled."""
-    array = _read_rows(path, "images", rows)
+    array = read_array(path, "images")
     shape = array.shape
+    count = len(array) if shape else 0
+    if count != rows:
+        raise ConfigError(f"{path} has {count:,} images, but the predictions have {rows:,} rows; give one for each row")
     if array.dtype.kind not in "fiub" or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))):
         raise ConfigError(
             f"{path}: images must be numbers of shape (n, height, width) or (n, height, width, 3), "

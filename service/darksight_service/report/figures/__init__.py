@@ -2,7 +2,7 @@
 
 chart        `Figure`, and the traces and layouts that all figures share
 map          the map itself
-panels       parts of the map, and maps of other methods, side by side
+panels       parts of the map side by side
 classifier   confusion matrix, calibration
 comparison   accuracy, foreign rows, local fidelity
 paths        probabilities along a path on the map

@@ -6,7 +6,7 @@ from darksight_service.report.figures.chart import Figure
 from darksight_service.report.figures.classifier import calibration_figure, confusion_figure
 from darksight_service.report.figures.comparison import accuracy_figure, foreign_figure, local_figure
 from darksight_service.report.figures.map import map_figure
-from darksight_service.report.figures.panels import cluster_figure, small_multiples
+from darksight_service.report.figures.panels import small_multiples
 from darksight_service.report.figures.paths import path_figure
 from darksight_service.report.findings import Findings
 
@@ -18,7 +18,6 @@ def all_figures(found: Findings) -> list[Figure]:
     figures = [
         map_figure(found),
         small_multiples(found),
-        cluster_figure(found),
         confusion_figure(found),
         calibration_figure(found),
         accuracy_figure(found),

@@ -1,9 +1,8 @@
-"""Figures that compare: scores, foreign rows, and neighbourhoods on several maps."""
+"""Figures that compare: scores, foreign rows, and neighbourhoods on the map."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,36 +11,16 @@ from darksight_core.guarantees.risk_curve import risk_curve
 from darksight_core.scores.registry import SCORES
 from darksight_service.report.figures.chart import LINE_COLOURS, Figure, axis, escape, layout, packed
 from darksight_service.report.findings import Findings
-from darksight_service.report.methods import Baseline
 
-__all__ = ["accuracy_figure", "foreign_figure", "local_figure", "score_label"]
+__all__ = ["accuracy_figure", "foreign_figure", "local_figure"]
 
 _CURVE_POINTS = 250
 _SEEN = 0.1  # coverage from which the accuracy axis is scaled; curves are noisy below it
 
 
-def score_label(name: str, baselines: tuple[Baseline, ...]) -> str:
-    """Display name of a score."""
-    labels = {baseline.key: baseline.label for baseline in baselines}
-    kind, _, rest = name.partition("_")
-    if kind == "kde" and rest in labels:
-        return f"KDE ({labels[rest]})"
-    return SCORES[name].label if name in SCORES else name
-
-
 def _thinned(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Indices of at most `_CURVE_POINTS` points of a curve, with both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, _CURVE_POINTS)).astype(np.intp))
-
-
-def _best_baselines(order: Sequence[str], baselines: tuple[Baseline, ...]) -> set[str]:
-    """Of the densities on other maps, the first in `order` for each method."""
-    found: dict[str, str] = {}
-    methods = {f"kde_{baseline.key}": baseline.label.partition(" (")[0] for baseline in baselines}
-    for name in order:
-        if name in methods:
-            found.setdefault(methods[name], name)
-    return set(found.values())
 
 
 def accuracy_figure(found: Findings) -> Figure | None:
@@ -50,17 +29,15 @@ def accuracy_figure(found: Findings) -> Figure | None:
     if compared is None or compared.errors is None or compared.failure is None or not compared.errors.any():
         return None
     order = sorted(compared.scores, key=lambda name: compared.failure[name].augrc if compared.failure else 0.0)
-    baselines = _best_baselines(order, found.baselines)
     data: list[dict[str, Any]] = []
     lowest = 1.0
-    colours = {dash: itertools.cycle(LINE_COLOURS) for dash in ("solid", "dash", "dot")}
+    colours = {dash: itertools.cycle(LINE_COLOURS) for dash in ("solid", "dot")}
     for name in order:
         curve = risk_curve(compared.scores[name], compared.errors)
         kept = np.flatnonzero(curve.coverage >= 0.02)
         kept = kept[_thinned(len(kept))]
-        label = score_label(name, found.baselines)
-        dash = "solid" if name in SCORES and SCORES[name].is_prominent else "dash" if name in baselines else "dot"
-        shown = dash != "dot"
+        label, shown = SCORES[name].label, SCORES[name].is_prominent
+        dash = "solid" if shown else "dot"
         if shown:
             lowest = min(lowest, float(curve.accuracy[curve.coverage >= _SEEN].min()))
         data.append({
@@ -76,8 +53,7 @@ def accuracy_figure(found: Findings) -> Figure | None:
         "Rows with the lowest scores are rejected first; each curve is the accuracy of the accepted rows. All curves "
         f"end at {accuracy:.2%} on the right, where all rows are accepted; a higher curve is better. Scores that need "
         f"reference rows use {compared.memory:,} rows; all scores are measured on the other {compared.measured:,}. The "
-        "legend is sorted by AUGRC, best first; click to show or hide a score. Dashed: densities on other maps, with "
-        "the best perplexity. The others, and dotted scores, are hidden at first.",
+        "legend is sorted by AUGRC, best first; click to show or hide a score. Dotted scores are hidden at first.",
         "This figure is about errors, not about outliers: densities on the map measure how unusual a prediction is and "
         "are seldom the best score here. A point on a curve is no guarantee for new rows; darksight calibrate "
         "gives one.",
@@ -103,7 +79,7 @@ def foreign_figure(found: Findings) -> Figure | None:
         for name in {name for figures in compared.ood.values() for name in figures}
     }
     order = sorted(means, key=lambda name: (means[name], name))
-    labels = [score_label(name, found.baselines) for name in order]
+    labels = [SCORES[name].label for name in order]
     data = [
         {
             "type": "scatter", "mode": "markers", "name": escape(file.rpartition("/")[2]),
@@ -130,24 +106,21 @@ def foreign_figure(found: Findings) -> Figure | None:
 
 
 def local_figure(found: Findings) -> Figure | None:
-    """M_k by number of neighbours k for every map; None with too few rows."""
-    ours = found.measures_compared.local_fidelity
+    """M_k by number of neighbours k; None with too few rows."""
+    ours = found.measures.local_fidelity
     if ours is None:
         return None
-    lines = [("DarkSight", ours.neighbours, ours.teacher, "solid")]
-    for baseline in found.baselines:
-        local = baseline.measures.local_fidelity
-        if local is not None:
-            lines.append((baseline.label, local.neighbours, local.teacher, "solid"))
+    lines = [("probabilities of the classifier", ours.teacher, "solid")]
     if ours.student is not None:
-        lines.append(("DarkSight, probabilities of the map", ours.neighbours, ours.student, "dot"))
+        lines.append(("probabilities of the map", ours.student, "dot"))
     data = [
         {
-            "type": "scatter", "mode": "lines+markers", "name": name, "x": list(ks), "y": [round(m, 6) for m in values],
-            "line": {"color": LINE_COLOURS[number % len(LINE_COLOURS)], "width": 1.8 + (number == 0), "dash": dash},
+            "type": "scatter", "mode": "lines+markers", "name": name,
+            "x": list(ours.neighbours), "y": [round(m, 6) for m in values],
+            "line": {"color": LINE_COLOURS[number], "width": 1.8 + (number == 0), "dash": dash},
             "hovertemplate": f"{name}: M_%{{x}} = %{{y:.4f}}<extra></extra>",
         }
-        for number, (name, ks, values, dash) in enumerate(lines)
+        for number, (name, values, dash) in enumerate(lines)
     ]  # fmt: skip
     return Figure(
         "local-fidelity",
@@ -155,7 +128,7 @@ def local_figure(found: Findings) -> Figure | None:
         "M_k is the mean Jensen-Shannon distance between the probabilities of a row and those of its k nearest "
         f"neighbours on the map; lower is better. Averaged over {ours.queries:,} rows, with neighbours among "
         f"{ours.points:,} rows. Dotted: the same with the probabilities of the map, as the paper defines it.",
-        "t-SNE optimises this for few neighbours. A low M_k says nothing about the position of clusters.",
+        "A low M_k says nothing about the position of clusters.",
         data,
         layout(
             430,

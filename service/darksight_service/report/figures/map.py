@@ -25,7 +25,7 @@ from darksight_service.report.figures.chart import (
 )
 from darksight_service.report.findings import Findings
 
-__all__ = ["LEGEND_CLASSES", "entropy_axis", "map_figure"]
+__all__ = ["LEGEND_CLASSES", "map_figure"]
 
 LEGEND_CLASSES = 20
 """Maximum number of classes in a legend."""
@@ -99,7 +99,7 @@ def map_figure(found: Findings) -> Figure:
             xaxis=axis(range=[float(low[0]), float(high[0])]),
             yaxis=axis(range=[float(low[1]), float(high[1])], scaleanchor="x"),
             updatemenus=[menu],
-            coloraxis=entropy_axis(found),
+            coloraxis=_entropy_axis(found),
         ),
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def _by_entropy(found: Findings, rows: NDArray[np.intp], wrong: NDArray[np.bool_
     return traces
 
 
-def entropy_axis(found: Findings) -> dict[str, Any]:
+def _entropy_axis(found: Findings) -> dict[str, Any]:
     """The colour axis of entropy."""
     top = float(np.quantile(found.entropy, 0.99)) or 1e-6
     bar = {"title": {"text": "entropy, nats", "side": "right"}, "thickness": 12, "len": 0.5, "y": 0.25}

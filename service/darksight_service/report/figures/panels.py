@@ -1,4 +1,4 @@
-"""Maps side by side: groups of classes of one map, and the maps of several methods."""
+"""Groups of classes of one map side by side."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ import numpy as np
 from darksight_core.map.palette import class_colours
 from darksight_core.pictures.labels import place_labels, text_sizes
 from darksight_core.rows.simplex import Floats
-from darksight_service.report.figures.chart import (
-    GREY,
-    Figure,
-    axis,
-    centre_traces,
-    escape,
-    layout,
-    packed,
-    points_trace,
-)
-from darksight_service.report.figures.map import entropy_axis
+from darksight_service.report.figures.chart import GREY, Figure, axis, centre_traces, escape, layout, points_trace
 from darksight_service.report.findings import Findings
 
-__all__ = ["class_groups", "cluster_figure", "small_multiples"]
+__all__ = ["class_groups", "small_multiples"]
 
 _GROUP = 10
 _MAX_PANELS = 12
@@ -125,47 +115,3 @@ def _panel(number: int, columns: int, lines: int, low: Floats, high: Floats) -> 
         f"xaxis{tail}": axis(domain=x, anchor=f"y{tail}", range=[float(low[0]), float(high[0])], **frame),
         f"yaxis{tail}": axis(domain=y, anchor=f"x{tail}", range=[float(low[1]), float(high[1])], **frame),
     }
-
-
-def cluster_figure(found: Findings) -> Figure:
-    """Rows coloured by entropy on this map and on the maps of other methods."""
-    rng = np.random.default_rng(0)
-    some = np.sort(rng.permutation(len(found.compared))[:1_500])
-    panels: list[tuple[str, Floats, float | None]] = [
-        ("DarkSight", found.drawn[found.compared], found.measures_compared.cluster_monotonicity.mean)
-    ]
-    panels += [
-        (baseline.label, baseline.points, baseline.measures.cluster_monotonicity.mean)
-        for baseline in found.baselines
-        if baseline.key != "fitted_here"
-    ]
-    columns = min(3, max(2, len(panels)))
-    lines = -(-len(panels) // columns)
-    data, titles = [], []
-    axes: dict[str, Any] = {}
-    unsure = found.entropy[found.compared]
-    order = some[np.argsort(unsure[some], kind="stable")]
-    for number, (name, points, rho) in enumerate(panels):
-        tail = "" if number == 0 else str(number + 1)
-        look = {"color": packed(unsure[order]), "coloraxis": "coloraxis", "size": 4.5}
-        low, high = np.quantile(points, 0.003, axis=0), np.quantile(points, 0.997, axis=0)
-        margin = 0.05 * (high - low) + 1e-9
-        trace = points_trace(points, order, marker=look, showlegend=False, xaxis=f"x{tail}", yaxis=f"y{tail}")
-        data.append(trace | {"customdata": packed(found.compared[order].astype(np.int64))})
-        axes |= _panel(number, columns, lines, low - margin, high + margin)
-        figure = "" if rho is None else f", ρ = {rho:.2f}"
-        titles.append({
-            "text": f"{name}{figure}", "showarrow": False, "xref": f"x{tail} domain", "yref": f"y{tail} domain",
-            "x": 0.02, "y": 1.0, "yanchor": "bottom", "font": {"size": 13},
-        })  # fmt: skip
-    return Figure(
-        "clusters",
-        "Cluster preservation: are predictions in the middle of a cluster certain?",
-        f"The same {len(some):,} rows on each map, coloured by entropy; violet rows are uncertain. ρ is the rank "
-        "correlation of entropy and distance from the centre of the predicted class, averaged over classes: 1 if "
-        "entropy increases with the distance, 0 if it is unrelated.",
-        "ρ favours methods that arrange rows by certainty. It does not show whether certain rows are correct.",
-        data,
-        layout(370 * lines + 40, margin={"l": 10, "r": 60, "t": 30, "b": 10}, annotations=titles,
-               coloraxis=entropy_axis(found), **axes),
-    )  # fmt: skip

@@ -22,8 +22,8 @@ from markupsafe import Markup
 from darksight_core import __version__
 from darksight_core.evaluation.cases import Case
 from darksight_core.evaluation.segment_figures import SegmentFigures
+from darksight_core.scores.registry import SCORES
 from darksight_service.report.figures.chart import Figure, packed
-from darksight_service.report.figures.comparison import score_label
 from darksight_service.report.findings import Findings
 from darksight_service.report.images import Inputs, Shown
 from darksight_service.report.plotly_js import packed_plotly
@@ -88,8 +88,7 @@ def build_page(found: Findings, figures: Sequence[Figure], inputs: Inputs | None
         figures=figures,
         classes=_classes(found),
         segments=[(key, _segments(values)) for key, values in found.segments.items()],
-        compression=_compression(found),
-        methods=_methods(found),
+        fidelity=_fidelity(found),
         scores=_scores(found),
         cases=_case_groups(found, inputs),
         paths=_path_rows(found, inputs),
@@ -123,28 +122,20 @@ def _segments(values: Iterable[SegmentFigures]) -> list[tuple[object, ...]]:
     ]  # fmt: skip
 
 
-def _compression(found: Findings) -> list[tuple[object, ...]]:
-    maps = [("these rows, as served", found.measures), *((each.label, each.measures) for each in found.baselines)]
+def _fidelity(found: Findings) -> list[tuple[object, ...]]:
+    """How faithful the map is, as one line of a table."""
+    m = found.measures
+    local: dict[int, float] = {}
+    if m.local_fidelity is not None:
+        local = dict(zip(m.local_fidelity.neighbours, m.local_fidelity.teacher, strict=True))
+    fidelity: tuple[object, ...] = (None,) * 3
+    if m.fidelity is not None:
+        fidelity = (m.fidelity.kl_sym, _percent(m.fidelity.acc_ground), _percent(m.fidelity.acc_teacher))
+    trust = None if m.trustworthiness is None else m.trustworthiness.value
     return [
-        (name, m.fidelity.kl_sym, _percent(m.fidelity.acc_ground), _percent(m.fidelity.acc_teacher), m.rows)
-        for name, m in maps
-        if m.fidelity is not None
-    ]
-
-
-def _methods(found: Findings) -> list[tuple[object, ...]]:
-    served = ("DarkSight, rows placed on the finished map", found.measures_compared, found.place_seconds, None, "")
-    others = [(each.label, each.measures, each.seconds, each.cpu_seconds, each.library) for each in found.baselines]
-    rows: list[tuple[object, ...]] = []
-    for name, m, wall, cpu, library in (served, *others):
-        local = m.local_fidelity
-        by_k = {} if local is None else dict(zip(local.neighbours, local.teacher, strict=True))
-        trust = None if m.trustworthiness is None else m.trustworthiness.value
-        rows.append((
-            name, f"{wall:.2f}", None if cpu is None else f"{cpu:.2f}", by_k.get(10), by_k.get(100), trust,
-            m.cluster_monotonicity.mean, m.global_fidelity.soft, m.global_fidelity.ground, library,
-        ))  # fmt: skip
-    return rows
+        (*fidelity, local.get(10), local.get(100), trust, m.cluster_monotonicity.mean, m.global_fidelity.soft,
+         m.global_fidelity.ground, f"{found.place_seconds:.2f}")
+    ]  # fmt: skip
 
 
 def _scores(found: Findings) -> list[tuple[object, ...]]:
@@ -156,8 +147,7 @@ def _scores(found: Findings) -> list[tuple[object, ...]]:
         low, high = figures.intervals.get("augrc", (None, None))
         interval = "" if low is None or high is None else f"{1000 * low:.2f} to {1000 * high:.2f}"
         auroc = None if figures.auroc is None else f"{figures.auroc:.3f}"
-        label = score_label(name, found.baselines)
-        rows.append((label, f"{1000 * figures.augrc:.2f}", interval, f"{1000 * figures.aurc:.2f}", auroc))
+        rows.append((SCORES[name].label, f"{1000 * figures.augrc:.2f}", interval, f"{1000 * figures.aurc:.2f}", auroc))
     return rows
 
 

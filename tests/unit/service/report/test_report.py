@@ -20,7 +20,7 @@ from darksight_service.report.figures.comparison import accuracy_figure, foreign
 from darksight_service.report.figures.map import map_figure
 from darksight_service.report.figures.panels import class_groups, small_multiples
 from darksight_service.report.figures.paths import path_figure
-from darksight_service.report.images import ReferenceFiles, read_features, read_images
+from darksight_service.report.images import ReferenceFiles, read_images
 from darksight_service.report.references.pictures import encode_png
 from numpy.typing import NDArray
 
@@ -49,9 +49,9 @@ def make_rows(n: int, classes: int = 3, *, seed: int = 1, labels: str = "drawn")
 
 
 def make_findings(rows: Predictions, **options: Any) -> Findings:
-    """Findings on the bundle of the tests, without slow comparisons."""
+    """Findings on the bundle of the tests, with few resamples."""
     bundle = make_bundle(classes=rows.n_classes)
-    return find(bundle, Scorer.of(bundle, compiled=False), rows, **{"level": "none", "resamples": 5, **options})
+    return find(bundle, Scorer.of(bundle, compiled=False), rows, **{"resamples": 5, **options})
 
 
 @pytest.fixture(scope="module")
@@ -163,17 +163,6 @@ def test_the_calibration_curve_is_that_of_the_rows(found: Findings) -> None:
     assert f"{found.reliability.ece:.4f}" in figure.caption
 
 
-def test_methods_are_compared_on_a_sample() -> None:
-    """Of more rows than asked for a sample is compared, and a note says so; scores are compared on all rows."""
-    found = make_findings(make_rows(300), level="quick", method_rows=60)
-
-    assert len(found.compared) == 60
-    assert all(len(baseline.points) == 60 for baseline in found.baselines)
-    assert found.comparison is not None
-    assert found.comparison.memory + found.comparison.measured == 300
-    assert any("sample of 60 of the 300 rows" in note for note in found.notes)
-
-
 def test_accuracy_curves_end_at_the_accuracy_of_all_rows(found: Findings) -> None:
     """Every curve ends where all rows are kept, and coverage never falls along it."""
     figure = accuracy_figure(found)
@@ -272,7 +261,7 @@ def test_names_cannot_leave_their_place() -> None:
     bundle = make_bundle()
     named = bundle.manifest | {"class_names": [evil, "b", "c"]}
     rows = make_rows(60)
-    found = find(replace(bundle, manifest=named), Scorer.of(bundle, compiled=False), rows, level="none", resamples=0)
+    found = find(replace(bundle, manifest=named), Scorer.of(bundle, compiled=False), rows, resamples=0)
 
     page = build_page(found, all_figures(found))
 
@@ -288,7 +277,7 @@ def test_names_are_no_markup_for_plotly() -> None:
     bundle = make_bundle()
     named = replace(bundle, manifest=bundle.manifest | {"class_names": evil})
     foreign = {"<b>flat": make_rows(60, seed=2, labels="none")}
-    found = find(named, Scorer.of(bundle, compiled=False), make_rows(60), foreign, level="none", resamples=0)
+    found = find(named, Scorer.of(bundle, compiled=False), make_rows(60), foreign, resamples=0)
 
     drawn = json.dumps([figure.as_plotly() for figure in all_figures(found)], ensure_ascii=False)
 
@@ -318,19 +307,6 @@ def test_thumbnails_are_png(shape: tuple[int, ...]) -> None:
     raw = np.frombuffer(zlib.decompress(data[start : data.index(b"IEND") - 8]), dtype=np.uint8).reshape(5, -1)
     assert (width, height) == (7, 5)
     np.testing.assert_array_equal(raw[:, 1:].reshape(shape), image)
-
-
-@pytest.mark.parametrize(
-    ("array", "words"),
-    [(np.zeros((4, 3)), "4 features"), (np.array(["a"] * 5), "must be numbers"), (np.full((5, 2), np.nan), "row 0")],
-    ids=["wrong length", "texts", "not finite"],
-)
-def test_bad_features_are_refused_in_a_sentence(tmp_path: Path, array: NDArray[Any], words: str) -> None:
-    """The file and what is wrong with it are named."""
-    np.savez(tmp_path / "features.npz", features=array)
-
-    with pytest.raises(ConfigError, match=f"features.npz.*{words}"):
-        read_features(tmp_path / "features.npz", 5)
 
 
 def test_images_are_bytes_and_bad_ones_refused(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Other methods that the map and its scores are compared with."""
