@@ -20,9 +20,8 @@ from darksight_service.control.tokens import Grant, make_token, permit_by_grants
 from darksight_service.errors import ForbiddenError, SettingsError
 from darksight_service.http.explorer import oidc
 from darksight_service.http.explorer.app import make_app
-from darksight_service.http.web.limits import EXPLORER
 from darksight_service.http.web.server import WebServer
-from darksight_service.http.web.sockets import listen
+from darksight_service.http.web.sockets import EXPLORER, listen
 from darksight_service.processes.explorer import _sources
 from darksight_service.processes.start_checks import check_files
 from darksight_service.settings import Settings, read_settings

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from darksight_core.errors import DarkSightError
-from darksight_service.control.tokens import Caller
+from darksight_service.control.tokens import OPEN, Caller
 from darksight_service.errors import ForbiddenError, NotFoundError, OverloadedError, RequestError
 from darksight_service.http.problems import HttpError, problem_response
 from darksight_service.http.requests import HttpCall, Request, read_body
@@ -32,6 +32,10 @@ from darksight_service.settings.validation import is_local_host
 __all__ = ["Access", "Answer", "App", "Endpoint", "HttpRoute", "Limits", "Pool"]
 
 _RETRY_SECONDS = 0.05
+# Of requests without a token; a login has one in its body.
+_MAX_OPEN_BYTES = 1 << 13
+# A response is sent in parts, so that a connection holds little of it until the caller reads.
+_PART_BYTES = 1 << 16
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -130,8 +134,11 @@ class Endpoint:
         """Respond to a request."""
         request = Request.of(scope)
         try:
-            caller = self._admit(request)
-            request = request._replace(body=await read_body(receive, request, self._limits.max_bytes))
+            caller = self._limits.access.permit(request, self._scope)
+            self._check_room()
+            request = request._replace(body=await read_body(receive, request, self._max_bytes(request)))
+            # Others may have filled the queue meanwhile.
+            self._check_room()
         except Exception as error:
             response = self._run(request, partial(_fail, error))
         else:
@@ -145,16 +152,19 @@ class Endpoint:
                 response = await _while_active(asyncio.wrap_future(done), receive, call)
         await response(scope, receive, send)
 
-    def _admit(self, request: Request) -> Caller:
-        """The caller; checks the token and whether there is room for a call, before the body is read."""
-        caller = self._limits.access.permit(request, self._scope)
+    def _max_bytes(self, request: Request) -> int:
+        """The largest body: a request that only reads has none, and a login is short."""
+        if request.method not in ("POST", "PUT"):
+            return 0
+        return _MAX_OPEN_BYTES if self._scope == OPEN else self._limits.max_bytes
+
+    def _check_room(self) -> None:
         if self._pool.is_full:
             self._limits.counts.refuse_overload()
             raise OverloadedError(
                 f"the server already has {self._pool.limit} calls; retry in {_RETRY_SECONDS:g} s",
                 retry_seconds=_RETRY_SECONDS,
             )
-        return caller
 
     def _run(self, request: Request, answer: Callable[[], Response]) -> Response:
         """The response to a call, which is counted; raises nothing."""
@@ -217,7 +227,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request."""
-        send_with_headers = partial(_send_with_headers, send)
+        send_with_headers = partial(_send_safely, send)
         try:
             if scope["type"] == "http" and not self._access.needs_token:
                 _check_host(Request.of(scope))
@@ -239,12 +249,16 @@ def _check_host(request: Request) -> None:
         )
 
 
-async def _send_with_headers(send: Send, message: Message) -> None:
+async def _send_safely(send: Send, message: Message) -> None:
     if message["type"] == "http.response.start":
         given = {name for name, _ in message["headers"]}
         # Data is never cached; files are revalidated by their ETag.
         cache = (b"cache-control", b"no-cache" if b"etag" in given else b"no-store")
         message["headers"] = [*message["headers"], *(each for each in (*_HEADERS, cache) if each[0] not in given)]
+    body = memoryview(message.get("body", b""))
+    for start in range(0, len(body) - _PART_BYTES, _PART_BYTES):
+        await send({"type": message["type"], "body": body[start : start + _PART_BYTES], "more_body": True})
+        message["body"] = body[start + _PART_BYTES :]
     await send(message)
 
 

@@ -22,8 +22,8 @@ from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.http.explorer.app import make_app
 from darksight_service.http.explorer.endpoint import Sources
-from darksight_service.http.web.limits import EXPLORER
 from darksight_service.http.web.server import WebServer
+from darksight_service.http.web.sockets import EXPLORER
 from darksight_service.metrics.counts import Counts
 from darksight_service.processes.children import keep_reporting, stop_event
 from darksight_service.processes.descriptors import raise_descriptor_limit

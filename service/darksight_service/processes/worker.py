@@ -25,7 +25,7 @@ from darksight_service.control.state_file import StateFile
 from darksight_service.control.tokens import TokenFile
 from darksight_service.grpc_api.pools import BulkPool
 from darksight_service.grpc_api.server import RpcServer
-from darksight_service.http.web.limits import API, MAX_HANDSHAKES
+from darksight_service.http.web.sockets import API
 from darksight_service.ingest.spool import Spool
 from darksight_service.metrics.counts import Counts
 from darksight_service.operations.callers import Callers
@@ -95,7 +95,7 @@ def main() -> int:
     bulk = BulkPool()
     tokens = None if settings.tokens_file is None else TokenFile(settings.tokens_file)
     callers = Callers(tokens, has_certificates=settings.tls_client_ca is not None, counts=counts.process)
-    descriptors = 0 if settings.api_port is None else API.connections + MAX_HANDSHAKES
+    descriptors = 0 if settings.api_port is None else API.connections
     server = RpcServer(settings, number, service, counts.process, bulk, callers, api_descriptors=descriptors)
     api = _make_api(settings, service, callers, server, bulk)
     # Everything loaded so far stays. A garbage collection that visits it would delay calls by tens of milliseconds.

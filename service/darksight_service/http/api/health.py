@@ -15,9 +15,8 @@ from darksight_core import __version__
 from darksight_service.control.tokens import ANYBODY, Caller, TokenFile
 from darksight_service.http import requests
 from darksight_service.http.app import App
-from darksight_service.http.web.limits import HEALTH
 from darksight_service.http.web.server import WebServer
-from darksight_service.http.web.sockets import listen
+from darksight_service.http.web.sockets import HEALTH, listen
 from darksight_service.settings import Settings
 
 __all__ = ["HealthServer", "Status"]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 from darksight_service.http.api.app import make_api
 from darksight_service.http.app import Pool
-from darksight_service.http.web.limits import API
 from darksight_service.http.web.server import WebServer
-from darksight_service.http.web.sockets import listen
+from darksight_service.http.web.sockets import API, listen
 from darksight_service.operations.callers import Callers
 from darksight_service.operations.operation import Pool as PoolName
 from darksight_service.operations.operation import Service

@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -208,5 +209,10 @@ def _plotly(request: Request, call: HttpCall) -> Response:
     packed = packed_plotly()
     headers = {"cache-control": "private, max-age=86400", "vary": "accept-encoding"}
     if "gzip" not in request.header("accept-encoding"):
-        return Response(gzip.decompress(packed), media_type="text/javascript", headers=headers)
+        return Response(_unpacked(packed), media_type="text/javascript", headers=headers)
     return Response(packed, media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> bytes:
+    return gzip.decompress(packed)

@@ -1,4 +1,4 @@
-"""uvicorn in a thread, with limits of connections and handshakes, and a certificate that can be renewed."""
+"""uvicorn in a thread, with limits of connections, and a certificate that can be renewed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import uvicorn
 
 from darksight_service.http.web.connections import LimitedProtocol
-from darksight_service.http.web.handshakes import limit_handshakes
-from darksight_service.http.web.limits import BACKLOG, Limits
+from darksight_service.http.web.sockets import BACKLOG, Limits
 from darksight_service.settings import Settings
 
 __all__ = ["WebServer"]
@@ -43,12 +42,10 @@ class WebServer:
         # Before the certificate is read, so that a change meanwhile is noticed.
         self._read_at = self._certificate_times()
         self._tls = _read_certificate(settings)
-        protocol: Any = partial(LimitedProtocol, limits)
-        if self._tls is not None:
-            protocol = limit_handshakes(protocol, lambda: self._tls)  # type: ignore[arg-type, return-value]
+        protocol = partial(LimitedProtocol, limits, lambda: self._tls)
         config = uvicorn.Config(
             app,
-            http=protocol,
+            http=protocol,  # type: ignore[arg-type]
             ws="none",
             backlog=BACKLOG,
             log_config=None,

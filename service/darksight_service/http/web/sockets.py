@@ -1,14 +1,30 @@
-"""Sockets that the service listens on; nothing heavy is imported."""
+"""Sockets that the service listens on, and the limits of their connections; nothing heavy is imported."""
 
 from __future__ import annotations
 
 import socket
+from typing import NamedTuple
 
 from darksight_service.errors import SettingsError
-from darksight_service.http.web.limits import BACKLOG
 from darksight_service.settings import Settings
 
-__all__ = ["bind", "listen", "socket_url"]
+__all__ = ["API", "BACKLOG", "EXPLORER", "HEALTH", "Limits", "bind", "listen", "socket_url"]
+
+BACKLOG = 128
+"""Connections that wait to be accepted; asyncio tries, and logs, as many times in a row without free descriptors."""
+
+
+class Limits(NamedTuple):
+    """Seconds that a connection may keep an HTTP server waiting, and connections, half of them of one address."""
+
+    seconds: float
+    connections: int
+
+
+# A browser opens six connections.
+EXPLORER = Limits(10.0, 256)
+API = Limits(60.0, 512)
+HEALTH = Limits(10.0, 256)
 
 
 def bind(settings: Settings, name: str, option: int = socket.SO_REUSEADDR, *, port: int | None = None) -> socket.socket:
