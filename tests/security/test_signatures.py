@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,11 +71,11 @@ def control_of(folder: Path, key: SignatureKey | None) -> Iterator[Control]:
 def test_a_signed_bundle_is_deployed_and_keeps_its_signature(keys: Path, bundle: Path, tmp_path: Path) -> None:
     """The signature travels with the copy, so the version is loaded after its original is gone."""
     key, version = SignatureKey(keys / "own.pub"), version_of(bundle.read_bytes())
-    sign_bundle(bundle, keys / "own.pem", version)
+    sign_bundle(bundle, keys / "own.pem", version, "m")
     with control_of(tmp_path, key) as control:
         assert control.deploy("m", "model.safetensors", activate=True, author="a") == version
     bundle.unlink()
-    signature_path(bundle).unlink()
+    signature_path(bundle, "m").unlink()
 
     registry = Registry(
         StateFile(tmp_path / "data" / "registry.json"), bundle.parent, Counts(tmp_path / "data" / "counts", 1), key=key
@@ -88,15 +89,15 @@ def test_a_new_signature_replaces_the_one_of_the_copy(keys: Path, bundle: Path, 
     """A bundle is signed after it was copied, or again with another key."""
     version, state_file = version_of(bundle.read_bytes()), StateFile(tmp_path / "data" / "registry.json")
     state = deploy_at_start(state_file, None, bundle.parent, [("m", bundle)])
-    copied = signature_path(copy_path(state_file.bundle_copies, version))
-    sign_bundle(bundle, keys / "other.pem", version)
+    copied = signature_path(copy_path(state_file.bundle_copies, version), "m")
+    sign_bundle(bundle, keys / "other.pem", version, "m")
     assert copy_deployed(state_file, bundle.parent, state) == {}
-    assert copied.read_bytes() == signature_path(bundle).read_bytes()
+    assert copied.read_bytes() == signature_path(bundle, "m").read_bytes()
 
-    sign_bundle(bundle, keys / "own.pem", version)
+    sign_bundle(bundle, keys / "own.pem", version, "m")
     deploy_at_start(state_file, None, bundle.parent, [("m", bundle)], SignatureKey(keys / "own.pub"))
 
-    assert copied.read_bytes() == signature_path(bundle).read_bytes()
+    assert copied.read_bytes() == signature_path(bundle, "m").read_bytes()
 
 
 def test_a_copy_does_not_get_the_signature_of_another_version(keys: Path, bundle: Path, tmp_path: Path) -> None:
@@ -104,21 +105,23 @@ def test_a_copy_does_not_get_the_signature_of_another_version(keys: Path, bundle
     version, state_file = version_of(bundle.read_bytes()), StateFile(tmp_path / "data" / "registry.json")
     state = deploy_at_start(state_file, None, bundle.parent, [("m", bundle)])
     bundle.write_bytes(encode_bundle(make_bundle(rows=400)))
-    sign_bundle(bundle, keys / "own.pem", version_of(bundle.read_bytes()))
+    sign_bundle(bundle, keys / "own.pem", version_of(bundle.read_bytes()), "m")
 
     copy_deployed(state_file, bundle.parent, state)
 
-    assert not signature_path(copy_path(state_file.bundle_copies, version)).exists()
+    assert not signature_path(copy_path(state_file.bundle_copies, version), "m").exists()
 
 
 def test_what_the_key_has_not_signed_is_refused(keys: Path, bundle: Path, tmp_path: Path) -> None:
-    """No signature, one of another key, one of other bytes and a damaged one are refused by name."""
-    signature, version = signature_path(bundle), version_of(bundle.read_bytes())
+    """No signature, one for another model, of another key or of other bytes, and a damaged one are refused by name."""
+    signature, version = signature_path(bundle, "m"), version_of(bundle.read_bytes())
     with control_of(tmp_path, SignatureKey(keys / "own.pub")) as control:
         for make, message in [
-            (lambda: None, "is not signed"),
-            (lambda: sign_bundle(bundle, keys / "other.pem", version), "not one of the required"),
-            (lambda: sign_bundle(bundle, keys / "own.pem", "0" * 64), "not one of the required"),
+            (lambda: None, "is not signed for model m"),
+            (lambda: sign_bundle(bundle, keys / "own.pem", version, "n"), "is not signed for model m"),
+            (lambda: signature_path(bundle, "n").rename(signature), "not one of the required"),
+            (lambda: sign_bundle(bundle, keys / "other.pem", version, "m"), "not one of the required"),
+            (lambda: sign_bundle(bundle, keys / "own.pem", "0" * 64, "m"), "not one of the required"),
             (lambda: signature.write_text("not base64!"), "not one of the required"),
             (lambda: signature.write_bytes(b"A" * 100_000), "not one of the required"),
         ]:
@@ -144,6 +147,30 @@ def test_a_version_without_signature_is_not_loaded_from_the_data_directory(
         deploy_at_start(state_file, None, bundle.parent, [("n", bundle)], SignatureKey(keys / "own.pub"))
 
 
+def test_a_version_in_memory_is_not_served_for_another_model(keys: Path, bundle: Path, tmp_path: Path) -> None:
+    """Its signature for the other model is looked at, although it was loaded for the first."""
+    sign_bundle(bundle, keys / "own.pem", version_of(bundle.read_bytes()), "m")
+    state_file = StateFile(tmp_path / "data" / "registry.json")
+    deploy_at_start(state_file, None, bundle.parent, [("m", bundle), ("n", bundle)])
+    registry = Registry(
+        state_file, bundle.parent, Counts(tmp_path / "data" / "counts", 0), key=SignatureKey(keys / "own.pub")
+    )
+
+    registry.refresh()
+
+    assert registry.missing == ("n",)
+
+
+def test_a_signature_that_is_no_file_does_not_hold_the_loader(keys: Path, bundle: Path, tmp_path: Path) -> None:
+    """Of a FIFO without a writer it waited for ever."""
+    os.mkfifo(signature_path(bundle, "m"))
+    with (
+        control_of(tmp_path, SignatureKey(keys / "own.pub")) as control,
+        raises_code("bundle_signature", match="not signed"),
+    ):
+        control.deploy("m", "model.safetensors", activate=True, author="a")
+
+
 @pytest.mark.parametrize("name", ["own.pem", "curve.pub", "none.pub"])
 def test_a_key_of_another_kind_is_refused(keys: Path, name: str) -> None:
     """A private key, another curve and a missing file are no public Ed25519 keys."""
@@ -158,9 +185,12 @@ def test_bundles_are_signed_and_verified_by_command(keys: Path, bundle: Path) ->
         command = [sys.executable, "-m", "darksight_service.cli", "bundle", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
-    signed = run("sign", str(bundle), "--key", str(keys / "own.pem"))
-    found = [run("verify", str(bundle), "--key", str(keys / name)) for name in ("own.pub", "other.pub")]
+    signed = run("sign", str(bundle), "--key", str(keys / "own.pem"), "--model", "m")
+    found = [
+        run("verify", str(bundle), "--key", str(keys / name), "--model", model)
+        for name, model in (("own.pub", "m"), ("other.pub", "m"), ("own.pub", "n"))
+    ]
 
     assert signed.returncode == 0, signed.stderr
-    assert [each.returncode for each in found] == [0, 2]
+    assert [each.returncode for each in found] == [0, 2, 2]
     assert "signature" in found[1].stderr

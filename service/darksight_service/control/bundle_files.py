@@ -124,12 +124,12 @@ def copy_path(copies: Path, version: str) -> Path:
     return copies / f"{version}.safetensors"
 
 
-def copy_bundle(copies: Path, bundle: Path, version: str) -> None:
-    """Keep a copy of a version and of its signature, if it has one; RefusedError if it cannot be written."""
+def copy_bundle(copies: Path, bundle: Path, version: str, model: str) -> None:
+    """Keep a copy of a version and of its signature for a model, if it has one; RefusedError if that fails."""
     target = copy_path(copies, version)
     if not target.exists():
         _copy(bundle, target)
-    signature, copied = signature_path(bundle), signature_path(target)
+    signature, copied = signature_path(bundle, model), signature_path(target, model)
     if signature.is_file() and not (copied.is_file() and filecmp.cmp(signature, copied, shallow=False)):
         _copy(signature, copied)
 
@@ -149,16 +149,23 @@ def _copy(source: Path, target: Path) -> None:
         raise RefusedError(f"the bundle cannot be copied to the data directory: {error.strerror}") from error
 
 
-def read_signed(file: Path, source: str, key: SignatureKey | None) -> Bundle:
-    """Read and verify a bundle and, if there is a key, its signature; `source` is its name in messages."""
+def read_signed(file: Path, source: str, key: SignatureKey | None, model: str) -> Bundle:
+    """Read and verify a bundle and, if there is a key, its signature for a model; `source` is its name in messages."""
     found = read_bundle(file, verify=True, source=source)
     if key is not None:
-        key.check(file, found.version, source)
+        key.check(file, found.version, model, source)
     return found
 
 
 def read_version(
-    folder: Path, copies: Path, path: str, version: str, *, verify: bool, key: SignatureKey | None = None
+    folder: Path,
+    copies: Path,
+    path: str,
+    version: str,
+    *,
+    verify: bool,
+    key: SignatureKey | None = None,
+    model: str = "",
 ) -> Bundle:
     """Read a deployed version from its copy or, if that is missing or damaged, from where it was deployed.
 
@@ -172,11 +179,13 @@ def read_version(
         Whether to check that the bundle may be used to score.
     key
         Public key that must have signed the bundle; None if no signature is required.
+    model
+        Name of the model that it must be signed for.
     """
     problem: DarkSightError | None = None
     for file in (copy_path(copies, version), bundle_path(folder, path)):
         try:
-            found = read_signed(file, path, key) if verify else read_bundle(file, verify=False, source=path)
+            found = read_signed(file, path, key, model) if verify else read_bundle(file, verify=False, source=path)
         except DarkSightError as error:
             problem = error
             continue

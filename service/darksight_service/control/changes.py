@@ -120,7 +120,7 @@ class Control:
         self._sync()
         # Read and verified before it is recorded.
         bundle = self._registry.loader.run(
-            partial(self._load, path, activate), (path, activate, self._registry.stamp(path))
+            partial(self._load, path, model, activate), (path, model, activate, self._registry.stamp(path, model))
         )
         known = self._registry.models().get(model)
         if known is not None and known.bundle.class_names != bundle.class_names:
@@ -128,7 +128,7 @@ class Control:
                 f"the classes of the bundle are not those of model {model!r}; deploy it under another name"
             )
         assert bundle.content.path is not None
-        copy_bundle(self._file.bundle_copies, bundle.content.path, bundle.version)
+        copy_bundle(self._file.bundle_copies, bundle.content.path, bundle.version, model)
         self._record("deploy", model, {"version": bundle.version, "path": path, "activate": activate}, author)
         _register(self._store(), model, bundle, bundle.calibration_rows)
         return bundle.version
@@ -196,8 +196,8 @@ class Control:
         gate = replace(gate, regions=active.gate.regions)
         return self._store().evaluate_policy(model, active.version, gate, since_ms=since_ms, until_ms=until_ms)
 
-    def _load(self, path: str, activate: bool) -> Version:
-        bundle = self._registry.load(path)
+    def _load(self, path: str, model: str, activate: bool) -> Version:
+        bundle = self._registry.load(path, model)
         if activate:
             bundle.get_ready()
         return bundle
@@ -428,21 +428,21 @@ def copy_deployed(state_file: StateFile, bundles: Path, state: State) -> dict[st
     Returns the reasons why versions were not copied, by version: their files may not be here yet.
     """
     copies, failures = state_file.bundle_copies, {}
-    for model in state.models.values():
+    for name, model in state.models.items():
         for version, deployment in model.versions.items():
             try:
                 copy, original = copy_path(copies, version), bundle_path(bundles, deployment.path)
                 if not copy.exists():
                     found = read_version(bundles, copies, deployment.path, version, verify=False)
                     assert found.path is not None
-                    copy_bundle(copies, found.path, version)
+                    copy_bundle(copies, found.path, version, name)
                 elif (
-                    signature_path(original).is_file()
-                    and not signature_path(copy).exists()
+                    signature_path(original, name).is_file()
+                    and not signature_path(copy, name).exists()
                     # Not if the file was replaced by another version.
                     and read_bundle(original, verify=False).version == version
                 ):
-                    copy_bundle(copies, original, version)
+                    copy_bundle(copies, original, version, name)
             except DarkSightError as error:
                 failures[version] = error.message
     return failures
@@ -480,10 +480,10 @@ def deploy_at_start(
     state = state_file.read()
     for name, path in models:
         check_name(name)
-        bundle = read_signed(find_bundle(bundles, path), str(path), key)
+        bundle = read_signed(find_bundle(bundles, path), str(path), key, name)
         assert bundle.path is not None
         known = state.models.get(name)
-        copy_bundle(state_file.bundle_copies, bundle.path, bundle.version)
+        copy_bundle(state_file.bundle_copies, bundle.path, bundle.version, name)
         if known is not None and bundle.version in known.versions:
             if known.active != bundle.version:
                 _log.warning(

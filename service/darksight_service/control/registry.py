@@ -134,6 +134,7 @@ class Registry:
         self._counts = counts
         self.clock = clock or SteadyClock(known_time(state_file.path.parent))
         self._key = key
+        self._signed: set[tuple[str, str]] = set()
         self.loader = BundleLoader()
         # When the state was applied, and when it is applied again though its file did not change: a region expires, or
         # a load is retried. It is also applied again if the clock was set back, when a region may not have expired yet.
@@ -201,20 +202,22 @@ class Registry:
         """The active models by name."""
         return self._active
 
-    def load(self, path: str) -> Version:
-        """Read and verify a file of the bundle directory."""
-        return Version(read_signed(bundle_path(self._bundles, path), path, self._key))
+    def load(self, path: str, model: str) -> Version:
+        """Read and verify a file of the bundle directory, for a model."""
+        return Version(read_signed(bundle_path(self._bundles, path), path, self._key, model))
 
-    def stamp(self, path: str) -> tuple[int, ...]:
-        """A value that changes with a file of the bundle directory or its signature."""
+    def stamp(self, path: str, model: str) -> tuple[int, ...]:
+        """A value that changes with a file of the bundle directory or its signature for a model."""
         file = bundle_path(self._bundles, path)
-        return *stamp(file), 0, *stamp(signature_path(file))
+        return *stamp(file), 0, *stamp(signature_path(file, model))
 
     def version(self, model: str, version: str) -> Version:
         """A deployed version, which is loaded if it is not in memory."""
         found = self._loaded.get(version)
-        if found is None:
+        # Another model may serve the same version, and have a signature of its own.
+        if found is None or (self._key is not None and (model, version) not in self._signed):
             found = self._loaded[version] = self._read(model, version)
+            self._signed.add((model, version))
             self._evict()
         return found
 
@@ -276,7 +279,7 @@ class Registry:
     def _read(self, model: str, version: str) -> Version:
         path = self._state.models[model].versions[version].path
         copies = self._file.bundle_copies
-        return Version(read_version(self._bundles, copies, path, version, verify=True, key=self._key))
+        return Version(read_version(self._bundles, copies, path, version, verify=True, key=self._key, model=model))
 
     def _make(
         self, name: str, model: ModelState, failures: dict[tuple[str, str], str]

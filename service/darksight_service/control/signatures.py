@@ -1,13 +1,16 @@
 """Signatures of bundles. The hashes in a bundle show that it is complete; a signature shows who has approved it.
 
-A signature is Ed25519 over the sha256 of the file, base64 in a text file beside it: `model.safetensors.sig`. Keys are
-PEM files, as `openssl genpkey -algorithm ed25519` and `openssl pkey -pubout` write them.
+A signature is Ed25519 over the sha256 of the file and the name of the model that it may serve, base64 in a text file
+beside it: `gated.safetensors.digits.sig` for the model `digits`. Keys are PEM files, as `openssl genpkey -algorithm
+ed25519` and `openssl pkey -pubout` write them.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,12 +26,12 @@ _PURPOSE = "darksight bundle sha256 "
 _MAX_BYTES = 1_000
 
 
-def signature_path(bundle: Path) -> Path:
-    """The file of the signature of a bundle."""
-    return bundle.with_name(f"{bundle.name}.sig")
+def signature_path(bundle: Path, model: str) -> Path:
+    """The file of the signature of a bundle for a model."""
+    return bundle.with_name(f"{bundle.name}.{model}.sig")
 
 
-def sign_bundle(bundle: Path, key: Path, version: str) -> Path:
+def sign_bundle(bundle: Path, key: Path, version: str, model: str) -> Path:
     """Sign a version with a private key; returns the file of the signature, which is replaced if it exists.
 
     Parameters
@@ -39,13 +42,15 @@ def sign_bundle(bundle: Path, key: Path, version: str) -> Path:
         The key, PEM.
     version
         sha256 of the file.
+    model
+        Name of the model.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     private = _read_key(key, partial(load_pem_private_key, password=None), Ed25519PrivateKey, "private")
-    signature: bytes = private.sign(_signed_text(version))
-    target = signature_path(bundle)
+    signature: bytes = private.sign(_signed_text(version, model))
+    target = signature_path(bundle, model)
     try:
         target.write_bytes(base64.b64encode(signature) + b"\n")
     except OSError as error:
@@ -68,8 +73,8 @@ class SignatureKey:
 
         self._key = _read_key(file, load_pem_public_key, Ed25519PublicKey, "public")
 
-    def check(self, bundle: Path, version: str, source: str) -> None:
-        """Refuse a bundle unless it has a valid signature beside it.
+    def check(self, bundle: Path, version: str, model: str, source: str) -> None:
+        """Refuse a bundle unless it has a valid signature for the model beside it.
 
         Parameters
         ----------
@@ -77,17 +82,18 @@ class SignatureKey:
             The file.
         version
             sha256 of the bytes that were read.
+        model
+            Name of the model.
         source
             Name of the file for messages.
         """
         from cryptography.exceptions import InvalidSignature
 
         try:
-            with signature_path(bundle).open("rb") as file:
-                signature = base64.b64decode(file.read(_MAX_BYTES).strip(), validate=True)
-            self._key.verify(signature, _signed_text(version))
+            signature = base64.b64decode(_read_file(signature_path(bundle, model)).strip(), validate=True)
+            self._key.verify(signature, _signed_text(version, model))
         except OSError:
-            text = "the bundle is not signed; run darksight bundle sign"
+            text = f"the bundle is not signed for model {model}; run darksight bundle sign"
             raise defect("bundle_signature", source, text) from None
         except (InvalidSignature, binascii.Error):
             text = "the signature is not one of the required key"
@@ -99,8 +105,16 @@ def required_key(file: Path | None) -> SignatureKey | None:
     return None if file is None else SignatureKey(file)
 
 
-def _signed_text(version: str) -> bytes:
-    return f"{_PURPOSE}{version}".encode()
+def _signed_text(version: str, model: str) -> bytes:
+    return f"{_PURPOSE}{version} {model}".encode()
+
+
+def _read_file(path: Path) -> bytes:
+    """The start of a regular file; of a FIFO nobody may ever write the other end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path.name} is not a file")
+        return file.read(_MAX_BYTES)
 
 
 def _read_key(file: Path, load: Callable[[bytes], Any], kind: type, name: str) -> Any:
