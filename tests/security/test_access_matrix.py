@@ -277,7 +277,7 @@ def test_what_changes_nothing_needs_read_and_what_changes_a_model_needs_admin() 
     expected = {name: "read" if name.startswith(reads) else "admin" for name in admin}
     expected |= {"Score": "score", "ScoreStream": "score", "ReportOutcomes": "report", "ListPoints": "read"}
     expected |= {"ModelInfer": "score", "ModelMetadata": "score", "ModelConfig": "score", "ServerMetadata": "score"}
-    expected |= {"RepositoryIndex": "read", "ServerLive": OPEN, "ServerReady": OPEN, "ModelReady": OPEN}
+    expected |= {"RepositoryIndex": "read", "ServerLive": OPEN, "ServerReady": OPEN, "ModelReady": "score"}
 
     assert {name: each.scope for name, each in OPERATIONS.items()} == expected
 

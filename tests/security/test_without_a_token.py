@@ -82,7 +82,7 @@ def test_a_watch_of_a_name_that_nobody_knows_leaves_nothing_behind(
             list(health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=20))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     unknown = [each.status for each in health.Watch(health_pb2.HealthCheckRequest(service="nobody"), timeout=20)]
-    known = health.Watch(health_pb2.HealthCheckRequest(service="digits"), timeout=20)
+    known = health.Watch(health_pb2.HealthCheckRequest(service="darksight.v1.MonitorService"), timeout=20)
 
     assert unknown == [health_pb2.HealthCheckResponse.SERVICE_UNKNOWN]
     assert next(known).status == health_pb2.HealthCheckResponse.SERVING
@@ -97,7 +97,10 @@ def test_many_watches_end_the_oldest_and_end_with_their_callers(
     """One caller holds all of them; another is watched at once, for the oldest."""
     with grpc.insecure_channel(server.grpc_target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watches = [stub.Watch(health_pb2.HealthCheckRequest(service="digits"), timeout=60) for _ in range(64)]
+        watches = [
+            stub.Watch(health_pb2.HealthCheckRequest(service="darksight.v1.MonitorService"), timeout=60)
+            for _ in range(64)
+        ]
         assert all(next(watch).status == health_pb2.HealthCheckResponse.SERVING for watch in watches)
         newcomer = health.Watch(health_pb2.HealthCheckRequest(), timeout=20)
         assert next(newcomer).status == health_pb2.HealthCheckResponse.SERVING

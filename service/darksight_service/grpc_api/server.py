@@ -89,6 +89,7 @@ class RpcServer:
         *,
         api_descriptors: int = 0,
     ) -> None:
+        self._has_tokens = callers.tokens is not None
         limit = settings.max_concurrent_calls
         self._calls = CallPool(min(_THREADS, limit), limit, "call", bulk)
         self._health = Health(_WATCHES)
@@ -122,9 +123,14 @@ class RpcServer:
         self._server.start()
 
     def set_serving(self, models: Collection[str], missing: Collection[str], *, is_ready: bool) -> None:
-        """Report these models as SERVING, missing ones as NOT_SERVING, and the server as it is ready or not."""
+        """Report the server as it is ready or not; without tokens, also models as SERVING and missing ones as not.
+
+        With tokens, callers without one do not learn which models there are.
+        """
         names = dict.fromkeys(("", MONITOR.full_name, INFERENCE.full_name), is_ready)
-        self._health.set_serving({**dict.fromkeys(missing, False), **dict.fromkeys(models, True), **names})
+        if not self._has_tokens:
+            names = {**dict.fromkeys(missing, False), **dict.fromkeys(models, True), **names}
+        self._health.set_serving(names)
 
     def stop(self, grace_seconds: float) -> None:
         """Report NOT_SERVING, reject new calls and wait for calls in flight."""

@@ -98,7 +98,7 @@ def model_infer(service: Service, request: pb2.ModelInferRequest, call: Call) ->
     return _response(request, reply, names)
 
 
-@operation(INFERENCE, OPEN, "open", *(f"GET {path}/ready" for path in _MODEL))
+@operation(INFERENCE, "score", "call", *(f"GET {path}/ready" for path in _MODEL))
 def model_ready(service: Service, request: pb2.ModelReadyRequest, call: Call) -> pb2.ModelReadyResponse:
     """Whether a model is loaded."""
     try:
