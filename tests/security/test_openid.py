@@ -191,6 +191,8 @@ def test_a_user_without_a_group_that_may_read_is_refused(site: Site, browser: ht
     [
         ({"email": None}, "oidc:user-1"),
         ({"email_verified": False}, "oidc:user-1"),
+        ({"email_verified": None}, "oidc:user-1"),
+        ({"email_verified": "true"}, "oidc:user-1"),
         ({"email": 5}, "oidc:user-1"),
         ({"email": "operator"}, "oidc:operator"),
     ],

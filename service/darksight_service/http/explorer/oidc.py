@@ -266,7 +266,7 @@ class Provider:
         settings = self._settings
         name = claims.get(settings.oidc_name_claim)
         # An address that the provider has not checked may be that of somebody else.
-        is_checked = settings.oidc_name_claim != "email" or claims.get("email_verified") is not False
+        is_checked = settings.oidc_name_claim != "email" or claims.get("email_verified") is True
         is_name = isinstance(name, str) and name and name.isprintable() and is_checked
         shown = str(name if is_name else claims["sub"])
         given = claims.get(settings.oidc_groups_claim, [])
