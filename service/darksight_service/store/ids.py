@@ -7,8 +7,9 @@ which the caller gave no prediction id has "<batch id as uuid>-<row>".
 
 from __future__ import annotations
 
-import random as random_numbers
+import os
 import re
+import secrets
 import uuid
 
 import numpy as np
@@ -42,16 +43,26 @@ MAX_ROWS = 1 << 20
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{7}00000"
 _DEFAULT = re.compile(rf"({_UUID})-(0|[1-9][0-9]{{0,6}})", re.ASCII)
 
-# One per process, seeded by the system.
-_random = random_numbers.Random()
+# Random bytes of the system, drawn for many ids at a time: a draw releases the interpreter lock, and to get it back in
+# a busy server costs more than the rest. A child must not use those of its parent.
+_drawn: list[bytes] = []
+os.register_at_fork(after_in_child=_drawn.clear)
 
 
 def make_batch_id(ms: int, random: bytes | None = None) -> bytes:
     """A batch id of the Unix time `ms`; 54 of its bits are random, taken from 7 bytes if they are given."""
-    # Not os.urandom: it releases the interpreter lock, and in a busy server to get it back costs more than the rest.
-    bits = _random.getrandbits(56) if random is None else int.from_bytes(random[:7], "big")
+    bits = int.from_bytes(_draw() if random is None else random[:7], "big")
     high, low = (bits >> 42) & 0xFFF, bits & 0x3FF_FFFF_FFFF
     return (ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low << 20).to_bytes(16, "big")
+
+
+def _draw() -> bytes:
+    while True:
+        try:
+            return _drawn.pop()
+        except IndexError:
+            many = secrets.token_bytes(7 * 256)
+            _drawn.extend(many[start : start + 7] for start in range(0, len(many), 7))
 
 
 def is_batch_id(batch_id: bytes) -> bool:
