@@ -14,6 +14,7 @@ import httpx
 import pytest
 from darksight_service.control.tokens import make_token
 from darksight_service.errors import SettingsError
+from darksight_service.http.api.health import HealthServer
 from darksight_service.processes.start_checks import check_files
 from darksight_service.settings import Settings, read_settings
 
@@ -69,6 +70,26 @@ def test_metrics_can_need_tls_and_a_token(server: Server, authority: Certificate
     assert status("/v2/health/ready") == 200
     with pytest.raises(httpx.TransportError):
         httpx.get(server.http_url.replace("https", "http") + "/metrics")
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("10.0.0.7:8080", 200), ("evil.example.com", 403)])
+def test_metrics_without_tokens_are_for_local_names(tmp_path: Path, host: str, status: int) -> None:
+    """A web page that points its name to this machine could read them."""
+
+    class Nothing:
+        is_ready, explorer_url = True, ""
+
+        def render_metrics(self, accept: str) -> tuple[bytes, str]:
+            return b"", "text/plain"
+
+    pages = HealthServer(Settings(data_dir=tmp_path, http_port=0), Nothing())
+    pages.start()
+    try:
+        found = httpx.get(f"http://127.0.0.1:{pages.port}/metrics", headers={"host": host}, timeout=60)
+    finally:
+        pages.stop(20)
+
+    assert found.status_code == status
 
 
 def test_a_data_directory_has_one_service(server: Server) -> None:

@@ -19,8 +19,9 @@ __all__ = ["GrpcCall", "find_header"]
 
 
 def find_header(metadata: Any, name: str) -> str | None:
-    """A header of a call."""
-    return next((str(value) for key, value in metadata if key == name), None)
+    """A header of a call; empty if there are several, of which a proxy may have read another one."""
+    found = [str(value) for key, value in metadata if key == name]
+    return found[0] if len(found) == 1 else "" if found else None
 
 
 class GrpcCall:

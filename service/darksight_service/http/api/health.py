@@ -59,14 +59,15 @@ class HealthServer(WebServer):
         bound = listen(own, "http_port")
         self.port: int = bound.getsockname()[1]
         tokens = TokenFile(settings.tokens_file) if settings.metrics_token and settings.tokens_file else None
-        app = App(_routes(status, tokens), _Anybody())
+        app = App(_routes(status, tokens), _Anybody(needs_token=settings.tokens_file is not None))
         super().__init__(app, own, bound, HEALTH, loop="asyncio", proxy_headers=False, timeout_graceful_shutdown=1)
 
 
 class _Anybody:
-    """Everybody may ask, by any name of this host: that is how Prometheus and probes find it."""
+    """Everybody may ask; of a service with tokens by any name of its host, as Prometheus and probes may know it."""
 
-    needs_token = True
+    def __init__(self, *, needs_token: bool) -> None:
+        self.needs_token = needs_token
 
     def permit(self, request: requests.Request, scope: str) -> Caller:
         return ANYBODY
