@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +14,14 @@ from pathlib import Path
 
 import pytest
 from darksight_client import Client, PermissionDenied, Policy, Unauthenticated
-from darksight_service.control.changes import Control, deploy_at_start, record_deployments, restore_state, sync
+from darksight_service.control.changes import (
+    Control,
+    check_gates,
+    deploy_at_start,
+    record_deployments,
+    restore_state,
+    sync,
+)
 from darksight_service.control.registry import Registry
 from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State
 from darksight_service.control.state_file import StateFile
@@ -266,6 +275,41 @@ def test_an_edited_state_file_is_restored_from_the_trail(store: Store, tmp_path:
     assert after.rebuilds == before.rebuilds + 1
     restore_state(state_file, store)
     assert state_file.read() == after
+
+
+def test_a_trail_that_lost_its_last_entry_opens_no_gate(store: Store, tmp_path: Path) -> None:
+    """The rest of it is valid; the state file knows the stricter gate, which stays until it is set again."""
+    state_file = StateFile(tmp_path / "registry.json")
+    before = state_file.read().models["m"]
+    registry = Registry(state_file, tmp_path / "bundles", Counts(tmp_path / "counts", 0))
+    control = Control(registry, state_file, lambda: store)
+    run(tmp_path, "DELETE FROM policy_change WHERE id = 3")
+    command = [sys.executable, "-m", "darksight_service.cli", "db", "check", "--data-dir", str(tmp_path)]
+
+    def check() -> str:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
+
+    found = check()
+    rebuilt = sync(state_file, store)
+    restore_state(state_file, store)
+
+    assert "ends at entry 2, before the anchor 3" in found
+    assert (rebuilt.last_change, rebuilt.rebuilds) == (2, 1)
+    after = state_file.read().models["m"]
+    assert [after.versions[after.active].policy.alpha, before.versions[before.active].policy.alpha] == [0.2, 0.2]
+    assert "the gate of model m is stricter than the audit trail says" in check()
+    control.set_policy("m", PolicyOverride(alpha=0.05), author="ann", comment="")
+    check_gates(state_file, store)
+    assert state_file.read().models["m"].versions[after.active].policy.alpha == 0.05
+
+    # An enforced region stays, too.
+    control.regions.save("m", "", "all", [(-9.0, -9.0), (9.0, -9.0), (9.0, 9.0)])
+    control.regions.set_mode("m", "", "all", enforce=True)
+    run(tmp_path, "DELETE FROM policy_change WHERE id = (SELECT max(id) FROM policy_change)")
+    sync(state_file, store)
+    assert state_file.read().models["m"].versions[after.active].regions["all"].is_enforced
+    with pytest.raises(AuditError, match="stricter"):
+        check_gates(state_file, store)
 
 
 def test_a_version_written_into_the_state_file_is_not_recorded(

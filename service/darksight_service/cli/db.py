@@ -12,6 +12,8 @@ from cyclopts import Group, Parameter
 from darksight_core.errors import ConfigError
 from darksight_service.cli.console import on_interrupt, print_result, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, command_group, keep_files_private, load_settings
+from darksight_service.control.changes import check_gates
+from darksight_service.control.state_file import StateFile
 from darksight_service.settings import Settings
 from darksight_service.store import revisions
 from darksight_service.store.store import Store
@@ -87,17 +89,22 @@ def check(
     """Check the tables and the audit trail.
 
     The exit status is 0 if the tables are those of this version and the audit trail was not altered, 2 with the reason
-    if not. Prints the anchor of the trail: store it elsewhere. Somebody who can write to the database can recompute all
-    hashes; only a check with an earlier anchor detects that.
+    if not. The trail must also have the last entry that the service of the data directory has applied, and say nothing
+    looser than the gates that it has. Prints the anchor of the trail: store it elsewhere. Somebody who can write to the
+    database can recompute all hashes; only a check with an earlier anchor detects that.
 
     Parameters
     ----------
     anchor
         An anchor that an earlier check printed, or the service logged (audit_anchor, every day). Repeatable.
     """
-    anchors = dict(_read_anchor(text) for text in anchor)
-    with _open(load_settings(where)) as store:
+    settings = load_settings(where)
+    state_file = StateFile(settings.data_dir / "registry.json")
+    state = state_file.read()
+    anchors = {state.last_change: state.last_hash, **dict(_read_anchor(text) for text in anchor)}
+    with _open(settings) as store:
         changes, last_hash = store.check(anchors)
+        check_gates(state_file, store)
     found = {"changes": changes, "last_hash": last_hash, "anchor": f"{changes}:{last_hash}"}
     text = f"valid: tables are current, {changes} entries in the audit trail, anchor {found['anchor']}"
     print_result(found, text, json=json)

@@ -32,11 +32,19 @@ from darksight_service.control.bundle_files import (
     relative_path,
 )
 from darksight_service.control.regions import Regions
-from darksight_service.control.registry import ActiveModel, Facts, Registry, Version, effective_gate, find_version
+from darksight_service.control.registry import (
+    ActiveModel,
+    Facts,
+    Registry,
+    Version,
+    effective_gate,
+    find_version,
+    gate_of,
+)
 from darksight_service.control.signatures import SignatureKey, signature_path
-from darksight_service.control.state import ModelState, PolicyOverride, State, apply_change, apply_changes
+from darksight_service.control.state import Deployment, ModelState, PolicyOverride, State, apply_change, apply_changes
 from darksight_service.control.state_file import StateFile
-from darksight_service.errors import NotFoundError, RefusedError, RequestError
+from darksight_service.errors import AuditError, NotFoundError, RefusedError, RequestError
 from darksight_service.settings.validation import check_text
 from darksight_service.store.audit import Change
 
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Control",
+    "check_gates",
     "check_name",
     "copy_deployed",
     "deploy_at_start",
@@ -314,7 +323,7 @@ def sync(state_file: StateFile, store: Store) -> State:
     """
     while True:
         before = state_file.read()
-        after = _follow(before, store)
+        after = _follow(before, store, state_file.bundle_copies)
         if after == before:
             return before
         if state_file.update(partial(_replace, before=before, after=after)) == after:
@@ -323,7 +332,7 @@ def sync(state_file: StateFile, store: Store) -> State:
             return after
 
 
-def _follow(state: State, store: Store) -> State:
+def _follow(state: State, store: Store, copies: Path) -> State:
     """The state after the entries of the trail that are not in it."""
     # From the last entry that was applied, to see whether it is still there.
     changes = _changes_since(store, max(state.last_change - 1, 0))
@@ -335,14 +344,16 @@ def _follow(state: State, store: Store) -> State:
         name: replace(model, versions={key: replace(each, is_pending=True) for key, each in model.versions.items()})
         for name, model in state.models.items()
     }
-    return replace(rebuilt, models={**kept, **rebuilt.models})
+    found = {name: _strictest(copies, model, state.models.get(name)) for name, model in rebuilt.models.items()}
+    return replace(rebuilt, models={**kept, **found})
 
 
 def restore_state(state_file: StateFile, store: Store) -> None:
     """Replace models of the state file that are not as the audit trail leaves them.
 
     Somebody edited the file, or it is damaged. It counts as a rebuild, which raises an alert. Versions that are not in
-    the trail are removed, except those that `record_deployments` has still to append.
+    the trail are removed, except those that `record_deployments` has still to append. A gate that is stricter than the
+    trail says stays: the trail may have lost its last entries.
     """
     while True:
         before = state_file.read()
@@ -354,6 +365,7 @@ def restore_state(state_file: StateFile, store: Store) -> None:
         for name in (*before.models, *(trail.models.keys() - before.models.keys())):
             now = before.models.get(name, ModelState())
             expected = _with_pending(trail.models.get(name, ModelState()), now)
+            expected = _strictest(state_file.bundle_copies, expected, now)
             if expected.versions:
                 models[name] = now if _decisive(now) == _decisive(expected) else expected
         if models == before.models:
@@ -362,6 +374,54 @@ def restore_state(state_file: StateFile, store: Store) -> None:
         if state_file.update(partial(_replace, before=before, after=after)) == after:
             _log_rebuild(before, after)
             return
+
+
+def check_gates(state_file: StateFile, store: Store) -> None:
+    """AuditError if the state file has a gate that is stricter than the audit trail says."""
+    state, trail = state_file.read(), apply_changes(State(), _changes_since(store, 0))
+    if (trail.last_change, trail.last_hash) != (state.last_change, state.last_hash):
+        return
+    for name, model in trail.models.items():
+        if _strictest(state_file.bundle_copies, model, state.models.get(name)) != model:
+            raise AuditError(
+                f"the gate of model {name} is stricter than the audit trail says, which may have lost entries; set its "
+                "policy and regions again"
+            )
+
+
+def _strictest(copies: Path, trail: ModelState, now: ModelState | None) -> ModelState:
+    """A model as the trail leaves it, with the stricter gate of each version of it that this replica knows."""
+    known = {} if now is None else now.versions
+    versions = {
+        name: _stricter(copies, name, each, known[name]) if name in known else each
+        for name, each in trail.versions.items()
+    }
+    return replace(trail, versions=versions)
+
+
+def _stricter(copies: Path, version: str, trail: Deployment, now: Deployment) -> Deployment:
+    """The trail's deployment with what is stricter in this replica's: parts of the policy, and enforced regions."""
+    enforced = {name for name, each in trail.regions.items() if each.is_enforced}
+    kept = {name: each for name, each in now.regions.items() if each.is_enforced and name not in enforced}
+    regions = {**trail.regions, **kept}
+    ours, theirs = now.policy, trail.policy
+    if (ours.alpha, ours.threshold, ours.fail_open) == (theirs.alpha, theirs.threshold, theirs.fail_open):
+        return replace(trail, regions=regions)
+    try:
+        gate = gate_of(read_bundle(copy_path(copies, version), verify=False))
+    except DarkSightError:
+        return replace(trail, regions=regions)
+    # What the bundle has where there is no override. Limits of classes or segments have no single number.
+    alpha = math.inf if gate.class_limits is not None else 0.0 if gate.outlier is None else gate.outlier.alpha
+    has_one = gate.segments is None and gate.class_thresholds is None
+    threshold = gate.threshold if has_one else math.inf
+    policy = replace(
+        theirs,
+        alpha=max(theirs.alpha, ours.alpha, key=lambda each: alpha if each is None else each),
+        threshold=max(theirs.threshold, ours.threshold, key=lambda each: threshold if each is None else each),
+        fail_open=min(theirs.fail_open, ours.fail_open, key=lambda each: gate.fail_open if each is None else each),
+    )
+    return replace(trail, policy=policy, regions=regions)
 
 
 def _with_pending(trail: ModelState, now: ModelState) -> ModelState:

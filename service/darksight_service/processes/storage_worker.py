@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from darksight_core.errors import DarkSightError
-from darksight_service.control.changes import copy_deployed, record_deployments, restore_state, sync
+from darksight_service.control.changes import check_gates, copy_deployed, record_deployments, restore_state, sync
 from darksight_service.control.clock import SteadyClock, known_time
 from darksight_service.control.installation import share_secret
 from darksight_service.control.state import State
@@ -204,11 +204,12 @@ class StorageWorker:
     def _verify(self) -> None:
         """Verify the audit trail, and the state file against it; log the anchor of the trail once a day."""
         changes, last_hash = self._store.verify_trail()
-        self._broken_trail = ""
-        self._counts.set("audit_trail_broken", 0.0)
         record_deployments(self._state_file, self._store, self._settings.bundles)
         sync(self._state_file, self._store)
         restore_state(self._state_file, self._store)
+        check_gates(self._state_file, self._store)
+        self._broken_trail = ""
+        self._counts.set("audit_trail_broken", 0.0)
         if time.monotonic() >= self._anchor_due:
             self._anchor_due = time.monotonic() + _ANCHOR_SECONDS
             _log.info("audit_anchor", extra={"anchor": f"{changes}:{last_hash}"})
