@@ -1,9 +1,9 @@
-"""A clock that ignores a jump ahead until it is confirmed.
+"""A clock that ignores a jump until it is confirmed.
 
 Regions expire and points are deleted by the clock. If the system clock were ahead by mistake, they would expire and be
-deleted too early, and a deleted point cannot be restored. So a jump ahead takes effect after it has lasted for an hour;
-until then time is measured from before the jump by a monotonic counter. A jump back takes effect at once: it only
-delays an expiry or a deletion.
+deleted too early, and a deleted point cannot be restored. If it were behind, points would be stored as old ones, and be
+deleted when it is right again. So a jump takes effect after it has lasted for an hour; until then time is measured from
+before the jump by a monotonic counter.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class SteadyClock:
         self._steady = steady
         self._lock = threading.Lock()
         # A confirmed time, and the counter at that time.
-        self._base = clock() if known is None else min(known, clock()), steady()
-        # Seconds by which the clock is ahead, and the counter when this was first seen.
+        self._base = clock() if known is None else known, steady()
+        # Seconds by which the clock is ahead, negative if it is behind, and the counter when this was first seen.
         self._jump: tuple[float, float] | None = None
 
     def __call__(self) -> float:
@@ -67,12 +67,12 @@ class SteadyClock:
         return self.read()[0]
 
     def read(self) -> tuple[float, float]:
-        """The time, and by how many seconds the clock is ahead of it."""
+        """The time, and by how many seconds the clock is ahead of it, or behind it if they are negative."""
         with self._lock:
             now, count = self._clock(), self._steady()
             expected = self._base[0] + count - self._base[1]
             ahead = now - expected
-            if ahead <= _TOLERANCE:
+            if abs(ahead) <= _TOLERANCE:
                 self._jump = None
                 if ahead < 0.0:
                     self._base = now, count

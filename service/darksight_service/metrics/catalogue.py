@@ -377,8 +377,8 @@ METRICS = (
     ),
     _storage(
         "darksight_clock_offset_seconds",
-        "Seconds by which the clock jumped ahead and is not believed yet.",
-        "Retention by age waits until the jump is confirmed.",
+        "Seconds by which the clock jumped, negative for back, and is not believed yet.",
+        "Retention by age waits until the jump is confirmed; points have the time from before it.",
     ),
     _process(
         "darksight_token_file_errors",

@@ -83,7 +83,7 @@ def main() -> int:
 
         return Store.open(settings.read_store_url, keep_probs=settings.keep_probabilities)
 
-    scoring = ScoringService(registry, traced_recorder(spool), secret=read_secret(settings.data_dir))
+    scoring = ScoringService(registry, traced_recorder(spool), registry.clock, secret=read_secret(settings.data_dir))
     service = Service(
         scoring,
         Control(registry, state_file, store),

@@ -58,7 +58,7 @@ class _StoreRecorder:
 def operation_routes(sources: Sources, tokens: TokenFile | None) -> Iterator[tuple[str, Answer, str]]:
     """Routes of the operations, what answers them, and the scope that they need."""
     service = Service(
-        ScoringService(sources.registry, _StoreRecorder(sources)),
+        ScoringService(sources.registry, _StoreRecorder(sources), sources.registry.clock),
         sources.control,
         sources.store,
         AccuracyFile(sources.settings.data_dir / "accuracy.json"),
