@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from darksight_service.control.tokens import TokenFile
+from darksight_service.errors import ForbiddenError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -76,6 +79,25 @@ def test_grafana_needs_a_login() -> None:
     assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
     assert environment["GF_USERS_ALLOW_SIGN_UP"] == "false"
     assert "GF_SECURITY_ADMIN_PASSWORD__FILE" in environment
+
+
+def test_containers_beside_the_service_need_a_token(tmp_path: Path) -> None:
+    """Everything in the network of the compose file could deploy models and change gates."""
+    script = COMPOSE["secrets"]["command"][0].replace("$$", "$").replace("/secrets", str(tmp_path))
+    run = ["sh", "-euc", f"chown() {{ :; }}\n{script}"]
+    subprocess.run(run, check=True, timeout=60)
+    made = (tmp_path / "tokens").read_text()
+    subprocess.run(run, check=True, timeout=60)
+
+    assert COMPOSE["darksight"]["environment"]["DARKSIGHT_TOKENS_FILE"] == "/secrets/tokens"
+    assert (tmp_path / "tokens").read_text() == made
+    tokens = TokenFile(tmp_path / "tokens")
+    tokens.check()
+    secrets = {name: (tmp_path / f"{name}_token").read_text() for name in ("operator", "gateway")}
+    assert tokens.permit(f"Bearer {secrets['operator']}", "admin").name == "operator"
+    assert tokens.permit(f"Bearer {secrets['gateway']}", "score").name == "gateway"
+    with pytest.raises(ForbiddenError):
+        tokens.permit(f"Bearer {secrets['gateway']}", "admin")
 
 
 def test_the_threat_model_names_who_what_and_which_door() -> None:
