@@ -3,6 +3,7 @@
 app        routes, endpoints, limits and headers
 requests   a request, its body, and the call that it becomes
 inputs     JSON and queries, checked before anything is made of them
+tensors    numbers in JSON and as bytes behind it
 operations an operation as HTTP calls it
 messages   operations of `darksight.v1` as JSON
 problems   errors as problem details

@@ -12,15 +12,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from darksight_service.errors import RequestError
 from darksight_service.settings.validation import check_text, first_problem
 
-__all__ = ["MAX_LISTS", "Input", "check_input", "read_body_input", "read_json", "read_query_input"]
+__all__ = ["MAX_LISTS", "Input", "check_input", "check_lists", "read_body_input", "read_json", "read_query_input"]
 
 MAX_LISTS = 1 << 16
-"""Lists and objects in one list of a body: each becomes several objects."""
+"""Lists, objects and texts in one list or object of a body: each becomes several objects."""
 
 # Longer than the longest text that is stored, a comment.
 _MAX_TEXT = 4096
 _LONGEST_TEXT = 300
 _NESTED = frozenset({list, dict})
+_COUNTED = frozenset({list, dict, str})
 
 
 class Input(BaseModel):
@@ -49,6 +50,7 @@ def read_query_input(kind: type[T], query: Mapping[str, str]) -> T:
 
 def read_body_input(kind: type[T], body: bytes) -> T:
     """Validate a JSON body; strict, so that no value is converted to another type."""
+    _check_brackets(body)
     try:
         return kind.model_validate_json(body or b"{}", strict=True)
     except ValidationError as error:
@@ -65,26 +67,40 @@ def check_input(kind: type[T], given: Mapping[str, Any]) -> T:
 
 def read_json(text: bytes) -> dict[str, Any]:
     """A JSON object; RequestError if the text is not one, or if one of its lists has too many lists or objects."""
+    _check_brackets(text)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"body: is not JSON: {str(error)[:_LONGEST_TEXT]}", field="body") from None
     if not isinstance(found, dict):
         raise RequestError("body: must be a JSON object", field="body")
-    for name, value in found.items():
-        _check_lists(name[:100], value)
+    check_lists(found)
     return found
 
 
-def _check_lists(field: str, value: Any) -> None:
+def _check_brackets(text: bytes) -> None:
+    """RequestError for many lists and objects, before each of them takes sixty times as much memory as its brackets."""
+    count = text.count(b"[") + text.count(b"{")
+    if count > 4 * MAX_LISTS:
+        raise RequestError(f"body: has {count:,} lists or objects; the limit is {4 * MAX_LISTS:,}", field="body")
+
+
+def check_lists(given: Mapping[str, Any], *, counts_numbers: bool = False) -> None:
+    """RequestError if a list or object of a body has too many members; numbers count where they are not a tensor."""
+    for name, value in given.items():
+        _check_list(name[:100], value, counts_numbers)
+
+
+def _check_list(field: str, value: Any, counts_numbers: bool) -> None:
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if _NESTED.isdisjoint(map(type, values)):
-        return
-    nested = [each for each in values if type(each) in _NESTED]
-    if len(nested) > MAX_LISTS:
-        raise RequestError(f"{field}: has {len(nested):,} lists or objects; the limit is {MAX_LISTS:,}", field=field)
-    for each in nested:
-        _check_lists(field, each)
+    if len(values) > MAX_LISTS:
+        count = len(values) if counts_numbers else sum(type(each) in _COUNTED for each in values)
+        if count > MAX_LISTS:
+            text = f"{field}: has {count:,} lists, objects or texts; the limit is {MAX_LISTS:,}"
+            raise RequestError(text, field=field)
+    if not _NESTED.isdisjoint(map(type, values)):
+        for each in values:
+            _check_list(field, each, counts_numbers)
 
 
 def _refusal(error: ValidationError) -> RequestError:

@@ -10,16 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+import numpy as np
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 from starlette.responses import Response
 
 from darksight_service.errors import RequestError
-from darksight_service.http.inputs import read_json
+from darksight_service.http.inputs import check_lists, read_json
 from darksight_service.http.operations import BoundOperation
 from darksight_service.http.requests import HttpCall, Request
+from darksight_service.http.tensors import read_numbers
 
 __all__ = ["MessageAnswer"]
 
@@ -65,11 +68,14 @@ def _check_parameters(parameters: Mapping[str, str], given: Mapping[str, Any]) -
 
 
 def _read_message(kind: type[Message], given: dict[str, Any]) -> Message:
-    rows = given.get("rows")
-    if kind is monitor_pb2.ScoreRequest and isinstance(rows, list):
-        given["rows"] = {"rows": [{"values": row} for row in rows]}
+    rows = _take_rows(given) if kind is monitor_pb2.ScoreRequest else None
+    check_lists(given, counts_numbers=True)
     try:
-        return json_format.ParseDict(given, kind())
+        message = json_format.ParseDict(given, kind())
+        if rows is not None:
+            assert isinstance(message, monitor_pb2.ScoreRequest)
+            message.tensor.shape[:], message.tensor.data = rows.shape, rows.tobytes()
+        return message
     except (RecursionError, UnicodeEncodeError) as error:
         raise RequestError(f"body: {type(error).__name__}", field="body") from None
     except Exception as error:
@@ -77,6 +83,22 @@ def _read_message(kind: type[Message], given: dict[str, Any]) -> Message:
         text = str(error).partition("\n")[0][:_LONGEST_TEXT]
         field = next((name[:100] for name, value in given.items() if not _fits(kind, name, value)), "body")
         raise RequestError(f"{field}: {text}", field=field) from None
+
+
+def _take_rows(given: dict[str, Any]) -> NDArray[np.float32] | None:
+    """The rows of a score call, which become a tensor: a message for each of them takes a hundred times as long."""
+    rows = given.get("rows")
+    if isinstance(rows, dict) and isinstance(rows.get("rows"), list):
+        rows = [each.get("values", []) if isinstance(each, dict) else each for each in rows["rows"]]
+    if "tensor" in given or not isinstance(rows, list) or not rows:
+        return None
+    found = read_numbers("rows", "rows", rows)
+    if found.ndim != 2:
+        raise RequestError("rows: must be lists of numbers", field="rows")
+    del given["rows"]
+    # A value that is too large for a float32 becomes infinite.
+    with np.errstate(over="ignore"):
+        return found.astype("<f4")
 
 
 def _fits(kind: type[Message], name: str, value: Any) -> bool:

@@ -20,7 +20,11 @@ from starlette.responses import Response
 
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_service.errors import RequestError
-from darksight_service.http.api.tensors import (
+from darksight_service.http.app import Answer
+from darksight_service.http.inputs import Input, read_body_input
+from darksight_service.http.operations import BoundOperation
+from darksight_service.http.requests import HttpCall, Request
+from darksight_service.http.tensors import (
     MAX_TENSORS,
     SIZE_HEADER,
     JsonTensor,
@@ -28,10 +32,6 @@ from darksight_service.http.api.tensors import (
     split_body,
     split_tensors,
 )
-from darksight_service.http.app import Answer
-from darksight_service.http.inputs import Input, read_body_input
-from darksight_service.http.operations import BoundOperation
-from darksight_service.http.requests import HttpCall, Request
 
 __all__ = ["BINARY_EXTENSION", "InferenceRequest", "answer_infer", "answer_state", "read_infer"]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from darksight_service.errors import RequestError
-from darksight_service.http.api.tensors import MAX_TENSORS, JsonTensor, read_numbers, split_body, split_tensors
 from darksight_service.http.inputs import Input, check_input, read_json
+from darksight_service.http.tensors import MAX_TENSORS, JsonTensor, read_numbers, split_body, split_tensors
 
 __all__ = ["find_rows", "read_payload"]
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_service.errors import RequestError
 from darksight_service.http.api.inference import read_infer
 from darksight_service.http.api.payloads import find_rows, read_payload
-from darksight_service.http.api.tensors import read_numbers
 from darksight_service.http.inputs import MAX_LISTS, read_json
+from darksight_service.http.messages import _read_message
 from darksight_service.http.problems import problem_response
 from darksight_service.http.requests import Request
+from darksight_service.http.tensors import read_numbers
 
 LONG = "a" * 1_000_000
 BAD = {
@@ -89,11 +92,34 @@ def test_a_request_has_few_tensors(name: str) -> None:
         read_infer(Request({"model": "digits"}, b"", json.dumps({name: [{}] * 65}).encode()))
 
 
-@pytest.mark.parametrize("given", [{"rows": [[]] * 70_000}, {"a": {"b": [{}] * 70_000}}])
-def test_a_body_has_few_lists_and_objects(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rows": [[]] * 70_000},
+        {"rows": {"rows": [{}] * 70_000}},
+        {"rows": [[0.5]], "prediction_ids": [""] * 70_000},
+        {"rows": [[0.5]], "row_tags": [{}] * 70_000},
+        {"rows": [[0.5]], "tags": {str(number): "" for number in range(70_000)}},
+        {"tensor": {"shape": [1] * 70_000, "data": ""}},
+    ],
+    ids=["lists", "objects", "ids", "tags of rows", "tags", "numbers"],
+)
+def test_a_body_has_few_lists_objects_and_texts(given: dict[str, Any]) -> None:
     """Before protobuf makes messages of them, which takes seconds."""
-    with pytest.raises(RequestError, match=r"has 70,000 lists or objects; the limit is 65,536"):
-        read_json(json.dumps(given).encode())
+    with pytest.raises(RequestError, match=r"has 70,000 lists, objects or texts; the limit is 65,536"):
+        _read_message(monitor_pb2.ScoreRequest, read_json(json.dumps(given).encode()))
+
+
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"rows": [{"values": row} for row in rows]}])
+def test_rows_of_a_score_call_become_a_tensor(wrap: Callable[[Any], Any]) -> None:
+    """As plain lists, or in protobuf's own mapping; other values are refused by row."""
+    message = _read_message(monitor_pb2.ScoreRequest, {"model": "m", "rows": wrap([[0.25, 1], [0.5, 1e300]])})
+    with pytest.raises(RequestError, match="row 1 of rows must be a list of numbers") as refused:
+        _read_message(monitor_pb2.ScoreRequest, {"rows": wrap([[0.25], ["0.5"]])})
+
+    assert (message.model, list(message.tensor.shape)) == ("m", [2, 2])
+    assert np.frombuffer(message.tensor.data, "<f4").tolist() == [0.25, 1.0, 0.5, np.inf]
+    assert refused.value.details == {"field": "rows", "row": 1}
 
 
 def test_numbers_are_read_as_they_are() -> None:
