@@ -15,7 +15,7 @@ SCOPES = {
     "other": ["score"],
     "reader": ["read"],
     "second": ["read"],
-    "operator": ["read", "admin", "score"],
+    "operator": ["read", "admin", "score", "report"],
 }
 # Soft and hard limit of open files, and the usual mask of a shell, under which everybody may read new files.
 FEW_FILES = ("sh", "-c", 'umask 022 && ulimit -S -n 256 && ulimit -H -n 1024 && exec "$@"', "sh")
@@ -31,7 +31,7 @@ def tokens() -> tuple[dict[str, str], str]:
 
 @pytest.fixture(scope="package")
 def attacked(tokens: tuple[dict[str, str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A service of one worker that wants tokens, with its explorer, and that may open few files."""
+    """A service of one worker that wants tokens, with all its doors, and that may open few files."""
     folder = tmp_path_factory.mktemp("service")
     (folder / "tokens").write_text(tokens[1])
     bundle = gated_bundle(folder / "digits.safetensors")
@@ -39,7 +39,7 @@ def attacked(tokens: tuple[dict[str, str], str], tmp_path_factory: pytest.TempPa
         "DARKSIGHT_TOKENS_FILE": str(folder / "tokens"),
         "DARKSIGHT_STREAM_IDLE_SECONDS": str(IDLE_SECONDS),
     }
-    options = ("--workers", "1", "--explorer-port", "0")
+    options = ("--workers", "1", "--explorer-port", "0", "--api-port", "0")
     data_dir = folder / "state" / "data"
     with running_server({"digits": bundle}, data_dir, *options, environment=variables, run_by=FEW_FILES) as running:
         wait_until(lambda: "explorer" in running.children(), what="the explorer")

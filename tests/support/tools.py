@@ -13,6 +13,7 @@ _PACKAGES = {
     "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "curl": "curl",
+    "haproxy": "haproxy",
     "mount": "mount",
     "node": "npm",
     "npm": "npm",
@@ -22,7 +23,10 @@ _PACKAGES = {
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
 }
-_NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
+_NAMES = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "haproxy": ("haproxy", "/usr/sbin/haproxy"),
+}
 
 
 def _path(tool: str) -> str | None:
