@@ -8,22 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 from darksight_client import Client, Conflict, InvalidRequest
-from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
-from darksight_client.stubs.inference import grpc_predict_v2_pb2
 
 from tests.integration.test_service import K
 from tests.support.builders import make_probs
 from tests.support.servers import Server, wait_until
 
-MONITOR, ADMIN, INFER = "/darksight.v1.MonitorService", "/darksight.v1.AdminService", "/inference.GRPCInferenceService"
+MONITOR = "/darksight.v1.MonitorService"
 MB = 1 << 20
-MANY = 2_000_000
 Tokens = dict[str, str]
 
 
@@ -54,60 +50,6 @@ def channel(server: Server) -> Iterator[grpc.Channel]:
 def header(tokens: tuple[Tokens, str], name: str) -> tuple[tuple[str, str]]:
     """Metadata of a call."""
     return (("authorization", f"Bearer {tokens[0][name]}"),)
-
-
-def field(kind: type, name: str, data: bytes) -> bytes:
-    """The bytes of a field that holds bytes, text or a message."""
-    length, parts = len(data), bytearray()
-    while length > 127:
-        parts.append(length & 127 | 128)
-        length >>= 7
-    return bytes([kind.DESCRIPTOR.fields_by_name[name].number << 3 | 2]) + bytes((*parts, length)) + data
-
-
-Score, Outcomes, List = monitor_pb2.ScoreRequest, monitor_pb2.ReportOutcomesRequest, monitor_pb2.ListPointsRequest
-Infer = grpc_predict_v2_pb2.ModelInferRequest
-TENSOR = field(Score, "tensor", monitor_pb2.Tensor(shape=[1, K], data=bytes(4 * K)).SerializeToString())
-MODEL = field(Score, "model", b"digits")
-PERMITTED = {"ListPoints": "reader"}
-
-
-LARGE = {
-    "rows": ("Score", lambda: MODEL + field(Score, "rows", b"\x0a\x00" * MANY)),
-    "ids": ("Score", lambda: MODEL + TENSOR + field(Score, "prediction_ids", b"") * MANY),
-    "shape": ("Score", lambda: MODEL + field(Score, "tensor", b"\x08\x01" * MANY)),
-    "outcomes": ("ReportOutcomes", lambda: MODEL + field(Outcomes, "outcomes", b"") * MANY),
-    "filters": ("ListPoints", lambda: MODEL + field(List, "predicted", b"\x01" * MANY)),
-    "outputs": ("ModelInfer", lambda: field(Infer, "outputs", b"") * MANY),
-    "raw contents": ("ModelInfer", lambda: field(Infer, "raw_input_contents", b"") * MANY),
-}
-"""Methods, and what makes a request of four megabytes."""
-
-
-@pytest.mark.parametrize("what", LARGE)
-def test_many_small_values_are_refused_before_they_become_objects(
-    server: Server, channel: grpc.Channel, tokens: tuple[Tokens, str], what: str
-) -> None:
-    """Two million in four megabytes: counted, not built."""
-    method, make = LARGE[what]
-    path, token = f"{INFER if method == 'ModelInfer' else MONITOR}/{method}", PERMITTED.get(method, "gateway")
-    data = make()
-    peak = Path(f"/proc/{server.children()['worker-0']}")
-    (peak / "clear_refs").write_text("5")
-    before = highest_memory(peak)
-    started = time.monotonic()
-    with pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary(path)(data, timeout=60, metadata=header(tokens, token))
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert time.monotonic() - started < 10.0
-    assert highest_memory(peak) - before < 200 * MB
-
-
-def highest_memory(process: Path) -> int:
-    """The most resident bytes since it was reset."""
-    lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    return 1024 * int(lines["VmHWM"].split()[0])
 
 
 def test_idle_streams_of_one_token_leave_room_for_others_and_end(
@@ -172,27 +114,6 @@ def test_authors_and_comments_are_short_texts(connect: Callable[[str], Client], 
     assert operator.regions("digits") == ()
 
 
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("SaveRegion", admin_pb2.SaveRegionRequest(model="digits", name="a\0b")),
-        ("DeployBundle", admin_pb2.DeployBundleRequest(model="digits", path="a\0b")),
-        ("GetModel", admin_pb2.GetModelRequest(model="a\0b")),
-        ("ActivateVersion", admin_pb2.ActivateVersionRequest(model="digits", version="\0" * 64)),
-    ],
-)
-def test_a_nul_is_refused_in_every_text(
-    channel: grpc.Channel, tokens: tuple[Tokens, str], method: str, request_: admin_pb2.SaveRegionRequest
-) -> None:
-    """PostgreSQL stores none, and no path has one."""
-    with pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary(f"{ADMIN}/{method}")(
-            request_.SerializeToString(), timeout=60, metadata=header(tokens, "operator")
-        )
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
 class Browser:
     """A browser at the explorer, with one connection."""
 
@@ -222,19 +143,6 @@ class Browser:
         # The next call opens it again: on a busy machine the server may have closed it by then, because it was idle.
         self._connection.close()
         return status
-
-
-def test_half_a_character_is_refused_and_the_list_stays_whole(server: Server, tokens: tuple[Tokens, str]) -> None:
-    """JSON can carry a surrogate, and UTF-8 cannot."""
-    with Browser(server) as browser:
-        assert browser.log_in(tokens[0]["operator"]) == 200
-        model = next(iter(browser.call("GET", "/api/models")[1]["models"]))
-        region = {"version": model["active"], "polygon": [{"x": x, "y": y} for x, y in ((0, 0), (1, 0), (1, 1))]}
-        for text in ("\\ud800", "\\u0000"):
-            for field, value in {"name": f"a{text}b", "comment": text}.items():
-                body = json.dumps({**region, "name": "short", field: "TEXT"}).replace("TEXT", value)
-                assert browser.call("POST", "/v1/models/digits/regions", body)[0] == 400
-        assert browser.call("GET", "/v1/models/digits/regions") == (200, {"regions": [], "history": []})
 
 
 def test_logins_with_one_token_end_no_session_of_another(server: Server, tokens: tuple[Tokens, str]) -> None:
