@@ -392,7 +392,7 @@ def make_traffic(n: int, rng: np.random.Generator) -> tuple[ScoredPredictions, N
     return ScoredPredictions.of(from_arrays(probs, labels=labels), scores), chance
 
 
-@pytest.mark.parametrize(("score", "repeats"), [("msp", 200), ("auto", 60)])
+@pytest.mark.parametrize(("score", "repeats"), [("msp", 100), ("auto", 40)])
 def test_certified_accuracy_is_kept_over_many_calibrations(
     score: str, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
