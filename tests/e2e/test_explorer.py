@@ -37,8 +37,11 @@ def open_map(page: Page, query: str = "") -> None:
     expect(page.locator("#count")).to_contain_text("stored points,")
 
 
-def test_the_map_shows_reference_and_stored_points(page: Page) -> None:
-    """Whoever opens the explorer sees the map of the first model with all points."""
+def test_the_map_shows_points_that_can_be_walked_by_keyboard(page: Page) -> None:
+    """Whoever opens the explorer sees the map of the first model with all reference and stored points.
+
+    Without a pointer the newest points are told one after the other, with their probabilities.
+    """
     page.goto("/")
 
     expect(page).to_have_title("Map · DarkSight")
@@ -46,6 +49,17 @@ def test_the_map_shows_reference_and_stored_points(page: Page) -> None:
     expect(page.locator("#count")).to_contain_text(re.compile(r"^[3-9]\d\d of [3-9]\d\d stored points, 360 reference"))
     expect(page.locator("#plot canvas").first).to_be_attached()
     expect(page.locator("#plot")).to_have_attribute("aria-label", re.compile(f"stored points.*{CLASSES} classes"))
+
+    page.locator("#plot").focus()
+    page.keyboard.press("n")
+    expect(page.locator("#detail")).to_contain_text("Stored prediction")
+    first = page.locator("#detail .facts").inner_text()
+
+    page.keyboard.press("n")
+
+    expect(page.locator("#detail .facts")).not_to_have_text(first)
+    expect(page.locator(".bars .value")).to_have_count(CLASSES)
+    expect(page).to_have_url(re.compile("point=[0-9a-f]{32}"))
 
 
 def test_more_points_than_can_be_drawn_are_shaded(page: Page, explored: Explored) -> None:
@@ -117,23 +131,8 @@ def test_a_subset_of_classes_is_renormalised(page: Page) -> None:
     assert sum(float(text.rstrip("%")) for text in values.all_inner_texts()) == pytest.approx(100.0, abs=0.2)
 
 
-def test_points_can_be_walked_by_keyboard(page: Page) -> None:
-    """Without a pointer the newest points are told one after the other, with their probabilities."""
-    open_map(page)
-    page.locator("#plot").focus()
-    page.keyboard.press("n")
-    expect(page.locator("#detail")).to_contain_text("Stored prediction")
-    first = page.locator("#detail .facts").inner_text()
-
-    page.keyboard.press("n")
-
-    expect(page.locator("#detail .facts")).not_to_have_text(first)
-    expect(page.locator(".bars .value")).to_have_count(CLASSES)
-    expect(page).to_have_url(re.compile("point=[0-9a-f]{32}"))
-
-
 def draw(page: Page, polygon: list[tuple[float, float]]) -> None:
-    """Draw a polygon given in the map's own numbers, with the mouse."""
+    """Draw a polygon given in the map's own numbers, with the mouse; its border is thick and opaque meanwhile."""
     places = page.evaluate(
         """(polygon) => {
           const { xaxis, yaxis } = document.getElementById("plot")._fullLayout;
@@ -146,6 +145,9 @@ def draw(page: Page, polygon: list[tuple[float, float]]) -> None:
     page.mouse.down()
     for place in places[1:]:
         page.mouse.move(*place, steps=8)
+    border = page.locator("#plot .select-outline").last
+    expect(border).to_have_css("opacity", "1")
+    expect(border).to_have_css("stroke-width", "3px")
     page.mouse.up()
 
 
@@ -178,25 +180,6 @@ def test_a_region_is_drawn_previewed_saved_and_enforced(page: Page, explored: Ex
         page.get_by_role("button", name="Remove").click()
         expect(page.locator(".region")).to_have_count(0)
         wait_until(lambda: reason() == Reason.NONE, what="no region")
-
-
-def test_a_region_is_visible_while_it_is_drawn(page: Page) -> None:
-    """Its border is thick and opaque from the first stroke on, also among points; after that it is the draft's."""
-    open_map(page)
-    page.get_by_role("button", name="Draw a region").click()
-    box = page.locator("#plot").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 200, box["y"] + 200)
-    page.mouse.down()
-    for x, y in ((350, 200), (350, 350), (200, 350)):
-        page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
-
-    border = page.locator("#plot .select-outline").last
-    expect(border).to_have_css("opacity", "1")
-    expect(border).to_have_css("stroke-width", "3px")
-    page.mouse.move(box["x"] + 202, box["y"] + 202, steps=2)
-    page.mouse.up()
-    expect(page.locator("#draft-preview")).to_contain_text("stored points inside")
 
 
 def test_points_are_added_as_they_arrive(page: Page, explored: Explored) -> None:
