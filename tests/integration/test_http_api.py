@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jsonschema
 import numpy as np
 import pytest
 from darksight_client import Client
@@ -161,6 +160,8 @@ def test_state_of_server_and_models(http: httpx.Client, server: Server) -> None:
 
 def test_messages_as_json(http: httpx.Client, server: Server, rows: np.ndarray, scored: dict[str, np.ndarray]) -> None:
     """Score, outcomes, points, models, policy and regions, as over gRPC; all answers follow the OpenAPI document."""
+    import jsonschema
+
     page = http.get("/openapi.json").json()
 
     def call(verb: str, path: str, template: str, status: int = 200, **options: Any) -> Any:
