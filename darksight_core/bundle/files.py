@@ -19,6 +19,7 @@ from darksight_core.bundle.defects import defect
 from darksight_core.bundle.manifest import check_manifest
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.drift.estimate import AccuracyModel
+from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import SegmentCounts
 from darksight_core.errors import BundleError, ConfigError
 from darksight_core.gate.gate import Gate
@@ -122,6 +123,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
         "probe": {field.name: getattr(bundle.probes, field.name) for field in fields(Probes)},
         "gate": {} if bundle.gate is None else bundle.gate.tensors(),
         "segments": {} if bundle.segments is None else bundle.segments.tensors(),
+        "features": {} if bundle.features is None else bundle.features.tensors(),
     }
     for field in fields(SplitSketches):
         parts[f"split.{field.name}"] = getattr(bundle.splits, field.name).tensors()
@@ -141,10 +143,12 @@ def _build(container: Container, source: str) -> Bundle:
         return RowSketch.from_tensors(part(f"split.{name}"), manifest["splits"][name])
 
     try:
+        outlier_score = OutlierScore.from_tensors(part("outlier_score"), manifest["outlier_score"])
+        features = part("features")
         return Bundle(
             embedder=Embedder.from_tensors(part("embed"), manifest["embed"]),
             kde=Kde.from_tensors(part("kde")),
-            outlier_score=OutlierScore.from_tensors(part("outlier_score"), manifest["outlier_score"]),
+            outlier_score=outlier_score,
             calibration=Calibration.from_tensors(part("calibration")),
             reference=Reference(**part("reference")),
             probes=Probes(**part("probe")),
@@ -153,6 +157,7 @@ def _build(container: Container, source: str) -> Bundle:
             gate=None if manifest["gate"] is None else Gate.from_tensors(part("gate"), manifest["gate"]),
             accuracy_model=None if estimate is None else AccuracyModel.from_settings(estimate),
             segments=SegmentCounts(**part("segments")) if part("segments") else None,
+            features=RowFeatures(outlier_score.log_ratios.means, **features) if features else None,
             version=container.version,
         )
     except Exception as error:

@@ -6,6 +6,7 @@ reference.*     fit points to look at, labelled  probe.*         rows and their 
 split.<set>.*   sketches of the rows of each set
 gate.*          the learned reject score, if there is one
 segments.*      calibration rows of each segment in cells, if they had tags
+features.*      features of fit and calibration rows, for the witnesses of drift
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from darksight_core.bundle.summary import Facts, as_html, class_list, gate_facts, map_facts, p_value_fact
 from darksight_core.bundle.thumbnail import thumbnail
 from darksight_core.drift.estimate import AccuracyModel
+from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import SegmentCounts
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
@@ -205,6 +207,8 @@ class Bundle:
         The label-free estimate of accuracy with its back-test; None if the fit had too few labels for one.
     segments
         Calibration rows of the segments that have enough of them; None without such segments.
+    features
+        What the witnesses of drift are learned from; None if drift is not followed.
     version
         SHA-256 of the file in hexadecimal; empty until there is one.
     path
@@ -222,6 +226,7 @@ class Bundle:
     gate: Gate | None = None
     accuracy_model: AccuracyModel | None = None
     segments: SegmentCounts | None = None
+    features: RowFeatures | None = None
     version: str = ""
     path: Path | None = None
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import Segment, SegmentCounts
 from darksight_core.drift.urn import Ints
 from darksight_core.guarantees.calibration import Calibration
@@ -43,11 +44,14 @@ class Baseline:
         Reference rows of each predicted class, (K,).
     segments
         Calibration rows of each segment in cells; None if the bundle has none. See `segment_cells`.
+    features
+        Features of fit and calibration rows; None if the bundle has none. See `witnesses`.
     """
 
     calibration: Calibration
     class_counts: Ints
     segments: SegmentCounts | None = None
+    features: RowFeatures | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,19 +68,23 @@ class RowBatch:
         Predicted classes, (m,).
     uniforms
         Three independent uniform numbers of each row, (m, 3); see `row_uniforms`.
+    probabilities
+        The rows themselves, (m, K), on the simplex; None if they are not known.
     """
 
     scores: Floats
     top: Floats
     classes: NDArray[np.integer]
     uniforms: Floats
+    probabilities: NDArray[np.floating] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def take(self, rows: Any) -> RowBatch:
         """Some of the rows."""
-        return RowBatch(self.scores[rows], self.top[rows], self.classes[rows], self.uniforms[rows])
+        probs = None if self.probabilities is None else self.probabilities[rows]
+        return RowBatch(self.scores[rows], self.top[rows], self.classes[rows], self.uniforms[rows], probs)
 
 
 class Evidence(NamedTuple):
@@ -92,12 +100,18 @@ class Evidence(NamedTuple):
         Rows seen.
     since_row
         Row, counted from 1, at which a change is estimated to have begun.
+    highest
+        Largest `log_evidence` so far.
+    alarm_row
+        Number of the first row, counted from 1, at which it reached the threshold, or None.
     """
 
     log_evidence: float
     log_restarting: float = 0.0
     rows: int = 0
     since_row: int = 1
+    highest: float = 0.0
+    alarm_row: int | None = None
 
 
 class Detector(Protocol[State]):
@@ -132,6 +146,10 @@ class Detector(Protocol[State]):
 
     def evidence(self, state: State) -> Mapping[str, Evidence]:
         """Evidence by kind."""
+        ...
+
+    def describe(self, state: State, class_names: Sequence[str]) -> str:
+        """What has changed, in words, if the detector knows more than the kind of its evidence."""
         ...
 
     def encode(self, state: State) -> bytes:

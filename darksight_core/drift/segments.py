@@ -110,6 +110,10 @@ class SegmentTest:
         """Evidence of the segment; it has no restarting bets."""
         return {"segment": Evidence(self.log_evidence(state), rows=state.rows, since_row=state.since_row)}
 
+    def describe(self, state: DriftState, class_names: Sequence[str]) -> str:
+        """Nothing: the kind of evidence says it."""
+        return ""
+
     def encode(self, state: DriftState) -> bytes:
         """The state as bytes."""
         return state.encode()

@@ -8,7 +8,7 @@ classes      predicted class: the class mix
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
@@ -78,8 +78,8 @@ class DriftState:
 class DriftTest:
     """The test of a model for drift, anytime-valid: P(any alarm, ever | no drift) <= level.
 
-    Of 7 parts of the level each kind of evidence has 2, and 1 is for the bounds of the class shares. The order of rows
-    within a batch is that of its rows.
+    Of 9 parts of the level each kind of evidence has 2, `WitnessTest` has 2, and 1 is for the bounds of the class
+    shares. The order of rows within a batch is that of its rows.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class DriftTest:
             raise ConfigError("the bundle has no largest probabilities of its calibration rows; fit it again")
         cells = ScoreCells(self.calibration), ScoreCells(Calibration(log_odds(top)))
         by_score, by_confidence = (score_bets(each.gaps, self.threshold) for each in cells)
-        by_class = class_bets(self.class_counts, self.threshold, self.level / 7.0)
+        by_class = class_bets(self.class_counts, self.threshold, self.level / 9.0)
         object.__setattr__(self, "_cells", cells)
         object.__setattr__(self, "_bets", (by_score, by_confidence, by_class))
 
@@ -129,8 +129,8 @@ class DriftTest:
 
     @property
     def threshold(self) -> float:
-        """ln(3.5 / level): log evidence of an alarm, of each kind."""
-        return math.log(3.5 / checked_level(self.level))
+        """ln(4.5 / level): log evidence of an alarm, of each kind."""
+        return math.log(4.5 / checked_level(self.level))
 
     def start(self, segment: Segment | None = None) -> DriftState:
         """The state before the first row; this test has no segments."""
@@ -159,9 +159,15 @@ class DriftTest:
     def evidence(self, state: DriftState) -> dict[str, Evidence]:
         """Evidence by kind."""
         return {
-            kind: Evidence(each.log_evidence, each.log_restarting, each.rows, each.since_row)
+            kind: Evidence(
+                each.log_evidence, each.log_restarting, each.rows, each.since_row, each.highest, each.alarm_row
+            )
             for kind, each in state.kinds.items()
         }
+
+    def describe(self, state: DriftState, class_names: Sequence[str]) -> str:
+        """Nothing: the kind of evidence says it."""
+        return ""
 
     def encode(self, state: DriftState) -> bytes:
         """The state as bytes."""

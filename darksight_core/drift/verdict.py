@@ -194,7 +194,7 @@ def _within_kind(window: Window, ranks: Ranks | None, alarms: Collection[str]) -
         is_new, scores, confidence = ranks.is_new_content, ranks.scores, ranks.confidence
     if is_new:
         return "new_content"
-    if confidence is not None and "confidence" in alarms:
+    if confidence is not None and not {"confidence", "witnesses"}.isdisjoint(alarms):
         return "less_sure" if confidence.mean() < 0.5 else "surer"
     return "new_content" if scores.mean() < 0.5 else "surer"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from darksight_core.bundle import Bundle, Reference
 from darksight_core.drift.accuracy import Accuracy
 from darksight_core.drift.class_mix import ClassShares, bbse, confusion, mlls
-from darksight_core.drift.detector import Baseline, RowBatch
+from darksight_core.drift.detector import Baseline, Evidence, RowBatch
+from darksight_core.drift.detectors import make_detectors
 from darksight_core.drift.estimate import COVERAGE
-from darksight_core.drift.stream import DriftState, DriftTest
 from darksight_core.drift.verdict import Verdict, Window, classify
 from darksight_core.rows.schema import ScoredBatch
 from darksight_core.rows.simplex import Floats
@@ -83,27 +83,31 @@ class DriftReport(WindowReport):
 
     Parameters
     ----------
-    state
-        Evidence after the last row.
+    rows
+        Number of rows.
+    evidence
+        Evidence after the last row, by kind.
     threshold
         Log evidence of an alarm.
-    since_row
-        Estimated first row of the change, counted from 1; None without an alarm.
+    alarm_row, since_row
+        Row of the first alarm of any kind, and estimated first row of the change, counted from 1; None without one.
     """
 
-    state: DriftState
+    rows: int
+    evidence: Mapping[str, Evidence]
     threshold: float
+    alarm_row: int | None
     since_row: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         evidence = {
-            name: {"log_evidence": state.log_evidence, "highest": state.highest, "alarm_row": state.alarm_row}
-            for name, state in self.state.kinds.items()
+            kind: {"log_evidence": each.log_evidence, "highest": each.highest, "alarm_row": each.alarm_row}
+            for kind, each in self.evidence.items()
         }
         return {
-            "rows": self.state.rows,
-            "alarm_row": self.state.alarm_row,
+            "rows": self.rows,
+            "alarm_row": self.alarm_row,
             "since_row": self.since_row,
             "evidence": {**evidence, "threshold": self.threshold},
             **WindowReport.as_dict(self),
@@ -112,13 +116,13 @@ class DriftReport(WindowReport):
 
 def baseline_of(bundle: Bundle) -> Baseline:
     """What detectors compare rows of a bundle with."""
-    return Baseline(bundle.calibration, _class_counts(bundle), bundle.segments)
+    return Baseline(bundle.calibration, _class_counts(bundle), bundle.segments, bundle.features)
 
 
-def row_batch(scored: ScoredBatch, seed: int = 0) -> RowBatch:
-    """Rows for a detector, with uniform numbers of a seed."""
+def row_batch(scored: ScoredBatch, probs: NDArray[np.floating], seed: int = 0) -> RowBatch:
+    """Rows (n, K) for a detector, with uniform numbers of a seed."""
     uniforms = np.random.default_rng(seed).random((len(scored.outlier_score), 3))
-    return RowBatch(scored.outlier_score, scored.top, scored.predicted, uniforms)
+    return RowBatch(scored.outlier_score, scored.top, scored.predicted, uniforms, probs)
 
 
 def report_drift(
@@ -139,20 +143,28 @@ def report_drift(
     seed
         Seed of the uniform numbers that break ties.
     """
-    test = DriftTest(bundle.calibration, _class_counts(bundle), level)
-    batch = row_batch(scored, seed)
-    state = test.update(test.start(), batch)
-    since_row = None
-    if state.alarm_row is not None:
-        until = state.alarm_row
-        at_alarm = test.update(test.start(), batch.take(slice(until)))
-        since_row = next(each.since_row for each in at_alarm.kinds.values() if each.alarm_row == until)
+    batch = row_batch(scored, probs, seed)
+    evidence: dict[str, Evidence] = {}
+    words = []
+    tests = [each for each in make_detectors(baseline_of(bundle), level) if not each.is_by_segment]
+    for test in tests:
+        state = test.update(test.start(), batch)
+        evidence |= test.evidence(state)
+        if any(each.alarm_row is not None for each in test.evidence(state).values()):
+            words.append(test.describe(state, bundle.class_names))
+    alarms = {kind: each.alarm_row for kind, each in evidence.items() if each.alarm_row is not None}
+    alarm_row, since_row = min(alarms.values(), default=None), None
+    if alarm_row is not None:
+        at_alarm = (test.evidence(test.update(test.start(), batch.take(slice(alarm_row)))) for test in tests)
+        first = min(alarms, key=alarms.__getitem__)
+        since_row = next(found[first].since_row for found in at_alarm if first in found)
     rows = slice(0 if since_row is None else since_row - 1, None)
     window = report_window(
         bundle,
         probs[rows].astype(np.float64),
         Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows]),
-        alarms={kind for kind, each in state.kinds.items() if each.alarm_row is not None},
+        alarms=alarms,
+        words=words,
         level=level,
     )
     return DriftReport(
@@ -160,14 +172,22 @@ def report_drift(
         window.class_shares,
         window.accuracy,
         window.class_names,
-        state=state,
-        threshold=test.threshold,
+        rows=len(probs),
+        evidence=evidence,
+        threshold=tests[0].threshold,
+        alarm_row=alarm_row,
         since_row=since_row,
     )
 
 
 def report_window(
-    bundle: Bundle, probs: Floats, window: Window, *, alarms: Collection[str], level: float = 0.01
+    bundle: Bundle,
+    probs: Floats,
+    window: Window,
+    *,
+    alarms: Collection[str],
+    words: Collection[str] = (),
+    level: float = 0.01,
 ) -> WindowReport:
     """Kind of drift, class shares and accuracy of a window.
 
@@ -181,10 +201,13 @@ def report_window(
         Their scores.
     alarms
         Kinds of evidence that have reached their threshold. Without any, no class is marked as changed.
+    words
+        What detectors say has changed, for the reason of the verdict.
     level
         Error of the tests that tell kinds of drift apart.
     """
     verdict = classify(window, bundle.calibration, _class_counts(bundle), alarms=alarms, level=level)
+    verdict = replace(verdict, reason="; ".join([verdict.reason, *filter(None, words)]))
     shares, accuracy = _class_shares(bundle, probs, window), _estimated_accuracy(bundle, probs, window, verdict)
     if shares is not None and not alarms:
         shares = replace(shares, is_changed=np.zeros_like(shares.is_changed))

@@ -33,6 +33,7 @@ from darksight_core.bundle import (
     write_bundle,
 )
 from darksight_core.drift.estimate import fit_accuracy_model
+from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import SegmentCells, SegmentCounts, tag_hashes
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.fidelity import Fidelity
@@ -387,6 +388,7 @@ class _Fit:
                 manifest={**manifest, "warnings": list(warnings)},
                 accuracy_model=accuracy_model,
                 segments=segments,
+                features=RowFeatures.fit(log_probs(known), log_probs(held), outlier_score.log_ratios.means),
             )
             texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
             return {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, container, make_manifest
+from darksight_core.drift.row_features import RowFeatures
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
@@ -103,6 +104,7 @@ def bundle_of(
         outlier_score=outlier_score,
         calibration=calibration,
         reference=Reference.of(points[split.fit], predictions.probs[split.fit], predicted if labelled else None),
+        features=RowFeatures.fit(log_pi[split.fit], log_probs(held), outlier_score.log_ratios.means),
         probes=probes.ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=make_manifest(

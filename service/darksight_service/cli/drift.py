@@ -73,7 +73,9 @@ def drift(
     segments = None
     if by:
         tags = {key: values_of(predictions, key).tolist() for key in by}
-        segments = report_segments(SegmentTest(baseline_of(loaded)), row_batch(scored), scored.p_value, tags)
+        segments = report_segments(
+            SegmentTest(baseline_of(loaded)), row_batch(scored, predictions.probs), scored.p_value, tags
+        )
     if json:
         found = {} if segments is None else {"segments": segments.as_dict()}
         print_json({"bundle": str(bundle), "version": loaded.version, "level": level, **report.as_dict(), **found})
@@ -85,20 +87,19 @@ def drift(
 
 
 def _print_report(report: DriftReport, level: float, changed_segments: int) -> None:
-    state = report.state
-    if state.alarm_row is None:
+    if report.alarm_row is None:
         rest = f", but segments have changed: {changed_segments}, see below" if changed_segments else ""
-        print(f"No drift of all {state.rows:,} rows together at level {level:g}{rest}.")
+        print(f"No drift of all {report.rows:,} rows together at level {level:g}{rest}.")
     else:
         print(
-            f"Drift at row {state.alarm_row:,} of {state.rows:,}, at level {level:g}; "
+            f"Drift at row {report.alarm_row:,} of {report.rows:,}, at level {level:g}; "
             f"it began near row {report.since_row:,}."
         )
         print(f"Verdict: {_KINDS[report.verdict.kind]}: {report.verdict.reason}.")
     print_table(
         [
             (name, each.log_evidence, each.highest, report.threshold, each.alarm_row)
-            for name, each in state.kinds.items()
+            for name, each in report.evidence.items()
         ],
         ("ln evidence", "now", "highest", "alarm from", "alarm row"),
     )

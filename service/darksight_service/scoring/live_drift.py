@@ -59,11 +59,15 @@ def live_drift(
     by_kind: dict[str, list[Evidence]] = {}
     evidence: dict[str, float] = {}
     thresholds: dict[str, float] = {}
+    words: list[str] = []
     for detector, states in found:
         evidence |= mean_log_evidence(detector, states)
         thresholds |= dict.fromkeys(detector.kinds, detector.threshold)
         parts = [detector.evidence(state) for state in states]
         by_kind |= {kind: [part[kind] for part in parts] for kind in detector.kinds}
+        if any(evidence[kind] >= detector.threshold for kind in detector.kinds):
+            strongest_state = states[max(range(len(states)), key=lambda n: max(each[0] for each in parts[n].values()))]
+            words.append(detector.describe(strongest_state, bundle.class_names))
     if not evidence:
         return None
     alarms = {kind for kind, value in evidence.items() if value >= thresholds[kind]}
@@ -82,6 +86,7 @@ def live_drift(
         _probs(points, classes),
         Window(points.p_value, points.outlier_score, points.predicted, points.top),
         alarms=alarms,
+        words=words,
     )
     rows = max(sum(each.rows for each in parts) for parts in by_kind.values())
     return LiveDrift(rows, evidence, thresholds, points, window)

@@ -223,7 +223,7 @@ def _print_drift(callers: list[_Caller], bundle: Path) -> None:
     scorer, lines = Scorer.of(loaded), []
     for caller in callers:
         report = report_drift(loaded, caller.probs, scorer.score(caller.probs))
-        row, accuracy = report.state.alarm_row, report.accuracy
+        row, accuracy = report.alarm_row, report.accuracy
         estimate = "withheld" if accuracy.value is None else f"{100 * accuracy.value:.1f}%"
         lines.append((caller.kind, "-" if row is None else f"{row:,}", report.verdict.kind, estimate))
     print(

@@ -82,6 +82,7 @@ class DriftFollower:
                     points.top[used],
                     points.predicted[used],
                     row_uniforms(points.ids[used]),
+                    points.probs[used],
                 )
                 parts = self._followed(connection, bundle_id, _rows_by_tag(points.tags[used], tag_ids))
                 name = {"model": points.model, "version": version_of(points)}
