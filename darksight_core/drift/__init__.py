@@ -2,10 +2,12 @@
 
 Conformal p-values are uniform while nothing changes, whatever the classifier, so one reference serves every model.
 
-    What is a detector, and which are there? detector       protocol: start, update, evidence, encode, decode
+    What is a detector, and which are there? detector       protocol: start, update, evidence, describe, encode, decode
                                              detectors      the list of all
     Has anything changed, since when?        stream         scores, confidence and classes: anytime-valid evidence
                                              urn, betting   its null hypothesis and its bets
+                                             witnesses      learned directions: slow and mild changes
+                                             row_features   what they are learned from
     Which part of the traffic changed?       segments       tags: anytime-valid, with a level of false discoveries
                                              segment_cells  what a segment is compared with, as counts
                                              explanation    which of the segments that changed explains the others

@@ -17,7 +17,8 @@ less_sure     The same without such rows, and confidence is lower than on the ca
 surer         The same, but it is higher. This is typical of inputs that the classifier has never seen and does not
               notice.
 
-Where the evidence of confidence is no alarm, rows with lower scores are new content and rows with higher ones surer.
+Where the evidence of neither confidence nor witnesses is an alarm, rows with lower scores are new content and rows with
+higher ones surer.
 
 Foreign rows may all be taken for one class. So the part between classes is measured on the rows whose ranks within
 their class are not in excess.

@@ -388,7 +388,9 @@ class _Fit:
                 manifest={**manifest, "warnings": list(warnings)},
                 accuracy_model=accuracy_model,
                 segments=segments,
-                features=RowFeatures.fit(log_probs(known), log_probs(held), outlier_score.log_ratios.means),
+                features=RowFeatures.fit(log_probs(known), log_probs(held), outlier_score.log_ratios.means)
+                if len(held)
+                else None,
             )
             texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
             return {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}

@@ -169,7 +169,7 @@ def test_drift_names_the_row_the_kind_and_the_cost(folder: Path) -> None:
     assert 300 < drifted["alarm_row"] < 340
     assert drifted["verdict"] == "class_mix"
     assert drifted["class_shares"]["2"]["low"] > 0.8
-    assert {"scores", "confidence", "classes", "threshold"} == drifted["evidence"].keys()
+    assert {"scores", "confidence", "classes", "witnesses", "threshold"} == drifted["evidence"].keys()
     assert "Verdict: the class mix changed" in text
 
 

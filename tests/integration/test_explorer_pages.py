@@ -231,7 +231,7 @@ def test_drift_now_has_a_kind_with_its_reason_and_what_it_costs(explored: Explor
     found = explored.get("drift")
 
     drift, audit = found["drift"], found["audit"]
-    assert [each["kind"] for each in drift["evidence"]] == ["scores", "confidence", "classes"]
+    assert [each["kind"] for each in drift["evidence"]] == ["scores", "confidence", "classes", "witnesses"]
     assert any(each["value"] > each["threshold"] for each in drift["evidence"])
     assert drift["rows"] >= ROWS
     assert drift["verdict"] in ("new_content", "less_sure")

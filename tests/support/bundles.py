@@ -104,7 +104,9 @@ def bundle_of(
         outlier_score=outlier_score,
         calibration=calibration,
         reference=Reference.of(points[split.fit], predictions.probs[split.fit], predicted if labelled else None),
-        features=RowFeatures.fit(log_pi[split.fit], log_probs(held), outlier_score.log_ratios.means),
+        features=RowFeatures.fit(log_pi[split.fit], log_probs(held), outlier_score.log_ratios.means)
+        if len(held)
+        else None,
         probes=probes.ranked(calibration),
         splits=SplitSketches(*(RowSketch.of(hashes[part]) for part in (split.fit, split.calibrate, split.test))),
         manifest=make_manifest(

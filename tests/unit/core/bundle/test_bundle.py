@@ -184,6 +184,7 @@ def test_the_file_is_plain_safetensors() -> None:
 
     assert {name.split(".")[0] for name in tensors} == {
         "embed",
+        "features",
         "kde",
         "outlier_score",
         "calibration",
@@ -957,7 +958,7 @@ def test_description_tells_what_a_bundle_can_do(tmp_path: Path) -> None:
         "it predicts the classifier's class for 99.50% of them",
         "ranks among 120 calibration rows; the smallest is 0.0083",
         "OUTLIER if p-value <= 0.0495868, for alpha 0.05",
-        "LOW_CONFIDENCE unless msp >= 2.5",
+        "LOW_CONFIDENCE unless msp >= 0.924142",
         "at most 0.05 of usual rows are outliers\n",
         "at least 0.99 of accepted rows are right: NOT FEASIBLE",
         "hard probabilities: all of them",
