@@ -29,8 +29,9 @@ settings.load_profile("patient")
 # Seconds of a test that was not run here before, by folder; in all others they are next to nothing.
 _GUESSED = {"e2e": 10.0, "security": 1.0, "integration": 1.0}
 _RECORD = "darksight/seconds"
-# Files that share a service run in one process, one after the other.
-_TOGETHER = ("test_narrow_token.py", "test_without_a_token.py", "test_local_files.py")
+# Files that share the service of tests/security/conftest.py run in one process, one after the other.
+_SECURITY = Path(__file__).with_name("security")
+_TOGETHER = tuple(path.name for path in _SECURITY.glob("test_*.py") if "attacked: Server" in path.read_text("utf-8"))
 _IN_CI = os.environ.get("CI") == "true"
 
 
