@@ -13,7 +13,7 @@ from darksight_core.fit.map.fitting import fit_map, place_rows
 from darksight_core.fit.map.line import line_end, line_student, place_on_line
 from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
-from darksight_core.fit.served import place_served
+from darksight_core.fit.probes import place_served
 from darksight_core.map.student import Student
 from darksight_core.predictions import from_arrays
 from darksight_core.rows.simplex import Floats, kl_sym, log_probs, log_softmax
