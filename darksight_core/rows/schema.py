@@ -180,6 +180,9 @@ class ScoredBatch(ResponseColumns):
         Number of classes in the prediction set, the most probable ones, (n,); 0 for a row without one.
     valid
         Whether the row is a vector of probabilities, (n,).
+    odds
+        Probability with which the row is stored, (n,): 1 unless the setting keep_accepted leaves some rows out. A row
+        that is stored stands for 1 / odds rows.
     """
 
     fidelity: Annotated[
@@ -202,6 +205,10 @@ class ScoredBatch(ResponseColumns):
     ]
     valid: Annotated[
         NDArray[np.bool_], Column("?", "", "valid", "whether the row is a vector of probabilities", missing=True)
+    ]
+    odds: Annotated[
+        Floats,
+        Column("<f8", "<f4", "odds", "probability with which the row is stored", missing=1.0, listed=True),
     ]
 
     def take(self, rows: NDArray[Any] | slice) -> ScoredBatch:

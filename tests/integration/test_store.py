@@ -423,7 +423,12 @@ def counted(points: list[Any], reasons: list[int], accepted: list[bool]) -> Deci
     counts = DecisionCounts()
     fields = {2: "outliers", 3: "low_confidence", 4: "regions", 5: "invalid", 6: "unscored"}
     for point, reason, is_accepted in zip(points, reasons, accepted, strict=True):
-        names = ["points", *(["accepted"] if is_accepted else []), *([fields[reason]] if reason in fields else [])]
+        names = [
+            "points",
+            "stored",
+            *(["accepted"] if is_accepted else []),
+            *([fields[reason]] if reason in fields else []),
+        ]
         side = "accepted" if is_accepted else "rejected"
         names += [f"{side}_labelled"] if point.label >= 0 else []
         names += [f"{side}_correct"] if point.label == point.predicted >= 0 else []

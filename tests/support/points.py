@@ -61,6 +61,7 @@ def make_points(
         if column.dtype == np.float32:
             column[invalid] = np.nan
     made["decision"][invalid], made["reason"][invalid], made["predicted"][invalid] = 2, 5, -1
+    made["odds"] = np.ones(n, dtype=np.float32)
     if names is None:
         names = tuple([f"order-{seed % 10_000:04d}-{row:05d}" for row in range(n)])
     made |= {name: np.asarray(value, dtype=made[name].dtype) for name, value in columns.items()}

@@ -166,7 +166,11 @@ class PolicyState:
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """Number of stored points by decision. A point is labelled if its true class is known."""
+    """Number of points by decision. A point is labelled if its true class is known.
+
+    `stored` points are stored; each counts as the rows that it stands for, more than one if the setting keep_accepted
+    leaves rows out.
+    """
 
     points: int
     accepted: int
@@ -179,6 +183,7 @@ class DecisionCounts:
     accepted_correct: int
     rejected_labelled: int
     rejected_correct: int
+    stored: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,7 @@ class Point:
     tags: Mapping[str, str] = field(default_factory=dict)
     trace_id: str = ""
     prediction_set: tuple[int, ...] = ()
+    odds: float = 1.0
 
 
 def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Scored:

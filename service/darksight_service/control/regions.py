@@ -72,7 +72,8 @@ class Preview:
     reference_accuracy
         Accuracy of the reference points inside that have a label.
     examined, since_ms
-        The newest stored points that were examined, at most `MAX_EXAMINED`, and when the oldest of them was received.
+        The rows that the newest stored points stand for, at most `MAX_EXAMINED` points, and when the oldest of them was
+        received.
     accepted
         Those of them that were accepted.
     inside, inside_accepted, inside_rejected
@@ -298,6 +299,7 @@ class Regions:
         )
         inside = found_points.inside
         is_known, is_right, is_accepted = inside.is_labelled, inside.label == inside.predicted, inside.accepted
+        rows = 1.0 / inside.odds
         ids = inside.take(np.lexsort((~is_accepted, ~(is_known & ~is_right)))[:examples]).id_bytes()
         reference = self._registry.version(model, version).reference
         held = region.inside(reference.points)
@@ -310,9 +312,9 @@ class Regions:
             examined=found_points.examined,
             since_ms=found_points.oldest_ms,
             accepted=found_points.accepted,
-            inside=len(inside),
-            inside_accepted=int(is_accepted.sum()),
-            inside_rejected=int((inside.reason == Reason.REGION).sum()),
+            inside=round(rows.sum()),
+            inside_accepted=round(rows[is_accepted].sum()),
+            inside_rejected=round(rows[inside.reason == Reason.REGION].sum()),
             accuracy=Share.of(is_right[is_known]),
             accepted_accuracy=Share.of(is_right[is_known & is_accepted]),
             new_accuracy=Share.of(is_right[is_known & (inside.received_ms > saved_ms)]),

@@ -34,7 +34,7 @@ from darksight_service.store.texts import Texts
 
 __all__ = ["FORMAT_VERSION", "count_rows", "decode", "decode_all", "encode_outcomes", "encode_points"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """First byte of every record."""
 
 Bytes: TypeAlias = bytes | bytearray | memoryview

@@ -76,7 +76,7 @@ def live_drift(
         # The rows since the change of each replica, by the kind with the most evidence.
         strongest = by_kind[max(alarms, key=evidence.__getitem__)]
         wanted = min(max(sum(each.rows - each.since_row + 1 for each in strongest), _LEAST_ROWS), _MOST_ROWS)
-    points = store.newest_points(PointFilter(model, version), limit=wanted)
+    points = store.newest_points(PointFilter(model, version), limit=wanted).sample()
     classes = bundle.embedder.n_inputs
     points = points.take(np.isfinite(points.outlier_score) & (points.predicted >= 0) & (points.predicted < classes))
     if not len(points):

@@ -189,6 +189,13 @@ class Settings(BaseSettings):
     max_tag_values: int = Field(
         200, ge=1, description="values of a key of tags that the store keeps; further ones are stored as `_other`"
     )
+    keep_accepted: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of accepted rows that are stored, beside all rejected, unusual and labelled ones and those "
+        "drawn for an audit; all are counted. A label finds its row only if the row is stored",
+    )
     retention_days: float = Field(0.0, ge=0, description="age in days at which points are deleted; 0 for never")
     retention_rows: int = Field(
         0, ge=0, description="number of stored points above which the oldest are deleted; 0 for no limit"

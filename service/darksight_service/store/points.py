@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.drift.urn import audit_numbers
 from darksight_core.guarantees.prediction_sets import top_classes
 from darksight_core.rows.schema import SCHEMA, Column, Decision, ScoredBatch
 from darksight_core.rows.tags import REFERENCE, TagSet
@@ -139,6 +140,11 @@ class PointTable(ScoredBatch):
     def trace_bytes(self) -> list[bytes]:
         """The trace ids, 16 bytes each; zeros for none."""
         return _bytes16(self.traces)
+
+    def sample(self) -> PointTable:
+        """The rows of a uniform sample: all of them, unless rows like some of them were left out."""
+        lowest = float(np.min(self.odds, initial=1.0))
+        return self if lowest >= 1.0 else self.take(audit_numbers(self.ids) < lowest)
 
     def tag_dicts(self) -> list[dict[str, str]]:
         """The tags of each point by key, with its reference."""
@@ -330,7 +336,7 @@ def _to_sql(part: str, values: NDArray[Any], column: Column) -> NDArray[Any]:
 def _from_sql(part: str, values: Sequence[Any], column: Column) -> NDArray[Any]:
     if part == "is_accepted":
         return np.where(np.array(values, dtype=bool), np.int8(Decision.ACCEPT), np.int8(Decision.REJECT))
-    if column.nullable and column.dtype != "<f8":
+    if column.nullable and not math.isnan(column.missing):
         values = [column.missing if each is None else each for each in values]
     return np.array(values, dtype=column.dtype)
 

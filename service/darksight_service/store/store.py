@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Engine, exists, func, select
+from sqlalchemy import Engine, delete, exists, func, select
 
 from darksight_core.drift.detector import Detector
 from darksight_core.drift.segment_cells import Segment
 from darksight_service.store import revisions
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
-from darksight_service.store.ids import MINUTE_MS
+from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.partitions import AHEAD_DAYS, day_of, partitions
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.probabilities import parse_probability_codec
@@ -29,7 +29,15 @@ from darksight_service.store.read.map_points import MapQueries
 from darksight_service.store.read.policy_evaluation import PolicyQueries
 from darksight_service.store.read.region_points import RegionQueries
 from darksight_service.store.rollups import RollupQueries
-from darksight_service.store.tables import insert_into, installation, outcome, outcome_point, point, rollup
+from darksight_service.store.tables import (
+    insert_into,
+    installation,
+    outcome,
+    outcome_point,
+    point,
+    rollup,
+    thinned_batch,
+)
 from darksight_service.store.write import audit_trail
 from darksight_service.store.write.audit_trail import TrailQueries
 from darksight_service.store.write.detector_state import Detectors, DriftFollower, read_states, reset_evidence
@@ -38,7 +46,10 @@ from darksight_service.store.write.outcomes import OutcomeCounts, OutcomeMatcher
 from darksight_service.store.write.retention import Limits, Pruned, prune, used_bytes
 from darksight_service.store.write.tags import TagNumbers
 
-__all__ = ["Inserted", "Store", "StoreStats"]
+__all__ = ["Inserted", "Store", "StoreStats", "Usage"]
+
+# How long a batch of which rows were left out is noted, by the time of its id: retries come sooner.
+_NOTED_MS = 2 * 60 * MINUTE_MS
 
 
 @dataclass(slots=True)
@@ -75,6 +86,18 @@ class StoreStats:
     days: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Size of the points in bytes, the rate at which rows came during the last day, and the bytes that a day takes.
+
+    Both are 0 if there were none.
+    """
+
+    bytes: int
+    rows_per_second: float
+    bytes_per_day: float
+
+
 class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries, AuditQueries, TrailQueries):
     """See the module; made by `Store.open`."""
 
@@ -84,11 +107,12 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         *,
         keep_probs: str = "float16",
         max_tag_values: int = 200,
+        keep_accepted: float = 1.0,
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(engine, clock=clock)
         self._tags = TagNumbers(engine, max_tag_values)
-        self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs))
+        self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs), keep_accepted)
         self._matcher = OutcomeMatcher(engine)
 
     @classmethod
@@ -98,6 +122,7 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         *,
         keep_probs: str = "float16",
         max_tag_values: int = 200,
+        keep_accepted: float = 1.0,
         auto_upgrade: bool = False,
         check: bool = True,
         timeouts: Timeouts | None = None,
@@ -114,6 +139,8 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
             What to keep of probabilities: `float16`, `topK:<k>`, `none`.
         max_tag_values
             Values of a key of tags; further ones are stored as `_other`.
+        keep_accepted
+            Share of usual accepted rows that are stored; all are counted. See `Inserter`.
         auto_upgrade
             Whether to run missing migrations.
         check
@@ -124,7 +151,8 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
             Unix milliseconds, for tests.
         """
         engine = make_engine(url, timeouts=timeouts)
-        store = cls(engine, keep_probs=keep_probs, max_tag_values=max_tag_values, clock=clock)
+        options: dict[str, Any] = {"max_tag_values": max_tag_values, "keep_accepted": keep_accepted, "clock": clock}
+        store = cls(engine, keep_probs=keep_probs, **options)
         try:
             # Without a migration to run there is no need of alembic, which takes half a second to import.
             if auto_upgrade and revisions.current(engine) != revisions.head():
@@ -220,13 +248,15 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         self._matcher = OutcomeMatcher(self._engine)
 
     def maintain(self) -> int:
-        """Work that is due every minute: make partitions ahead of time, match outcomes that missed their point.
+        """Work that is due every minute: make partitions, match outcomes that missed their point, forget old batches.
 
         Returns the number of outcomes matched.
         """
         if self._engine.dialect.name == "postgresql":
             today = day_of(self._clock())
             self._inserter.make_days(set(range(today, today + AHEAD_DAYS + 1)), today)
+        with writing(self._engine) as connection:
+            connection.execute(delete(thinned_batch).where(thinned_batch.c.id < first_id(self._clock() - _NOTED_MS)))
         return self._matcher.match_open()
 
     def register_bundle(self, model: str, version: str, *, class_names: Sequence[str], calibration_rows: int) -> None:
@@ -263,6 +293,25 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
             newest = int(connection.scalar(select(func.max(rollup.c.minute))) or 0)
         seconds = self.server_time()
         return round(1000 * seconds) if math.isfinite(seconds) else self._clock(), newest * MINUTE_MS
+
+    def used_bytes(self) -> int:
+        """Size of the points on disk; see `retention.used_bytes`."""
+        return used_bytes(self._engine)
+
+    def usage(self) -> Usage:
+        """Size and growth, from the counts of rows since the oldest point that is stored."""
+        day, size = self._clock() // MINUTE_MS - 1440, self.used_bytes()
+        with reading(self._engine) as connection:
+            oldest = connection.scalar(select(point.c.id).order_by(point.c.id).limit(1))
+            if oldest is None:
+                return Usage(size, 0.0, 0.0)
+            counts = select(func.sum(rollup.c.points), func.min(rollup.c.minute))
+            since = rollup.c.minute >= id_ms(oldest) // MINUTE_MS
+            rows, _ = connection.execute(counts.where(since)).one()
+            recent, first = connection.execute(counts.where(since, rollup.c.minute > day)).one()
+        minutes = day + 1440 - (first or 0) + 1
+        per_second = float(recent or 0) / (60.0 * minutes)
+        return Usage(size, per_second, 86_400.0 * per_second * size / max(float(rows or 0), 1.0))
 
     def stats(self) -> StoreStats:
         """Size of the store; counts every row, which takes seconds for a hundred million."""

@@ -9,6 +9,7 @@
            └─ outcome ── outcome_point  labels, and the points they belong to
     detector_state                      drift evidence by bundle, replica and detector; of a tag, or 0 of all rows
     policy_change                       the audit trail: versions, policies, regions
+    thinned_batch                       batches of the last hours of which rows were counted and not stored
     installation                        one row: the secret of which the ids of batches are made
 
 The score columns of `point` come from `darksight_core.rows.schema.SCHEMA`. A point is small: real numbers have 4 bytes,
@@ -74,6 +75,7 @@ __all__ = [
     "rollup_tag",
     "tag",
     "tag_bin",
+    "thinned_batch",
 ]
 
 OTHER_CLASSES = 100
@@ -306,6 +308,8 @@ policy_change = Table(
     Column("hash", LargeBinary, nullable=False),
     Index(None, "model", "id"),
 )
+
+thinned_batch = Table("thinned_batch", metadata, Column("id", PointId, primary_key=True), sqlite_with_rowid=False)
 
 installation = Table("installation", metadata, *_key(id=SmallInteger), Column("secret", LargeBinary, nullable=False))
 

@@ -89,11 +89,14 @@ def export_points(
                 continue
             with folder.replacing(path) as replace:
                 parts = (_columns(part, classes, keys, with_probs) for part in store.points_of_hour(name, hour.number))
-                rows = _write(parts, replace.file)
+                rows, is_thinned = _write(parts, replace.file)
                 points = max(hour.points, rows)
                 # Counts outlive points. If more of them are gone than at the last export, the file has what the store
                 # has not. A file of no rows is not a parquet file.
                 is_cut = path in done and points - rows > before["points"] - before.get("rows", before["points"])
+                if is_thinned:
+                    # Rows that were left out were counted too, so only fewer rows show a loss.
+                    is_cut = rows < before.get("rows", 0)
                 replace.is_kept = is_cut or not rows
             if replace.is_kept:
                 exported.incomplete += 1
@@ -176,12 +179,12 @@ class _Folder:
                 self._files.rm_file(partial)
 
 
-def _write(parts: Iterable[dict[str, Any]], file: Any) -> int:
-    """Write the points of an hour, a row group for each part; returns their number."""
+def _write(parts: Iterable[dict[str, Any]], file: Any) -> tuple[int, bool]:
+    """Write the points of an hour, a row group for each part; returns their number, and whether rows were left out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    points, writer = 0, None
+    points, is_thinned, writer = 0, False, None
     with ExitStack() as stack:
         for columns in parts:
             table = pa.table(columns)
@@ -189,7 +192,8 @@ def _write(parts: Iterable[dict[str, Any]], file: Any) -> int:
                 writer = stack.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
             writer.write_table(table)
             points += len(table)
-    return points
+            is_thinned |= table["odds"].null_count < len(table)
+    return points, is_thinned
 
 
 def _columns(

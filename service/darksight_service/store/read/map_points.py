@@ -85,10 +85,10 @@ class MapQueries(Database):
             # A minute with much of the traffic is chosen several times.
             for minute, times in reversed(list(zip(*np.unique(minutes[chosen], return_counts=True), strict=True))):
                 ends = max(low, first_id(int(minute) * MINUTE_MS)), min(high, first_id((int(minute) + 1) * MINUTE_MS))
-                query = select_points(bundles, wanted, [ends], sql_columns(self._engine, _NAMES))
+                query = select_points(bundles, wanted, [ends], sql_columns(self._engine, (*_NAMES, "odds")))
                 query = query.where(_HAS_POINT, *has_tags(tags))
                 found += connection.execute(query.limit(max(1, int(times) * limit // stretches))).all()
-        return read_table(self._engine, found, _NAMES, wanted.model, bundles)
+        return read_table(self._engine, found, (*_NAMES, "odds"), wanted.model, bundles).sample()
 
     def count_points(self, wanted: PointFilter) -> int:
         """Number of points in the minutes of a window; an upper bound with tags and other filters, or several tags."""

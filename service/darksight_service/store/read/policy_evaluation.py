@@ -17,6 +17,7 @@ from darksight_service.store.read.search import (
     labelled_points,
     labelled_within,
     received_within,
+    weight,
     with_outcomes,
     within_box,
 )
@@ -56,9 +57,13 @@ class LabelCounts:
 
 @dataclass(slots=True)
 class DecisionCounts(LabelCounts):
-    """Points by decision and reason."""
+    """Points by decision and reason; a stored point counts as the rows that it stands for.
+
+    `stored` are the points that the numbers are from.
+    """
 
     points: int = 0
+    stored: int = 0
     accepted: int = 0
     outliers: int = 0
     low_confidence: int = 0
@@ -66,9 +71,10 @@ class DecisionCounts(LabelCounts):
     invalid: int = 0
     unscored: int = 0
 
-    def add(self, is_accepted: bool, reason: int, points: int) -> None:
+    def add(self, is_accepted: bool, reason: int, points: int, stored: int) -> None:
         """Count points of one decision and reason."""
         self.points += points
+        self.stored += stored
         self.accepted += points if is_accepted else 0
         field = _FIELDS.get(reason)
         if field is not None:
@@ -86,20 +92,20 @@ class PolicyQueries(Database):
         after = _reason(gate, point)
         key = (point.c.is_accepted, point.c.reason, after.label("after"))
         where = received_within(bundles, since_ms, until_ms)
-        counted = select(*key, func.count()).where(where).group_by(*key)
+        counted = select(*key, _rows(point), func.count()).where(where).group_by(*key)
         source, labelled = labelled_points(self._engine)
         labelled_key = (labelled.c.is_accepted, _reason(gate, labelled).label("after"))
-        known = select(*labelled_key, func.count(), _correct(labelled)).select_from(source).group_by(*labelled_key)
+        known = select(*labelled_key, _rows(labelled), _correct(labelled)).select_from(source).group_by(*labelled_key)
         known = known.where(labelled_within(labelled, bundles, since_ms, until_ms))
         before_counts, after_counts = DecisionCounts(), DecisionCounts()
         accepting = accepted_reasons(gate.fail_open)
         with reading(self._engine) as connection:
-            for is_accepted, reason, new_reason, points in connection.execute(counted):
-                before_counts.add(is_accepted, reason, points)
-                after_counts.add(new_reason in accepting, new_reason, points)
+            for is_accepted, reason, new_reason, points, stored in connection.execute(counted):
+                before_counts.add(is_accepted, reason, round(points), stored)
+                after_counts.add(new_reason in accepting, new_reason, round(points), stored)
             for is_accepted, new_reason, points, correct in connection.execute(known):
-                before_counts.add_labelled(is_accepted, points, correct)
-                after_counts.add_labelled(new_reason in accepting, points, correct)
+                before_counts.add_labelled(is_accepted, round(points), round(correct))
+                after_counts.add_labelled(new_reason in accepting, round(points), round(correct))
             if gate.regions:
                 accepted = and_(where, after.in_([int(reason) for reason in accepting]))
                 _reject_inside(connection, after_counts, gate.regions, accepted, after)
@@ -112,7 +118,7 @@ class PolicyQueries(Database):
         bundles = self._names.known(model, version)
         source, points = labelled_points(self._engine)
         query = (
-            select(points.c.is_accepted, func.count(), _correct(points))
+            select(points.c.is_accepted, _rows(points), _correct(points))
             .select_from(source)
             .where(labelled_within(points, bundles, since_ms, until_ms))
             .group_by(points.c.is_accepted)
@@ -120,7 +126,7 @@ class PolicyQueries(Database):
         counts = LabelCounts()
         with reading(self._engine) as connection:
             for is_accepted, labelled, correct in connection.execute(query):
-                counts.add_labelled(is_accepted, labelled, correct)
+                counts.add_labelled(is_accepted, round(labelled), round(correct))
         return counts
 
 
@@ -133,23 +139,28 @@ def _reject_inside(
 ) -> None:
     """Count accepted points that are inside a region as rejected."""
     query = (
-        select(point.c.x, point.c.y, reason, point.c.predicted, func.coalesce(outcome.c.label, -1))
+        select(point.c.x, point.c.y, weight(point), reason, point.c.predicted, func.coalesce(outcome.c.label, -1))
         .select_from(with_outcomes(point))
         .where(where, or_(*(within_box(point.c.x, point.c.y, region) for region in regions)))
     )
     for part in connection.execute(query).partitions(_AT_ONCE):
         table = np.array([tuple(row) for row in part], dtype=np.float64)
-        reasons, predicted, label = table[inside_any(regions, table[:, :2]), 2:].T
-        counts.accepted -= len(reasons)
-        counts.regions += len(reasons)
-        counts.unscored -= int((reasons == Reason.UNSCORED).sum())
-        known, correct = int((label >= 0).sum()), int(((label >= 0) & (label == predicted)).sum())
+        weights, reasons, predicted, label = table[inside_any(regions, table[:, :2]), 2:].T
+        counts.accepted -= round(weights.sum())
+        counts.regions += round(weights.sum())
+        counts.unscored -= round(weights[reasons == Reason.UNSCORED].sum())
+        is_known = label >= 0
+        known, correct = round(weights[is_known].sum()), round(weights[is_known & (label == predicted)].sum())
         counts.add_labelled(True, -known, -correct)
         counts.add_labelled(False, known, correct)
 
 
-def _correct(points: FromClause) -> ColumnElement[int]:
-    return func.coalesce(func.sum(case((outcome.c.label == points.c.predicted, 1), else_=0)), 0)
+def _rows(points: FromClause) -> ColumnElement[float]:
+    return func.coalesce(func.sum(weight(points)), 0.0)
+
+
+def _correct(points: FromClause) -> ColumnElement[float]:
+    return func.coalesce(func.sum(case((outcome.c.label == points.c.predicted, weight(points)), else_=0.0)), 0.0)
 
 
 def _reason(gate: Gate, points: FromClause) -> ColumnElement[int]:

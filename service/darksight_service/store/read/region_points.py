@@ -21,20 +21,20 @@ from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS, first_id, id_ms
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.read.point_table import read_table, sql_columns
-from darksight_service.store.read.search import ranges_of, span, with_outcomes, within_box
+from darksight_service.store.read.search import ranges_of, span, weight, with_outcomes, within_box
 from darksight_service.store.tables import point
 
 __all__ = ["RegionPoints", "RegionQueries"]
 
-_NAMES = ("id", "bundle_id", "x", "y", "is_accepted", "reason", "predicted", "label")
+_NAMES = ("id", "bundle_id", "x", "y", "is_accepted", "reason", "predicted", "odds", "label")
 _SHORT_MS = 30 * MINUTE_MS
 
 
 class RegionPoints(NamedTuple):
     """The newest points that were compared with a region, and those of them inside.
 
-    `examined` is their number, `accepted` the number of accepted ones among them, and `oldest_ms` when the oldest of
-    them was received, 0 if there is none.
+    `examined` is the number of rows that they stand for, `accepted` that of accepted ones among them, and `oldest_ms`
+    when the oldest of them was received, 0 if there is none.
     """
 
     examined: int
@@ -60,7 +60,8 @@ class RegionQueries(Database):
         """The points inside a region among the newest `limit` points of a version, or fewer when time is over."""
         wanted, bundles = PointFilter(model, version, since_ms, until_ms), self._names.known(model, version)
         end_at = time.monotonic() + seconds
-        examined = accepted = oldest_ms = 0
+        read = oldest_ms = 0
+        examined = accepted = 0.0
         rows: list[Any] = []
         low, high = first_id(wanted.since_ms), first_id(wanted.until_ms)
         if bundles and low < high:
@@ -70,20 +71,22 @@ class RegionQueries(Database):
                 ranges = map(_merged, ranges_of(connection, bundles, wanted, low, high, limit))
                 for start, end in chain.from_iterable(ranges):
                     within = and_(span(start, end), mine)
-                    found, found_accepted = _count(connection, within)
-                    excess = examined + found - limit
+                    found, *sums = _count(connection, within)
+                    excess = read + found - limit
                     if excess > 0:
                         within = and_(span(connection.scalar(_oldest(within, excess)), end), mine)
-                        found, found_accepted = _count(connection, within)
+                        found, *sums = _count(connection, within)
                     if found:
-                        examined, accepted = examined + found, accepted + found_accepted
+                        read, examined, accepted = read + found, examined + sums[0], accepted + sums[1]
                         oldest_ms = id_ms(connection.scalar(_oldest(within)) or start)
                         rows += connection.execute(_inside_box(self._engine, within, region)).all()
-                    if examined >= limit or time.monotonic() >= end_at:
+                    if read >= limit or time.monotonic() >= end_at:
                         break
         rows.sort(key=itemgetter(0), reverse=True)
         found_points = read_table(self._engine, rows, _NAMES, wanted.model, bundles)
-        return RegionPoints(examined, accepted, oldest_ms, found_points.take(region.inside(found_points.points)))
+        return RegionPoints(
+            round(examined), round(accepted), oldest_ms, found_points.take(region.inside(found_points.points))
+        )
 
 
 def _merged(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -101,11 +104,11 @@ def _merged(ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _count(connection: Connection, within: ColumnElement[bool]) -> tuple[int, int]:
-    """Points, and accepted ones among them."""
-    is_accepted = case((point.c.is_accepted, 1), else_=0)
-    points, accepted = connection.execute(select(func.count(), func.sum(is_accepted)).where(within)).one()
-    return int(points), int(accepted or 0)
+def _count(connection: Connection, within: ColumnElement[bool]) -> tuple[int, float, float]:
+    """Points, the rows that they stand for, and those of accepted ones."""
+    accepted = func.sum(case((point.c.is_accepted, weight(point)), else_=0.0))
+    found = connection.execute(select(func.count(), func.sum(weight(point)), accepted).where(within)).one()
+    return int(found[0]), float(found[1] or 0.0), float(found[2] or 0.0)
 
 
 def _oldest(within: ColumnElement[bool], skipped: int = 0) -> Any:

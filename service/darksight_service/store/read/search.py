@@ -13,10 +13,12 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Float,
     FromClause,
     LargeBinary,
     Table,
     and_,
+    cast,
     column,
     exists,
     false,
@@ -62,6 +64,7 @@ __all__ = [
     "select_points",
     "span",
     "tag_numbers",
+    "weight",
     "with_outcomes",
     "within_box",
 ]
@@ -306,6 +309,11 @@ def labelled_within(points: FromClause, bundles: Collection[int], since_ms: int,
         points.c.bundle_id.in_(list(bundles)),
         points.c.is_shadow == literal(False),
     )
+
+
+def weight(points: FromClause) -> ColumnElement[Any]:
+    """The rows that a stored point stands for."""
+    return 1.0 / func.coalesce(cast(points.c.odds, Float(53)), 1.0)
 
 
 def within_box(x: ColumnElement[Any], y: ColumnElement[Any], region: Region) -> ColumnElement[bool]:

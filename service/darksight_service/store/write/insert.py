@@ -3,20 +3,29 @@
 The fast path assumes that all rows are new, which they nearly always are: on PostgreSQL a binary COPY straight into the
 partition of the day, on SQLite one executemany. If a row was stored before, the transaction is rolled back and the slow
 path finds the new rows. Only new rows are counted and drawn for audits, in the same transaction.
+
+With `keep_accepted` some accepted rows are counted, and not stored (`_thin`). Their batches are noted for some hours:
+one that comes again is not counted again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, select, text
 
+from darksight_core.drift.audit import DRAWN_RATE, audit_gains
+from darksight_core.drift.urn import audit_numbers
+from darksight_core.rows.schema import Reason
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
-from darksight_service.store.ids import DAY_MS, LATEST_MS
+from darksight_service.store.ids import DAY_MS, LATEST_MS, MAX_ROWS
 from darksight_service.store.names import Names, bundle_numbers
 from darksight_service.store.partitions import DEFAULT, is_plausible, make_days
 from darksight_service.store.points import SCORE_COLUMNS, PointTable, score_values
@@ -27,7 +36,7 @@ from darksight_service.store.texts import Texts
 from darksight_service.store.write.audit_points import draw_points
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.detector_state import Detectors, DriftFollower, version_of
-from darksight_service.store.write.outcomes import match_points
+from darksight_service.store.write.outcomes import match_points, open_names
 from darksight_service.store.write.tags import SetNumbers, TagNumbers, are_current
 
 __all__ = ["BundlePoints", "Inserter", "Written", "sql_values", "sqlite_statements", "tag_blobs"]
@@ -38,10 +47,12 @@ _STATEMENT_ROWS = 16
 _QUERY_IDS = 500
 # The largest probability of a row that is scored twice differs by less.
 _SAME_TOP = 1e-5
+# Accepted rows up to this p-value are all stored, also by a gate without an outlier rule.
+_UNUSUAL = 0.01
 _COLUMNS = ", ".join(column.name for column in point.columns)
 # Numbers that are NULL; sqlite3 stores NaN as NULL by itself.
 _NULLS = {"event_at": 0, "delay_ms": 0} | {
-    name: column.missing for name, column in SCORE_COLUMNS.items() if column.nullable and column.stored != "<f4"
+    name: column.missing for name, column in SCORE_COLUMNS.items() if column.nullable and not math.isnan(column.missing)
 }
 # The start of the year 1: psycopg and Python have no earlier times.
 _EARLIEST_MS = -62_135_596_800_000
@@ -90,13 +101,18 @@ class Inserter:
         Numbers of tags.
     codec
         What to keep of probabilities.
+    keep_accepted
+        Share of usual accepted rows to store.
     """
 
-    def __init__(self, engine: Engine, names: Names, tags: TagNumbers, codec: ProbabilityCodec) -> None:
+    def __init__(
+        self, engine: Engine, names: Names, tags: TagNumbers, codec: ProbabilityCodec, keep_accepted: float = 1.0
+    ) -> None:
         self._engine = engine
         self._names = names
         self._tags = tags
         self._codec = codec
+        self._keep_accepted = keep_accepted
         self._is_postgresql = engine.dialect.name == "postgresql"
         self._days: dict[int, str] = {}
         self.follower: DriftFollower | None = None
@@ -155,15 +171,16 @@ class Inserter:
         return found
 
     def _copy(self, groups: Sequence[BundlePoints], today: int) -> Written:
-        by_table: dict[str, list[BundlePoints]] = {}
-        days = [group.points.id_ms // DAY_MS for group in groups]
-        self.make_days({int(day) for each in days for day in np.unique(each)}, today)
-        for group, each in zip(groups, days, strict=True):
-            found = np.unique(each).tolist()
-            for day in found:
-                part = group if len(found) == 1 else group.take(each == day)
-                by_table.setdefault(self._days.get(day, DEFAULT), []).append(part)
+        self.make_days({int(day) for group in groups for day in np.unique(group.points.id_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
+            groups = self._thin(connection, groups)
+            by_table: dict[str, list[BundlePoints]] = {}
+            for group in _stored(groups):
+                each = group.points.id_ms // DAY_MS
+                found = np.unique(each).tolist()
+                for day in found:
+                    part = group if len(found) == 1 else group.take(each == day)
+                    by_table.setdefault(self._days.get(day, DEFAULT), []).append(part)
             for table, parts in by_table.items():
                 self._copy_into(connection, table, parts)
             return self._count(connection, groups)
@@ -171,15 +188,17 @@ class Inserter:
     def _merge(self, groups: Sequence[BundlePoints], today: int) -> Written:
         self.make_days({int(day) for group in groups for day in np.unique(group.points.id_ms // DAY_MS)}, today)
         with writing(self._engine) as connection:
+            groups = self._thin(connection, groups)
+            stored = _stored(groups)
             connection.exec_driver_sql("CREATE TEMPORARY TABLE incoming (LIKE point) ON COMMIT DROP")
-            self._copy_into(connection, "incoming", groups)
+            self._copy_into(connection, "incoming", stored)
             query = (
                 f"INSERT INTO point ({_COLUMNS}) SELECT {_COLUMNS} FROM incoming ORDER BY id "
                 "ON CONFLICT DO NOTHING RETURNING id"
             )
             fresh = {found.bytes for (found,) in connection.execute(text(query))}
             written = self._count(connection, _only(groups, fresh))
-            return written._replace(conflicts=_count_conflicts(connection, groups))
+            return written._replace(conflicts=_count_conflicts(connection, stored))
 
     def _copy_into(self, connection: Connection, table: str, groups: Sequence[BundlePoints]) -> None:
         driver: Any = connection.connection.driver_connection
@@ -195,15 +214,45 @@ class Inserter:
     def _insert_into_sqlite(self, groups: Sequence[BundlePoints]) -> Written:
         with writing(self._engine) as connection:
             driver: Any = connection.connection.driver_connection
+            groups = self._thin(connection, groups)
+            stored = _stored(groups)
             driver.execute("SAVEPOINT fast")
             before = driver.total_changes
-            self._execute(driver, groups)
-            if driver.total_changes - before == sum(len(group.points) for group in groups):
+            self._execute(driver, stored)
+            if driver.total_changes - before == sum(len(group.points) for group in stored):
                 return self._count(connection, groups)
             driver.execute("ROLLBACK TO fast")
-            fresh = _only(groups, _absent(driver, groups))
-            self._execute(driver, fresh)
-            return self._count(connection, fresh)._replace(conflicts=_count_conflicts(connection, groups))
+            fresh = _only(groups, _absent(driver, "point", [id for group in stored for id in group.points.id_bytes()]))
+            self._execute(driver, _stored(fresh))
+            return self._count(connection, fresh)._replace(conflicts=_count_conflicts(connection, stored))
+
+    def _thin(self, connection: Connection, groups: Sequence[BundlePoints]) -> list[BundlePoints]:
+        """The points with their odds, without batches that came before and of which rows were left out.
+
+        A row is stored if a number from a hash of its id is below its odds. Rejected, unusual and labelled rows have
+        odds of 1, others those of being drawn for an audit or `keep_accepted`, whichever are higher.
+        """
+        if self._keep_accepted >= 1.0:
+            return list(groups)
+        found, left_out = [], []
+        for group in groups:
+            points = group.points
+            odds = np.maximum(self._keep_accepted, DRAWN_RATE * audit_gains(points.p_value))
+            is_usual = points.accepted & np.equal(points.reason, Reason.NONE) & np.greater(points.p_value, _UNUSUAL)
+            points = replace(points, odds=np.where(is_usual, odds, 1.0).astype(np.float32))
+            rest = points.take(~_is_stored(points))
+            if labelled := open_names(connection, group.model_id, rest):
+                is_labelled = np.array([name in labelled for name in points.prediction_ids()])
+                points = replace(points, odds=np.where(is_labelled, np.float32(1.0), points.odds))
+                rest = points.take(~_is_stored(points))
+            left_out.append(_batches(rest))
+            found.append(group._replace(points=points))
+        batches = sorted({each for some in left_out for each in some})
+        repeated = set(batches) - _note(connection, batches)
+        if not repeated:
+            return found
+        masks = [np.array([each not in repeated for each in _batches(group.points)]) for group in found]
+        return [group.take(mask) for group, mask in zip(found, masks, strict=True) if mask.any()]
 
     def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> Written:
         """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
@@ -215,7 +264,7 @@ class Inserter:
             self.follower.follow(
                 connection, [(group.bundle_id, group.points, group.detectors, group.tags.ids) for group in groups]
             )
-        matched = match_points(connection, [(group.model_id, group.points) for group in groups])
+        matched = match_points(connection, [(group.model_id, group.points) for group in _stored(groups)])
         return Written(sum(len(group.points) for group in groups), matched, sum(map(_folded_tags, groups)))
 
     def _execute(self, driver: Any, groups: Sequence[BundlePoints]) -> None:
@@ -264,11 +313,11 @@ def _check_numbers(connection: Connection, group: BundlePoints) -> None:
 
 
 def _only(groups: Sequence[BundlePoints], fresh: set[bytes]) -> list[BundlePoints]:
-    """The first row of each id that is `fresh`."""
+    """The first row of each id that is `fresh`, and the rows that are not stored."""
     left = set(fresh)
     kept = []
     for group in groups:
-        mask = np.zeros(len(group.points), dtype=bool)
+        mask = ~_is_stored(group.points)
         for number, each in enumerate(group.points.id_bytes()):
             if each in left:
                 left.discard(each)
@@ -301,10 +350,42 @@ def _count_conflicts(connection: Connection, groups: Sequence[BundlePoints]) -> 
     return found
 
 
-def _absent(driver: Any, groups: Sequence[BundlePoints]) -> set[bytes]:
-    ids = [each for group in groups for each in group.points.id_bytes()]
-    query = "SELECT 1 FROM point WHERE id = ?"
+def _absent(driver: Any, table: str, ids: Sequence[bytes]) -> set[bytes]:
+    query = f"SELECT 1 FROM {table} WHERE id = ?"
     return {each for each in ids if driver.execute(query, (each,)).fetchone() is None}
+
+
+def _is_stored(points: PointTable) -> NDArray[np.bool_]:
+    """Whether each point is stored, by its odds, (n,)."""
+    if (points.odds == 1.0).all():
+        return np.ones(len(points), dtype=np.bool_)
+    found: NDArray[np.bool_] = audit_numbers(points.ids) < points.odds
+    return found
+
+
+def _stored(groups: Sequence[BundlePoints]) -> list[BundlePoints]:
+    """The points that are stored."""
+    masks = [_is_stored(group.points) for group in groups]
+    return [group if mask.all() else group.take(mask) for group, mask in zip(groups, masks, strict=True) if mask.any()]
+
+
+def _batches(points: PointTable) -> list[bytes]:
+    """The batch id of each point."""
+    ids = points.ids.copy()
+    ids[:, 1] &= np.uint64(0xFFFF_FFFF_FFFF_FFFF ^ (MAX_ROWS - 1))
+    return replace(points, ids=ids).id_bytes()
+
+
+def _note(connection: Connection, batches: Sequence[bytes]) -> set[bytes]:
+    """Note batches of which rows are left out; returns those that were not noted before."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "postgresql":
+        # One statement for all rows; it waits for another replica that notes the same batch.
+        query = "INSERT INTO thinned_batch SELECT unnest(%s::uuid[]) ON CONFLICT DO NOTHING RETURNING id"
+        return {found.bytes for (found,) in driver.execute(query, ([each.hex() for each in batches],))}
+    new = _absent(driver, "thinned_batch", batches)
+    driver.executemany("INSERT INTO thinned_batch (id) VALUES (?)", [(each,) for each in new])
+    return new
 
 
 def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[tuple[str, Iterator[tuple[Any, ...]]]]:

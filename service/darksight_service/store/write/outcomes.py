@@ -28,7 +28,7 @@ from darksight_service.store.names import Names, check_model
 from darksight_service.store.points import OutcomeBatch, PointTable
 from darksight_service.store.tables import NAME_HASH, PointId, insert_into, outcome, outcome_point
 
-__all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points"]
+__all__ = ["MAX_NAME_BYTES", "OutcomeCounts", "OutcomeMatcher", "insert_outcomes", "match_points", "open_names"]
 
 MAX_NAME_BYTES = 1024
 """A prediction id must fit into an index entry."""
@@ -212,6 +212,17 @@ def match_points(connection: Connection, groups: Iterable[tuple[int, PointTable]
         if has_open[model_id]:
             matched += _match_points(connection, model_id, points)
     return matched
+
+
+def open_names(connection: Connection, model_id: int, points: PointTable) -> set[str]:
+    """Prediction ids of points that an open outcome waits for."""
+    if not connection.scalar(select(exists().where(outcome.c.is_open, outcome.c.model_id == model_id))):
+        return set()
+    query = select(outcome.c.prediction_id).where(outcome.c.model_id == model_id, outcome.c.is_open)
+    found: set[str] = set()
+    for chunk in _chunks(points.prediction_ids(), _CHUNK):
+        found.update(connection.scalars(query.where(outcome.c.prediction_id.in_(chunk))))
+    return found
 
 
 def _match_points(connection: Connection, model_id: int, points: PointTable) -> int:

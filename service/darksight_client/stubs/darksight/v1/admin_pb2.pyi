@@ -223,7 +223,7 @@ class DryRunPolicyResponse(_message.Message):
     def __init__(self, before: _Optional[_Union[DecisionCounts, _Mapping]] = ..., after: _Optional[_Union[DecisionCounts, _Mapping]] = ...) -> None: ...
 
 class DecisionCounts(_message.Message):
-    __slots__ = ("points", "accepted", "outliers", "low_confidence", "regions", "invalid", "unscored", "accepted_labelled", "accepted_correct", "rejected_labelled", "rejected_correct")
+    __slots__ = ("points", "accepted", "outliers", "low_confidence", "regions", "invalid", "unscored", "accepted_labelled", "accepted_correct", "rejected_labelled", "rejected_correct", "stored")
     POINTS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     OUTLIERS_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +235,7 @@ class DecisionCounts(_message.Message):
     ACCEPTED_CORRECT_FIELD_NUMBER: _ClassVar[int]
     REJECTED_LABELLED_FIELD_NUMBER: _ClassVar[int]
     REJECTED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     points: int
     accepted: int
     outliers: int
@@ -246,7 +247,8 @@ class DecisionCounts(_message.Message):
     accepted_correct: int
     rejected_labelled: int
     rejected_correct: int
-    def __init__(self, points: _Optional[int] = ..., accepted: _Optional[int] = ..., outliers: _Optional[int] = ..., low_confidence: _Optional[int] = ..., regions: _Optional[int] = ..., invalid: _Optional[int] = ..., unscored: _Optional[int] = ..., accepted_labelled: _Optional[int] = ..., accepted_correct: _Optional[int] = ..., rejected_labelled: _Optional[int] = ..., rejected_correct: _Optional[int] = ...) -> None: ...
+    stored: int
+    def __init__(self, points: _Optional[int] = ..., accepted: _Optional[int] = ..., outliers: _Optional[int] = ..., low_confidence: _Optional[int] = ..., regions: _Optional[int] = ..., invalid: _Optional[int] = ..., unscored: _Optional[int] = ..., accepted_labelled: _Optional[int] = ..., accepted_correct: _Optional[int] = ..., rejected_labelled: _Optional[int] = ..., rejected_correct: _Optional[int] = ..., stored: _Optional[int] = ...) -> None: ...
 
 class ResetEvidenceRequest(_message.Message):
     __slots__ = ("model", "author", "comment")

@@ -272,7 +272,7 @@ class ListPointsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set")
+    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set", "odds")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class Point(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_SET_FIELD_NUMBER: _ClassVar[int]
+    ODDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     prediction_id: str
     model: str
@@ -320,4 +321,5 @@ class Point(_message.Message):
     tags: _containers.ScalarMap[str, str]
     trace_id: str
     prediction_set: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ...) -> None: ...
+    odds: float
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ..., odds: _Optional[float] = ...) -> None: ...

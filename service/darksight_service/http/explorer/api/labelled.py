@@ -45,7 +45,8 @@ def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> 
 
 def audit_of(sources: Sources, active: ActiveModel, given: LabelsInput, newest: PointTable) -> Audit:
     """The audit of the span whose newest points are given: of all its points, or of the drawn ones if it has more."""
-    if len(newest) < MAX_POINTS:
+    # Where rows were left out, only the drawn ones are complete.
+    if len(newest) < MAX_POINTS and newest.odds.min(initial=1.0) >= 1.0:
         return draw_audit(newest, given.rate)
     rate = min(given.rate, DRAWN_RATE)
     drawn, rate = sources.store().drawn_points(_span(active, given), rate=rate, limit=MAX_DRAWN)
@@ -69,10 +70,12 @@ def labelled_points(
     else:
         audit = audit_of(sources, active, given, newest_points(sources, active, given))
         found = audit.table.take(audit.done[audit.table.is_labelled[audit.done]])
+    labelled, found = len(found), found.sample()
     scored = found.take((found.predicted >= 0) & np.isfinite(found.p_value))
     return scored, {
         "labels": len(scored),
         "unscored": len(found) - len(scored),
+        "left_out": labelled - len(found),
         "max_labels": limit,
     }
 

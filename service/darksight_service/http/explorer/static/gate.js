@@ -40,6 +40,7 @@ function show() {
   at("used").textContent =
     `${count(used.labels)} labelled points${used.labels === used.max_labels ? " (the newest; older ones are not read)" : ""}, ${count(used.errors)} of them wrong` +
     (used.compared < used.labels ? `; scores are compared on the newest ${count(used.compared)}` : "") +
+    (used.left_out ? `; ${count(used.left_out)} are left out, since only a part of accepted rows like theirs is stored (keep_accepted)` : "") +
     (used.unscored ? `; ${count(used.unscored)} points without a score are not used.` : ".");
   const hasLabels = used.labels > 0;
   at("nothing").hidden = hasLabels;
@@ -216,7 +217,7 @@ const loadDryRun = () =>
         line("outliers", "outliers"), line("low confidence", "low_confidence"), line("in a region", "regions"),
         { cells: ["accepted errors (labelled)", ...[run.before, run.after].map((part) => count(part.accepted_labelled - part.accepted_correct))] },
       ], { numbers: [1, 2] }),
-      element("p", { class: "hint" }, `On ${count(run.before.points)} stored points of the active version since ${when(run.since_ms)} (about the newest 50,000).`),
+      element("p", { class: "hint" }, `On ${count(run.before.points)} points of the active version${run.before.stored < run.before.points ? `, of which ${count(run.before.stored)} are stored and stand for the others,` : ""} since ${when(run.since_ms)} (about the newest 50,000).`),
     );
   });
 

@@ -145,8 +145,8 @@ function tell() {
   const shown = scene.live ? scene.live.x.length : 0;
   const stored = state.live
     ? scene.isShaded && shown < scene.total
-      ? `density of a sample: ${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
-      : `${shown.toLocaleString()} of ${scene.total.toLocaleString()} stored points`
+      ? `density of a sample: ${shown.toLocaleString()} of ${scene.total.toLocaleString()} points`
+      : `${shown.toLocaleString()} of ${scene.total.toLocaleString()} points`
     : "stored points hidden";
   const reference = state.reference ? `${scene.reference.x.length.toLocaleString()} reference points` : "reference hidden";
   let hint = "";
