@@ -107,6 +107,16 @@ PANELS = (
         "Up is 1 or 0. A tag is stored as _other if its key has too many values.",
         width=8,
     ),
+    lines(
+        "Size of the store",
+        {
+            "size": f"max(darksight_store_bytes{{{_I}}})",
+            "growth per day": f"max(darksight_store_growth_bytes_per_day{{{_I}}})",
+        },
+        "Bound it with retention_days or keep_accepted.",
+        unit="bytes",
+        width=8,
+    ),
     Row("Where?"),
     lines(
         "CPU",

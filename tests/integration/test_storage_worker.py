@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,25 @@ class FullStore(Store):
     def insert(self, batches: Iterable[PointTable | OutcomeBatch]) -> Inserted:
         """Always fails."""
         raise StoreUnavailableError("the disk is full")
+
+
+def test_size_and_growth_of_the_store_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growth over ten minutes or more, and the days until the disk is full; none while it does not grow."""
+    settings, counts = Settings(data_dir=tmp_path), StorageCounts(tmp_path / "counts")
+    names = ("store_bytes", "store_growth_bytes_per_day", "store_seconds_left")
+    with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
+        monkeypatch.setattr(storage_worker.shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000_000))
+        found = []
+        for seconds in (0, 60, 1_500):
+            store.insert([make_points(5_000, seed=seconds)])
+            worker._measure(1e9 + seconds)
+            found.append([read(counts.file.path).number(name) for name in names])
+
+    sizes = [size for size, _, _ in found]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert [each[1:] for each in found[:2]] == [[0.0, math.inf]] * 2
+    growth = 86_400.0 * (sizes[2] - sizes[0]) / 1_500.0
+    assert found[2][1:] == pytest.approx([growth, 86_400.0 * 1e10 / growth])
 
 
 def test_a_store_that_takes_no_points_is_not_up(tmp_path: Path) -> None:

@@ -28,16 +28,18 @@ from darksight_core.runtime.cpus import cache_folder, use_named_cpu
 from darksight_service.cli.colours import painted
 from darksight_service.cli.console import print_json, print_table
 from darksight_service.cli.options import STORE, AsJson, StoreOptions, load_settings
+from darksight_service.cli.serve import storage_cost
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.errors import SchemaMismatchError
 from darksight_service.metrics.instance import RENEWAL_SECONDS, certificate_expiry
 from darksight_service.settings import Settings
-from darksight_service.store.store import Store
+from darksight_service.store.store import Store, Usage
 
 __all__ = ["Finding", "doctor"]
 
 _MEGABYTE = 1 << 20
 _LEAST_DISK = 256 * _MEGABYTE
+_LEAST_DAYS = 7.0
 _MAX_CLOCK_MS = 5_000
 _COMPILE = f"{Path(sys.executable).name} -m darksight_core.runtime.compilation"
 
@@ -194,6 +196,7 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         with Store.open(url) as store:
             yield Finding("database", "ok", f"{url.partition(':')[0]}, tables are current")
             yield _check_clock(store.times())
+            yield _check_growth(settings, store.usage())
     except SchemaMismatchError as error:
         upgrades = settings.upgrades_store
         remedy = "darksight serve upgrades them at its start" if upgrades else "run: darksight db upgrade"
@@ -201,6 +204,17 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
     except DarkSightError as error:
         remedy = "check that the server runs, and the setting database_url; until then points wait in the spool"
         yield Finding("database", "error", error.message, remedy)
+
+
+def _check_growth(settings: Settings, usage: Usage) -> Finding:
+    """How much a day takes, and how long the disk lasts, where it is known."""
+    text = storage_cost(settings, usage)
+    if not settings.store_url.startswith("sqlite") or not usage.bytes_per_day:
+        return Finding("storage", "ok", text)
+    days = shutil.disk_usage(_existing(settings.data_dir.absolute())).free / usage.bytes_per_day
+    is_short = days < _LEAST_DAYS and not settings.retention_bytes
+    remedy = "set retention_days or keep_accepted, or add disk" if is_short else ""
+    return Finding("storage", "warning" if is_short else "ok", f"{text}; the disk is full in {days:,.1f} days", remedy)
 
 
 def _check_clock(times: tuple[int, int] | None) -> Finding:

@@ -21,10 +21,13 @@ from darksight_service.errors import AuditError, SettingsError, StoreUnavailable
 from darksight_service.processes.start_checks import check_files, lock_data_dir
 from darksight_service.processes.supervisor import Supervisor
 from darksight_service.settings import Settings, service_links
-from darksight_service.store.store import Store
+from darksight_service.store.store import Store, Usage
 from darksight_service.telemetry.logging import set_up_logs
 
-__all__ = ["serve"]
+__all__ = ["serve", "storage_cost"]
+
+# Before anything is measured: a usual load, and the bytes of a row of ten classes with its index.
+_STATED_RATE, _ROW_BYTES = 1_000.0, 200.0
 
 _log = logging.getLogger("darksight.serve")
 
@@ -41,6 +44,7 @@ def serve(
     workers: int | None = None,
     store: Annotated[StoreOptions, Parameter(name="*", group=STORE)] = StoreOptions(),
     bundle_dir: Annotated[Path | None, Parameter(group=STORE)] = None,
+    keep_accepted: Annotated[float | None, Parameter(group=STORE)] = None,
     require_signature: Annotated[Path | None, Parameter(group=STORE)] = None,
 ) -> int:
     """Run the scoring service.
@@ -69,6 +73,9 @@ def serve(
         Worker processes. Default: one per core.
     bundle_dir
         Directory that bundles are deployed from. Default: bundles in the data directory.
+    keep_accepted
+        Share of accepted rows to store, beside all rejected, unusual and labelled ones and those drawn for an audit.
+        All are counted. Default: 1.
     require_signature
         Public Ed25519 key, PEM. Bundles that it has not signed are refused; see darksight bundle sign.
     """
@@ -84,6 +91,7 @@ def serve(
         explorer=False if no_explorer else None,
         workers=workers,
         bundle_dir=bundle_dir,
+        keep_accepted=keep_accepted,
         require_signature=require_signature,
     )
     models = {**settings.models, **given}
@@ -119,6 +127,7 @@ def _run(settings: Settings, models: Mapping[str, Path]) -> int:
     opened = None
     try:
         opened = Store.open(settings.store_url, auto_upgrade=settings.upgrades_store)
+        _tell("storage_cost", storage_cost(settings, opened.usage()), logging.INFO)
     except StoreUnavailableError as error:
         _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
     try:
@@ -147,6 +156,18 @@ def _run(settings: Settings, models: Mapping[str, Path]) -> int:
         _tell("insecure", "INSECURE: the setting insecure permits plaintext or missing tokens beyond loopback")
     with on_interrupt("the service has stopped"):
         return supervisor.run(announce)
+
+
+def storage_cost(settings: Settings, usage: Usage) -> str:
+    """What a day takes, at the measured rate or at a stated one, and what bounds it."""
+    rate, size = usage.rows_per_second, usage.bytes_per_day
+    if not size:
+        rate, size = _STATED_RATE, 86_400.0 * _STATED_RATE * _ROW_BYTES
+    kept = "all rows are stored" if settings.keep_accepted >= 1.0 else f"keep_accepted is {settings.keep_accepted:g}"
+    limits = {name: getattr(settings, f"retention_{name}") for name in ("days", "rows", "bytes")}
+    bound = ", ".join(f"retention_{name} is {limit:g}" for name, limit in limits.items() if limit)
+    at = f"{rate:,.3g} rows/s, as during the last day," if usage.bytes_per_day else f"{rate:,.0f} rows/s"
+    return f"storing {at} takes {size / 1e9:.3g} GB a day; {kept}; {bound or 'points are never deleted'}"
 
 
 def _tell(event: str, text: str, level: int = logging.WARNING) -> None:

@@ -358,6 +358,17 @@ METRICS = (
     ),
     _storage("darksight_store_up", "Whether the last store operation succeeded.", "First thing to check."),
     _storage("darksight_store_errors_total", "Failed store operations.", "A store that is up but unreliable."),
+    _storage("darksight_store_bytes", "Size of the stored points on disk.", "What retention has to bound."),
+    _storage(
+        "darksight_store_growth_bytes_per_day",
+        "Growth of the store during the last day, or since the start; 0 until it is known.",
+        "The disk that a day takes.",
+    ),
+    _storage(
+        "darksight_store_seconds_left",
+        "Time until the disk of the data directory is full at this growth; +Inf without growth, and on PostgreSQL.",
+        "A full disk ends storing.",
+    ),
     _storage("darksight_store_pruned_rows_total", "Rows deleted by retention.", "Whether retention works."),
     _storage(
         "darksight_tag_values_dropped_total",

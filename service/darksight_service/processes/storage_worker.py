@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
+import shutil
 import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -47,7 +50,10 @@ _PRUNE_SECONDS = 60.0
 _VERIFY_SECONDS = 600.0
 _ANCHOR_SECONDS = 86_400.0
 _RETRY_SECONDS = 2.0
+_DAY_SECONDS = 86_400.0
 _DAY_MS = 86_400_000
+# Growth is measured over at least this time.
+_LEAST_SECONDS = 600.0
 # Time to write what the workers left after they have exited.
 _FINISH_SECONDS = 10.0
 
@@ -107,6 +113,8 @@ class StorageWorker:
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys((_DRIFT_SECONDS, _ACCURACY_SECONDS, _PRUNE_SECONDS), 0.0)
         self._anchor_due = 0.0
+        # Size of the store each minute of the last day.
+        self._sizes: deque[tuple[float, int]] = deque(maxlen=1440)
         self._time_file = settings.data_dir / "time"
         self._clock = clock or SteadyClock(known_time(settings.data_dir))
         self._broken_trail = ""
@@ -233,6 +241,7 @@ class StorageWorker:
         with suppress(OSError):
             self._time_file.write_text(f"{now}", encoding="ascii")
         self._store.maintain()
+        self._measure(time.monotonic())
         limits = Limits(
             max_age_ms=int(settings.retention_days * _DAY_MS),
             max_rows=settings.retention_rows,
@@ -245,6 +254,21 @@ class StorageWorker:
         if pruned.points:
             self._counts.add("store_pruned_rows", pruned.points)
             _log.info("points_pruned", extra={"points": pruned.points})
+
+    def _measure(self, now: float) -> None:
+        """Publish the size of the store, its growth during the last day, and when the disk is full.
+
+        The disk of a PostgreSQL server is not known here.
+        """
+        sizes = self._sizes
+        sizes.append((now, self._store.used_bytes()))
+        (start, before), (_, size) = sizes[0], sizes[-1]
+        growth = _DAY_SECONDS * (size - before) / (now - start) if now - start >= _LEAST_SECONDS else 0.0
+        is_local = self._settings.store_url.startswith("sqlite")
+        free = shutil.disk_usage(self._settings.data_dir).free if is_local else math.inf
+        self._counts.set("store_bytes", size)
+        self._counts.set("store_growth_bytes_per_day", growth)
+        self._counts.set("store_seconds_left", _DAY_SECONDS * free / growth if growth > 0.0 else math.inf)
 
     def _count_drains(self) -> None:
         stats = [drain.stats() for drain in self._drains.values()]
@@ -285,6 +309,7 @@ def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts
                 settings.read_store_url,
                 keep_probs=settings.keep_probabilities,
                 max_tag_values=settings.max_tag_values,
+                keep_accepted=settings.keep_accepted,
                 auto_upgrade=settings.upgrades_store,
             )
         except DarkSightError as error:
