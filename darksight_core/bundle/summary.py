@@ -71,6 +71,10 @@ def gate_facts(gate: Gate | None, certificate: Mapping[str, Any]) -> Facts:
     for part in (certificate.get(name) for name in ("outlier", "reject", "classes", "sets")):
         if isinstance(part, Mapping) and "promise" in part:
             lines.append(("promise", part["promise"] + ("" if part.get("feasible", True) else ": NOT FEASIBLE")))
+            if part.get("worst_class"):
+                worst = part["worst_class"]
+                share = f"{worst['coverage']:.3f} of its {worst['rows']:,} rejected rows"
+                lines.append(("worst class", f"number {worst['class']} is in the sets of {share}"))
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from darksight_core.gate.certify_sets import in_segments, rejected_rows
+from darksight_core.gate.certify_sets import in_segments, rejected_rows, worst_class
 from darksight_core.gate.gate import Gate
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.prediction_sets import class_ranks
@@ -35,6 +35,8 @@ class SetCoverage:
         Share of them whose most probable class is the true one.
     top_k
         Least k for which the k most probable classes of every row cover as much.
+    worst_class
+        The class that is covered least, with its `coverage` and `rows`; None without a class of 20 rows.
     """
 
     promised: float
@@ -44,6 +46,7 @@ class SetCoverage:
     mean_size: float
     accuracy: float
     top_k: int
+    worst_class: dict[str, Any] | None
 
     @property
     def summary(self) -> str:
@@ -52,8 +55,13 @@ class SetCoverage:
             f"Prediction sets of {self.rows:,} rejected rows hold the true class in {self.coverage:.2%} (standard "
             f"error {self.standard_error:.2%}; promised {self.promised:.6g}) and have {self.mean_size:.2f} classes on "
             f"average. The most probable class alone is right in {self.accuracy:.2%}; with the same number of classes "
-            f"for every row it takes {self.top_k}."
+            f"for every row it takes {self.top_k}.{self._worst}"
         )
+
+    @property
+    def _worst(self) -> str:
+        text = " The worst class, number {class}, is covered in {coverage:.2%} of {rows:,} rows."
+        return "" if self.worst_class is None else text.format(**self.worst_class)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -90,4 +98,5 @@ def set_coverage(
         mean_size=float(sizes.mean()),
         accuracy=float((ranks == 0).mean()),
         top_k=int(np.sort(ranks)[max(covered - 1, 0)]) + 1,
+        worst_class=worst_class(gate.sets, rejected),
     )

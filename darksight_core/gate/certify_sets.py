@@ -20,19 +20,33 @@ from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate, has_set
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.guarantees.prediction_sets import (
+    PredictionSets,
     calibrate_sets,
     choose_penalty,
+    class_ranks,
     coverage_range,
     rows_for_sets,
 )
 
-__all__ = ["CHOICE_SHARE", "SET_SHARE", "add_sets", "in_segments", "rejected_rows", "sets_for_gate", "split_for_sets"]
+__all__ = [
+    "CHOICE_SHARE",
+    "SET_SHARE",
+    "add_sets",
+    "in_segments",
+    "rejected_rows",
+    "sets_for_gate",
+    "split_for_sets",
+    "worst_class",
+]
 
 SET_SHARE = 1.0 / 3.0
 """Share of the rows that calibrate prediction sets, if the other rows certify the threshold."""
 
 CHOICE_SHARE = 1.0 / 4.0
 """Share of the rows that choose the penalty, if the gate was certified on other rows before."""
+
+# Fewest rows of a class whose coverage is stated.
+_CLASS_ROWS = 20
 
 
 def split_for_sets(rows: ScoredPredictions, share: float, seed: int) -> tuple[ScoredPredictions, ScoredPredictions]:
@@ -87,14 +101,37 @@ def add_sets(
         "sha256": calibrating.fingerprint()["sha256"],
     }
     if n < needed:
-        return replace(gate, sets=None), {**part, "range": None, "penalty": None, "mean_size": None}
+        return replace(gate, sets=None), {
+            **part,
+            "range": None,
+            "penalty": None,
+            "mean_size": None,
+            "worst_class": None,
+        }
     assert calibrating.labels is not None
     assert other.labels is not None
     penalty = choose_penalty(other.log_pi, other.labels, coverage)
     sets = calibrate_sets(calibrating.log_pi, calibrating.labels, coverage, penalty)
     sizes = sets.sizes(calibrating.log_pi)
     part |= {"range": list(coverage_range(n, coverage)), "penalty": penalty, "mean_size": float(sizes.mean())}
-    return replace(gate, sets=sets), part
+    return replace(gate, sets=sets), part | {"worst_class": worst_class(sets, calibrating, other)}
+
+
+def worst_class(sets: PredictionSets, *rows: ScoredPredictions) -> dict[str, Any] | None:
+    """The true class whose rows are covered least, with the share that is; None without a class of 20 rows.
+
+    The promise is about all classes together. The share is of these rows, the smallest of several, and no promise.
+    """
+    known = [(each.log_pi, each.labels) for each in rows if len(each) and each.labels is not None]
+    labels = np.concatenate([given for _, given in known])
+    covered = np.concatenate([class_ranks(log_pi, given) < sets.sizes(log_pi) for log_pi, given in known])
+    count = np.bincount(labels)
+    share = np.bincount(labels, weights=covered) / np.maximum(count, 1)
+    enough = np.flatnonzero(count >= _CLASS_ROWS)
+    if not len(enough):
+        return None
+    worst = int(enough[share[enough].argmin()])
+    return {"class": worst, "coverage": float(share[worst]), "rows": int(count[worst])}
 
 
 def rejected_rows(gate: Gate, rows: ScoredPredictions) -> ScoredPredictions:

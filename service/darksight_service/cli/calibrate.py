@@ -300,7 +300,7 @@ def _print_certification(found: Certification, names: Sequence[str]) -> None:
         named = [{**each, "value": names[int(each["value"])]} for each in part["values"]]
         _print_segments(reject["score"], {**part, "values": named})
     if certificate.get("sets") is not None:
-        print("\n".join(_describe_sets(certificate["sets"])))
+        print("\n".join(_describe_sets(certificate["sets"], names)))
 
 
 def _print_segments(score: str, part: dict[str, Any]) -> None:
@@ -398,7 +398,7 @@ def _describe_class(part: dict[str, Any], score: str) -> list[str]:
     return [*lines, "  What rows support was found by looking at them, so certify it on others."]
 
 
-def _describe_sets(part: dict[str, Any]) -> list[str]:
+def _describe_sets(part: dict[str, Any], names: Sequence[str]) -> list[str]:
     """Prediction sets and their promise, or why there are none."""
     rejected = f"{part['n']:,} of {part['rows']:,} rows, drawn by seed, are rejected and calibrate the sets"
     if not part["feasible"]:
@@ -411,7 +411,16 @@ def _describe_sets(part: dict[str, Any]) -> list[str]:
         f"SETS: {rejected}; they have {part['mean_size']:.2f} classes on average.",
         f"  Promise: {part['promise']}.",
         f"  One calibration on {part['n']:,} rows has a coverage from {low:.3f} to {high:.3f} in 9 of 10 cases.",
+        *_describe_worst(part["worst_class"], names),
     ]
+
+
+def _describe_worst(worst: dict[str, Any] | None, names: Sequence[str]) -> list[str]:
+    """The class that the sets cover least, if a class has rows enough."""
+    if worst is None:
+        return []
+    share = f"{worst['coverage']:.3f} of its {worst['rows']:,} rejected rows"
+    return [f"  The promise is about all classes together; the worst, {names[worst['class']]}, is covered in {share}."]
 
 
 def _describe_rule(reason: str, part: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from darksight_core.bundle import decode_bundle, encode_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.evaluation.set_coverage import set_coverage
 from darksight_core.gate.certify import Targets, certify
-from darksight_core.gate.certify_sets import SET_SHARE, rejected_rows, sets_for_gate
+from darksight_core.gate.certify_sets import SET_SHARE, rejected_rows, sets_for_gate, worst_class
 from darksight_core.gate.gate import Gate
 from darksight_core.guarantees.conformal import cutoff
 from darksight_core.guarantees.prediction_sets import PredictionSets, class_ranks
@@ -81,6 +81,24 @@ def test_rows_that_calibrate_sets_do_not_certify() -> None:
     assert calibrating.labels is not None
     sizes = found.gate.sets.sizes(calibrating.log_pi)
     assert (class_ranks(calibrating.log_pi, calibrating.labels) < sizes).mean() >= 0.9
+
+
+def test_the_class_that_sets_cover_least_is_named() -> None:
+    """It is covered less than all together; a class with few rejected rows is not, and no class may have enough."""
+    rows = make_rows(3_000, classes=6, error=0.9)
+
+    found = certify(rows, Targets(coverage=0.8, score="msp", sets=0.9), 999)
+
+    worst, measured = found.certificate["sets"]["worst_class"], set_coverage(found.gate, rows)
+    assert measured is not None
+    assert measured.worst_class is not None
+    assert measured.worst_class["coverage"] < measured.coverage
+    assert f"number {measured.worst_class['class']}" in measured.summary
+    assert worst["coverage"] <= 0.93
+    assert worst["rows"] >= 20
+    rejected = rejected_rows(found.gate, rows)
+    assert found.gate.sets is not None
+    assert worst_class(found.gate.sets, rejected.take(np.arange(20))) is None
 
 
 def test_certified_sets_cover_new_rejected_rows() -> None:
