@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -45,8 +45,10 @@ __all__ = ["BetState", "Bets", "class_bets", "range_bets", "score_bets"]
 
 Factors: TypeAlias = Callable[[Any], Floats]
 
-# Rows that are computed together. A factor is at least 0.05 and at most 10⁴, so products stay within float64.
+# Rows whose factors are multiplied. A factor is at least 0.05 and at most 10⁴, so products stay within float64.
 _CHUNK = 64
+# Factors of the chunks that are computed at once: they stay in the cache.
+_BLOCK = 1 << 15
 _LARGEST = 1e4
 # Largest capital that is kept. To give capital away is always valid, and less of it is lost sooner when a drift ends.
 _MOST = 1e15
@@ -164,56 +166,81 @@ class Bets:
         """
         paths = [np.empty(0)]
         first = 0
+        # Chunks begin at the same rows in every division, because learning stops and capital is cut only there.
         while first < len(cells):
-            # Chunks begin at the same rows in every division, because learning stops and capital is cut only there.
-            part = slice(first, first + _CHUNK - state.rows % _CHUNK)
-            state, path = self._chunk(state, cells[part], uniforms[part])
+            left, begun = len(cells) - first, state.rows % _CHUNK
+            whole = 0 if begun else min(left, max(_BLOCK // len(self.shares), _CHUNK)) // _CHUNK * _CHUNK
+            part = slice(first, first + (whole or min(left, _CHUNK - begun)))
+            shape = (-1, _CHUNK) if whole else (1, -1)
+            state, path = self._chunks(state, cells[part].reshape(shape), uniforms[part].reshape(shape))
             paths.append(path)
-            first = part.stop
+            first += len(path)
         return state, np.concatenate(paths)
 
-    def _chunk(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
-        learned, values = self._uniform(state, cells, uniforms) if len(self.gaps) else (state.learned, cells)
-        numbers = state.rows + 1 + np.arange(len(cells))
-        product = np.cumprod(np.minimum(self.factors(values), _LARGEST), axis=0)
-        opened = np.stack([_tail(numbers - 1) - _tail(numbers), np.ones(len(cells)), numbers])
-        ahead = np.vstack([np.ones_like(self.shares), product[:-1]])
-        stakes = np.cumsum(opened[:, :, None] * (self.shares / ahead), axis=1)
-        total = (product * (state.capital[0] + stakes[0])).sum(axis=1) + _tail(numbers)
-        capital = product[-1] * (state.capital + stakes[:, -1])
+    def _chunks(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[BetState, Floats]:
+        """The state after rows (chunks, size), and ln M after each; up to the chunk after which learning changes."""
+        values: Floats | Ints = cells
+        counts = np.zeros((len(cells), 0), dtype=np.int64)
+        if len(self.gaps):
+            counts, values = self._uniform(state, cells, uniforms)
+        numbers = state.rows + 1 + np.arange(cells.size).reshape(cells.shape)
+        tails = _tail(numbers)
+        product = np.minimum(self.factors(values.ravel()), _LARGEST).reshape(*cells.shape, -1)
+        np.cumprod(product, axis=1, out=product)
+        # A unit that a row puts on a bet is worth its share of the product so far at the end of the chunk.
+        units = np.concatenate([np.ones_like(product[:, :1]), product[:, :-1]], axis=1)
+        np.divide(self.shares, units, out=units)
+        opened = np.stack([_tail(numbers - 1) - tails, np.ones(cells.shape), numbers], axis=1)
+        stakes = np.einsum("ckm,cmb->ckb", opened, units)
 
-        path = np.log(total)
+        capital, before, is_learning, done = state.capital, [], state.is_learning, 0
+        while done < len(cells) and is_learning == state.is_learning:
+            before.append(capital[0])
+            capital = product[done, -1] * (capital + stakes[done])
+            done += 1
+            if not (state.rows + done * cells.shape[1]) % _CHUNK:
+                totals = capital.sum(axis=1)
+                is_learning = math.log(totals[0] + tails[done - 1, -1]) < self.threshold
+                if max(totals[0], totals[1]) > _MOST:
+                    capital = capital / np.maximum(totals / _MOST, 1.0)[[0, 1, 1], None]
+
+        held = opened[:done, 0, :, None] * units[:done]
+        held[:, 0] += before
+        np.cumsum(held, axis=1, out=held)
+        path = np.log(np.einsum("cmb,cmb->cm", product[:done], held) + tails[:done]).ravel()
         alarms = np.flatnonzero(path >= self.threshold)
         alarm_row = state.alarm_row
         if alarm_row is None and len(alarms):
-            alarm_row = int(numbers[alarms[0]])
+            alarm_row = state.rows + 1 + int(alarms[0])
         made = BetState(
-            rows=int(numbers[-1]),
-            learned=learned,
+            rows=state.rows + len(path),
+            learned=state.learned + state.is_learning * counts[:done].sum(axis=0),
             capital=capital,
-            is_learning=state.is_learning,
+            is_learning=is_learning,
             highest=max(state.highest, float(path.max())),
             alarm_row=alarm_row,
         )
-        return (made if made.rows % _CHUNK else self._between_chunks(made)), path
+        return made, path
 
-    def _uniform(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[Floats, Floats]:
-        """Rows in each cell after these rows, (B,), and p of each row, (m,)."""
-        own = np.arange(len(cells)), cells
-        seen = np.zeros((len(cells) + 1, len(self.gaps)))
-        seen[own[0] + 1, cells] = state.is_learning
-        np.cumsum(seen, axis=0, out=seen)
-        below = np.cumsum(self.gaps + state.learned + seen[:-1], axis=1)
-        width = self.gaps[cells] + state.learned[cells] + seen[own]
+    def _uniform(self, state: BetState, cells: Ints, uniforms: Floats) -> tuple[Ints, Floats]:
+        """Rows in each cell by chunk, (chunks, B), and p of each row, (chunks, size)."""
+        (chunks, size), bins = cells.shape, len(self.gaps)
+        chunk = np.arange(chunks)[:, None]
+        counts = np.bincount((chunk * bins + cells).ravel(), minlength=chunks * bins).reshape(chunks, bins)
+        learned = state.is_learning * (np.cumsum(counts, axis=0) - counts)
+        urn = self.gaps + state.learned + learned
+        # Rows of the chunk that came earlier, in the cell of a row and up to it.
+        is_earlier = np.tri(size, size, -1, dtype=bool)
+        small = cells.astype(np.int16)
+        own, other = small[:, :, None], small[:, None, :]
+        here, upto = (
+            state.is_learning * (each & is_earlier).sum(axis=2, dtype=np.uint8) for each in (other == own, other <= own)
+        )
+        width, below = urn[chunk, cells] + here, np.cumsum(urn, axis=1)[chunk, cells] + upto
+        total = urn.sum(axis=1)[:, None] + state.is_learning * np.arange(size)
         itself = float(self.includes_row)
-        p = (below[own] + itself - (1.0 - uniforms) * (width + itself)) / (below[:, -1] + itself)
-        return state.learned + seen[-1], np.clip(p, 1e-12, 1.0)
-
-    def _between_chunks(self, state: BetState) -> BetState:
-        cut = np.maximum(state.capital.sum(axis=1) / _MOST, 1.0)
-        scale = np.array([cut[0], cut[1], cut[1]])[:, None]
-        is_learning = state.log_evidence < self.threshold
-        return replace(state, capital=state.capital / scale, is_learning=is_learning)
+        p = (below + itself - (1.0 - uniforms) * (width + itself)) / (total + itself)
+        return counts, np.clip(p, 1e-12, 1.0)
 
 
 def score_bets(gaps: Ints, threshold: float, *, includes_row: bool = False) -> Bets:

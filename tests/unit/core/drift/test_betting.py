@@ -122,6 +122,23 @@ def test_an_alarm_lasts_as_long_as_the_drift(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["score", "class"])
+def test_an_alarm_does_not_depend_on_the_division_into_calls(kind: str) -> None:
+    """Learning stops and starts again within one call of many chunks, at the rows at which it does in small calls."""
+    rng, bets = np.random.default_rng(8), make_bets(kind)
+    cells = np.concatenate([draw_quiet(rng, 500), shifted(rng, 700), draw_quiet(rng, 3_000)])
+    uniforms = rng.random(len(cells))
+    whole, path = bets.update(bets.start(), cells, uniforms)
+    state, paths = bets.start(), []
+    for part in np.array_split(np.arange(len(cells)), 97):
+        state, own = bets.update(state, cells[part], uniforms[part])
+        paths.append(own)
+
+    assert np.concatenate(paths) == pytest.approx(path, abs=1e-6)
+    assert whole.numbers() == pytest.approx(state.numbers(), rel=1e-6, abs=1e-9)
+    assert path.max() > THRESHOLD > path[-1]
+
+
+@pytest.mark.parametrize("kind", ["score", "class"])
 def test_the_most_extreme_rows_leave_finite_numbers(kind: str) -> None:
     """A thousand rows in the rarest cell, with the smallest uniform number, neither overflow nor become NaN."""
     bets = make_bets(kind, counts=np.array([1, 1_000_000]))
