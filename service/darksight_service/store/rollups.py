@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
+from sqlalchemy.dialects import postgresql
 
 from darksight_core.drift.segment_cells import Segment
 from darksight_core.rows.schema import Reason
@@ -26,7 +28,6 @@ from darksight_service.store.tables import (
     BINS,
     OTHER_CLASSES,
     detector_state,
-    insert_into,
     rollup,
     rollup_bin,
     rollup_tag,
@@ -74,12 +75,23 @@ def _add(
             for name in sums:
                 old[name] += row[name]
     if merged:
-        insert = insert_into(connection, table)
-        added = {name: table.c[name] + insert.excluded[name] for name in sums}
-        connection.execute(
-            insert.on_conflict_do_update(index_elements=list(key), set_=added),
-            [merged[each] for each in sorted(merged)],
-        )
+        driver: Any = connection.connection.driver_connection
+        rows = [[row[name] for name in (*key, *sums)] for _, row in sorted(merged.items())]
+        if connection.dialect.name == "postgresql":
+            driver.execute(_upsert(table, key, sums, is_postgresql=True), [*map(list, zip(*rows, strict=True))])
+        else:
+            driver.executemany(_upsert(table, key, sums, is_postgresql=False), rows)
+
+
+@cache
+def _upsert(table: Table, key: Sequence[str], sums: Sequence[str], *, is_postgresql: bool) -> str:
+    """The statement that adds counts; PostgreSQL gets all rows at once, as arrays of columns."""
+    names = (*key, *sums)
+    kinds = (table.c[name].type.compile(postgresql.dialect()) for name in names)  # type: ignore[no-untyped-call]
+    arrays = f"SELECT * FROM unnest({', '.join(f'%s::{kind}[]' for kind in kinds)})"
+    given = arrays if is_postgresql else f"SELECT {', '.join('?' * len(names))} WHERE true"
+    added = ", ".join(f"{name} = {table.name}.{name} + excluded.{name}" for name in sums)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) {given} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
 
 
 def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:

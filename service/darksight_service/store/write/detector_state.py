@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, Select, func, select
+from sqlalchemy import Connection, Engine, Select, func, select, text
 
 from darksight_core.drift.detector import Detector, RowBatch
 from darksight_core.drift.segment_cells import MAX_SEGMENTS, Segment
@@ -35,6 +35,10 @@ _ALL = 0
 # Name of the row that is locked; no detector has it.
 _LOCK = ""
 _KEY = ("bundle_id", "replica", "detector", "tag_id")
+_REPLACE = text(
+    f"INSERT INTO detector_state ({', '.join(_KEY)}, state) VALUES ({', '.join(f':{name}' for name in _KEY)}, :state) "
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET state = excluded.state"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -110,12 +114,14 @@ class DriftFollower:
         return found
 
     def _lock(self, connection: Connection, bundle_id: int) -> None:
-        key = {"bundle_id": bundle_id, "replica": self._replica, "detector": _LOCK, "tag_id": _ALL}
-        blank = insert_into(connection, detector_state).values(**key, state=b"")
-        connection.execute(blank.on_conflict_do_nothing())
         of = detector_state.c
         row = (of.bundle_id == bundle_id) & (of.replica == self._replica) & (of.detector == _LOCK)
-        connection.execute(select(of.tag_id).where(row).with_for_update())
+        lock = select(of.tag_id).where(row).with_for_update()
+        if connection.scalar(lock) is None:
+            key = {"bundle_id": bundle_id, "replica": self._replica, "detector": _LOCK, "tag_id": _ALL}
+            blank = insert_into(connection, detector_state).values(**key, state=b"")
+            connection.execute(blank.on_conflict_do_nothing())
+            connection.execute(lock)
 
     def _followed(
         self, connection: Connection, bundle_id: int, rows: dict[int, NDArray[np.intp]]
@@ -163,9 +169,7 @@ class DriftFollower:
                 key = (bundle_id, self._replica, detector.name, number)
                 values.append({**dict(zip(_KEY, key, strict=True)), "state": data})
         if values:
-            insert = insert_into(connection, detector_state)
-            replace = {"state": insert.excluded.state}
-            connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=replace), values)
+            connection.execute(_REPLACE, values)
 
     def _segments(
         self, connection: Connection, numbers: Collection[int], before: Mapping[tuple[str, int], bytes]
