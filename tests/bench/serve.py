@@ -128,16 +128,18 @@ class Bench:
         )
         return path, done.stdout.strip()
 
-    def requests(self, rows: int, classes: int, count: int = _DISTINCT) -> list[bytes]:
-        """Serialised ScoreRequests."""
+    def requests(self, rows: int, classes: int, count: int = _DISTINCT, *, has_ids: bool = False) -> list[bytes]:
+        """Serialised ScoreRequests, whose rows may have ids of 16 letters."""
         from darksight_client.stubs.darksight.v1 import monitor_pb2
 
         tensors = self.tensors(rows, classes, count)
         return [
             monitor_pb2.ScoreRequest(
-                model=f"k{classes}", tensor=monitor_pb2.Tensor(shape=[rows, classes], data=tensor.tobytes())
+                model=f"k{classes}",
+                tensor=monitor_pb2.Tensor(shape=[rows, classes], data=tensor.tobytes()),
+                prediction_ids=[f"{number * rows + row:016x}" for row in range(rows * has_ids)],
             ).SerializeToString()
-            for tensor in tensors
+            for number, tensor in enumerate(tensors)
         ]
 
     def tensors(self, rows: int, classes: int, count: int) -> list[Any]:
