@@ -27,6 +27,7 @@ QUICK = {
     "sets": ["--seeds", "5"],
     "soak": ["--minutes", "0.5"],
     "store": ["--rows", "100000", "--pace-rows", "60000"],
+    "upgrade": ["--seconds", "20"],
 }
 """Arguments of a short run, where a benchmark is not short anyway."""
 

@@ -111,7 +111,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def run_prometheus(
-    folder: Path, services: Mapping[str, str], *, speed_up_service_rules: bool = False
+    folder: Path, services: Mapping[str, str], *, speed_up_service_rules: bool = False, alertmanager: str = ""
 ) -> Iterator[Prometheus]:
     """Run Prometheus with the fast rules, scraping services every second, until the end of the block.
 
@@ -123,6 +123,8 @@ def run_prometheus(
         Addresses, by the value of the label `instance`.
     speed_up_service_rules
         Divide the durations of the rules about the service too.
+    alertmanager
+        URL of the Alertmanager that gets the alerts.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "rules").mkdir(parents=True)
@@ -134,11 +136,13 @@ def run_prometheus(
     targets = [
         {"targets": [urllib.parse.urlsplit(url).netloc], "labels": {"instance": name}} for name, url in services.items()
     ]
-    config = {
+    config: dict[str, Any] = {
         "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
         "rule_files": ["rules/*.yml"],
         "scrape_configs": [{"job_name": "darksight", "static_configs": targets}],
     }
+    if alertmanager:
+        config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager.partition("//")[2]]}]}]}
     # JSON is YAML.
     (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
     with socket.socket() as probe:
