@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import yaml
 from darksight_service.metrics.catalogue import sample_names
+from darksight_service.metrics.counts import Counts
+from darksight_service.metrics.exposition import make_registry
 from scipy.stats import beta, binom, chi2
 
 from tests.support.alertmanager import run_alertmanager
@@ -29,6 +31,7 @@ needs_promtool = needs("promtool")
 
 DURATIONS = re.compile(r"(?:\[|offset |for: |interval: )(\d+[smhd])\b")
 KEY = 'model="m",version="abababababab"'
+BINS = [f"{(number + 1) / 20:.2f}" for number in range(20)]
 
 
 def rules() -> list[dict[str, Any]]:
@@ -58,7 +61,8 @@ class Traffic:
     def series(self, instance: str, gauges: Mapping[str, float]) -> list[dict[str, str]]:
         """Input of promtool for two hours, a sample a minute."""
         counters = {
-            f'darksight_pvalue_bin_total{{instance="{instance}",{KEY},bin="{i}"}}': n for i, n in enumerate(self.bins)
+            f'darksight_pvalue_bin_total{{instance="{instance}",{KEY},bin="{name}"}}': n
+            for name, n in zip(BINS, self.bins, strict=True)
         }
         labels = f'instance="{instance}",{KEY},decision="reject",reason="outlier"'
         counters[f"darksight_decisions_total{{{labels}}}"] = self.outliers
@@ -189,7 +193,7 @@ def with_tightened_rule(before: int, after: int, rate: float) -> list[dict[str, 
     bounds = [float(beta.ppf(0.9975, rank, size + 1 - rank)) for rank in ranks]
     outliers = rows * 0.1, rows * rate
     key = f'instance="a",{KEY}'
-    counters = {f'darksight_pvalue_bin_total{{{key},bin="{i}"}}': (rows / 20, rows / 20) for i in range(20)}
+    counters = {f'darksight_pvalue_bin_total{{{key},bin="{name}"}}': (rows / 20, rows / 20) for name in BINS}
     counters[f'darksight_decisions_total{{{key},decision="reject",reason="outlier"}}'] = outliers
     values = {name: f"0+{old}x{before} {before * old + new}+{new}x{after}" for name, (old, new) in counters.items()}
     for instance, late in (("a", 0), ("b", 1)):
@@ -233,7 +237,7 @@ def test_the_first_scrapes_of_a_new_target_raise_no_alarm(tmp_path: Path) -> Non
     size, rank, rows = 9_999, 1_000, 2_000.0
     bound = float(beta.ppf(0.9975, rank, size + 1 - rank))
     key = f'instance="new",{KEY}'
-    slopes = {f'darksight_pvalue_bin_total{{{key},bin="{i}"}}': rows / 20 for i in range(20)}
+    slopes = {f'darksight_pvalue_bin_total{{{key},bin="{name}"}}': rows / 20 for name in BINS}
     # As many outliers as calibration can explain, which is more than quiet traffic has.
     slopes[f'darksight_decisions_total{{{key},decision="reject",reason="outlier"}}'] = rows * bound
     # It has counted before it was scraped.
@@ -242,6 +246,48 @@ def test_the_first_scrapes_of_a_new_target_raise_no_alarm(tmp_path: Path) -> Non
     values |= {f"darksight_{name}{{{key}}}": f"{value!r}x12" for name, value in gauges.items()}
     series = [{"series": name, "values": text} for name, text in values.items()]
     assert_checks(tmp_path, series, [fired_by(9)], evaluated_every="99s", scraped_every="50s")
+
+
+@needs_promtool
+def test_an_upgrade_raises_no_alert(tmp_path: Path) -> None:
+    """Two replicas are upgraded ten minutes apart, to a release that names the bins of p-values otherwise.
+
+    Rows that were counted under the old names were part of the shares for a day: PSI was 2.9 instead of 0.014.
+    """
+    rng = np.random.default_rng(3)
+    usual, end = 500.0 + rng.integers(-20, 20, 20), 200
+    values = {}
+    for instance, minute in (("a", 60), ("b", 70)):
+        key, left = f'job="darksight",instance="{instance}"', end - minute
+        for number, (name, rows) in enumerate(zip(BINS, usual, strict=True)):
+            counter = f"darksight_pvalue_bin_total{{{key},{KEY},bin="
+            values[f'{counter}"{number}"}}'] = f"0+{rows}x{minute} stale"
+            # Counters go on where they were.
+            values[f'{counter}"{name}"}}'] = f"_x{minute + 1} {rows * minute}+{rows}x{left}"
+        values[f"darksight_calibration_size{{{key},{KEY}}}"] = f"5000x{end}"
+        values[f"darksight_metric_files_replaced_total{{{key}}}"] = f"0x{end}"
+        values[f"darksight_metric_files_unreadable{{{key}}}"] = f"0x{end}"
+        values[f"darksight_workers{{{key}}}"] = f"2x{end}"
+        values[f"darksight_worker_starts_total{{{key}}}"] = f"2x{minute} 4x{left}"
+        values[f"darksight_storage_starts_total{{{key}}}"] = f"1x{minute} 2x{left}"
+        values[f'process_start_time_seconds{{{key},process="supervisor"}}'] = f"1x{minute} {60 * minute}x{left}"
+    series = [{"series": name, "values": text} for name, text in values.items()]
+    # Pending alerts too: with the minutes of the rules they could fire.
+    none = {"expr": f"count_over_time(ALERTS[{end}m])", "eval_time": f"{end}m", "exp_samples": []}
+    expected = {"expr": "model:darksight_psi:1d < bool 0.05", "eval_time": f"{end}m"}
+    small = {**expected, "exp_samples": [{"labels": "{" + KEY + "}", "value": 1}]}
+    assert_checks(tmp_path, series, [none, small], evaluated_every="1m")
+
+
+def test_rules_add_up_the_bins_that_the_page_has(tmp_path: Path) -> None:
+    """By name, so that a release that names them otherwise has other rules as well."""
+    Counts(tmp_path, 0).model("m", "a" * 64, classes=3, calibration_rows=99)
+    families = {family.name: family for family in make_registry(tmp_path).collect()}
+    (named,) = [rule["expr"] for rule in rules() if rule.get("record") == "model:darksight_pvalue_bin:increase1d"]
+    found = re.search(r'bin=~"([^"]+)"', named)
+
+    assert found is not None
+    assert [each.labels["bin"] for each in families["darksight_pvalue_bin"].samples] == found[1].split("|") == BINS
 
 
 def test_constants_in_rules_are_ours() -> None:

@@ -27,7 +27,15 @@ from darksight_core.guarantees.binomial import upper_bound
 from darksight_core.rows.schema import Decision, Reason
 from darksight_service.errors import MetricFileError
 from darksight_service.metrics.catalogue import METRICS, Metric
-from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, OTHER, P_VALUE_BINS, SECONDS_BUCKETS
+from darksight_service.metrics.counts import (
+    BATCH_BUCKETS,
+    DENSITY_BUCKETS,
+    MAX_CLASSES,
+    OTHER,
+    P_VALUE_BINS,
+    SECONDS_BUCKETS,
+    model_sections,
+)
 from darksight_service.metrics.files import Snapshot, list_files, read
 from darksight_service.metrics.instance import ProcessesCollector, certificate_expiry
 
@@ -93,7 +101,7 @@ class CountsCollector(Collector):
         unreadable = 0
         for path in list_files(self._folder):
             try:
-                snapshot = read(path)
+                snapshot = _of_this_release(read(path))
             except MetricFileError:
                 unreadable += 1
                 continue
@@ -160,6 +168,25 @@ def _key(snapshot: Snapshot) -> dict[str, str]:
     """Labels of a version or segment; metrics show the first 12 digits of the sha256 of a version."""
     labels = {name: snapshot.labels[name] for name in ("model", "version", "segment") if name in snapshot.labels}
     return {**labels, "version": labels["version"][:12]}
+
+
+def _of_this_release(snapshot: Snapshot) -> Snapshot:
+    """A snapshot with the sections of this release: a process of the one before may have written the file.
+
+    A section that it lacks, or that has another length, counts 0; a gauge that the storage worker reads has no series.
+    """
+    labels, found = snapshot.labels, snapshot.sections
+    kind, is_model = labels["kind"], labels["kind"] == "model"
+    wanted = [(each.section, len(each.values) or 1) for each in METRICS if each.file == kind]
+    sections = model_sections(min(labels["classes"], MAX_CLASSES)) if is_model else wanted
+    missing = 0.0 if is_model or kind in ("process", "storage", "supervisor") else np.nan
+    return Snapshot(
+        labels,
+        {
+            name: found[name] if name in found and len(found[name]) == length else np.full(length, missing)
+            for name, length in sections
+        },
+    )
 
 
 def _merge(snapshots: Sequence[Snapshot]) -> Iterator[Snapshot]:

@@ -7,7 +7,8 @@ words, so each is either old or new.
     magic (8) | layout version u32 | header size u32 | header crc32 u32 | 0 u32 | header (JSON) | numbers
 
 The header has the labels of the file, and name and length of each section, so a reader needs no other information. A
-file that is truncated, of another layout, or holds numbers that are not finite is replaced.
+file of another release, with other labels or sections, is rewritten and keeps the numbers of the sections that are the
+same. A file that is truncated, of another layout, or holds numbers that are not finite is replaced.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ class MetricFile:
     path
         The file; its directory is created if necessary.
     labels
-        Kind of the file and what it counts for, JSON values. A file with other labels is replaced.
+        Kind of the file and what it counts for, JSON values.
     sections
-        Names and lengths, in order. A file with other sections is replaced.
+        Names and lengths, in order.
     """
 
     def __init__(self, path: Path, labels: Mapping[str, Any], sections: Sections) -> None:
@@ -111,13 +112,15 @@ class MetricFile:
         text = json.dumps({"labels": dict(labels), "sections": [list(section) for section in sections]}).encode()
         start, total = _start(len(text)), sum(length for _, length in sections)
         header = _HEAD.pack(_MAGIC, _LAYOUT, len(text), zlib.crc32(text), 0) + text
-        exists = path.exists()
-        is_sound = exists and _is_sound(path, header, start, total)
-        self.was_replaced = exists and not is_sound
+        kept, self.was_replaced = _kept(path)
         """Whether counts were lost because the file was damaged or of another layout."""
+        numbers = b"".join(
+            kept[name].tobytes() if name in kept and len(kept[name]) == length else bytes(8 * length)
+            for name, length in sections
+        )
         try:
-            if not is_sound:
-                _create(path, header.ljust(start, b"\0") + bytes(8 * total))
+            if self.was_replaced or not _has_header(path, header):
+                _create(path, header.ljust(start, b"\0") + numbers)
             with path.open("r+b") as file:
                 self._map = mmap.mmap(file.fileno(), 0)
             self.is_durable = True
@@ -153,11 +156,21 @@ def _create(path: Path, content: bytes) -> None:
     os.replace(partial, path)
 
 
-def _is_sound(path: Path, header: bytes, start: int, total: int) -> bool:
+def _kept(path: Path) -> tuple[Mapping[str, NDArray[np.float64]], bool]:
+    """The sections of a file, none if there is none; and whether it is damaged."""
+    if not path.exists():
+        return {}, False
     try:
-        content = path.read_bytes()
+        sections = read(path).sections
+    except MetricFileError:
+        return {}, True
+    is_sound = all(np.isfinite(part).all() for part in sections.values())
+    return (sections, False) if is_sound else ({}, True)
+
+
+def _has_header(path: Path, header: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(header)) == header
     except OSError:
         return False
-    if content[: len(header)] != header or len(content) != start + 8 * total:
-        return False
-    return bool(np.isfinite(np.frombuffer(content, dtype="<f8", offset=start)).all())

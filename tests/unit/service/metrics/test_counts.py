@@ -17,7 +17,8 @@ from darksight_service.errors import MetricFileError
 from darksight_service.metrics import Counts, StorageCounts, clear_gauges
 from darksight_service.metrics import counts as counts_module
 from darksight_service.metrics.counts import BATCH_BUCKETS, DENSITY_BUCKETS, MAX_CLASSES, OTHER, SECONDS_BUCKETS
-from darksight_service.metrics.files import Snapshot, list_files, read
+from darksight_service.metrics.exposition import make_registry
+from darksight_service.metrics.files import MetricFile, Snapshot, list_files, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,35 @@ def test_damaged_file_is_replaced_and_counted(tmp_path: Path, damage: str) -> No
 
     assert only(tmp_path, "model").number("batch_sum") == 5
     assert only(tmp_path, "process").number("metric_files_replaced") == 1
+
+
+def test_counters_survive_an_upgrade(tmp_path: Path) -> None:
+    """Files of a release with other sections are read at once, and go on with the sections that both have."""
+    first = Counts(tmp_path, 0)
+    first.model("m", VERSION, classes=10, calibration_rows=99).observe(**batch(20))
+    first.process.start_call()
+    first.process.end_call()
+    for path in list_files(tmp_path):
+        old = read(path)
+        sections = {"gone": np.ones(3), **{name: old.sections[name] for name in reversed(old.sections)}}
+        del sections["batch_sum" if path.name.startswith("model") else "outcomes"]
+        path.unlink()
+        file = MetricFile(
+            path, {**old.labels, "of": "another release"}, [(name, len(each)) for name, each in sections.items()]
+        )
+        file.array[:] = np.concatenate([*sections.values()])
+        file.close()
+
+    page = make_registry(tmp_path)
+    before = [page.get_sample_value(f"darksight_{name}") for name in ("calls_total", "outcomes_total")]
+    second = Counts(tmp_path, 0)
+    second.model("m", VERSION, classes=10, calibration_rows=99).observe(**batch(5))
+
+    model, process = only(tmp_path, "model"), only(tmp_path, "process")
+    assert before == [1.0, 0.0]
+    assert (model.sections["decisions"].sum(), model.number("batch_sum")) == (25, 5)
+    assert (process.number("calls"), process.number("worker_starts"), process.number("outcomes")) == (1, 2, 0)
+    assert process.number("metric_files_replaced") == 0
 
 
 @pytest.mark.parametrize("at", range(0, 400, 7))
