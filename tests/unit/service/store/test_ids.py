@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 
 import numpy as np
 import pytest
+from darksight_service.store import ids
 from darksight_service.store.ids import (
     MAX_ROWS,
     default_prediction_id,
@@ -68,3 +70,19 @@ def test_texts_that_are_nearly_default_ids_are_not_parsed(change: str) -> None:
     assert point_id(change.format(ours)) is None
     assert point_id(ours.upper()) is None
     assert point_id(ours[:-1] + str(MAX_ROWS)) is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_ids_that_the_server_makes_are_random_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can compute the next one, and a child does not repeat those of its parent."""
+    drawn = [bytes(range(7)) * 256, b"\xff" * 7 * 256]
+    ids._drawn.clear()
+    monkeypatch.setattr(ids.secrets, "token_bytes", lambda size: drawn.pop())
+    first = make_batch_id(MS)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(make_batch_id(MS) != make_batch_id(MS, bytes(range(7))))
+
+    assert first == make_batch_id(MS) == make_batch_id(MS, b"\xff" * 7)
+    assert os.waitpid(pid, 0)[1] == 0
+    ids._drawn.clear()
