@@ -137,7 +137,14 @@ def unread(site: Site) -> socket.socket:
     return made
 
 
-@pytest.mark.parametrize("attack", [silent, half_sent, unread])
+def idle(site: Site) -> socket.socket:
+    """A request that was answered, and no further one."""
+    made = site.connect()
+    site.post(connection=made)
+    return made
+
+
+@pytest.mark.parametrize("attack", [silent, half_sent, unread, idle])
 def test_connections_that_stall_make_room_and_end(site: Site, attack: Callable[[Site], socket.socket]) -> None:
     """More than a server has: the oldest end for newer ones, the others after their time; others are answered."""
     made = []

@@ -2,8 +2,8 @@
 
 A connection counts from the moment it is accepted, before its TLS handshake. It stalls while a handshake, a request or
 the rest of one has not arrived, or a response is not read. One that stalls for too long is ended. One connection or
-byte too many ends one: first those that send further requests before a response, then those that have stalled longest,
-last those that were answered and are idle.
+byte too many ends one: first those that do not read or that send further requests before a response, then the one that
+has stalled longest.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LimitedProtocol(H11Protocol):
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) > _SMALL_BYTES:
             # Further requests, while one is being answered.
             self.transport.abort()
-        large = [each for each in self._alive() if each._size > _SMALL_BYTES and each._stall > 1]
+        large = [each for each in self._alive() if each._size > _SMALL_BYTES and each._is_stalled]
         if sum(each._size for each in large) > _MAX_BYTES:
             _end_one(large)
 
@@ -116,30 +116,29 @@ class LimitedProtocol(H11Protocol):
         return [each for each in found if not each.transport.is_closing()]
 
     @property
-    def _stall(self) -> int:
-        """0 while a request is being answered, 1 if idle after a response, 2 if the caller keeps the server waiting."""
-        is_unread = self.flow is not None and self.flow.write_paused
-        if is_unread or self.cycle is None or (self.cycle.more_body and not self.cycle.response_complete):
-            return 2
-        return int(self.cycle.response_complete)
+    def _is_unread(self) -> bool:
+        return self.flow is not None and self.flow.write_paused
 
     @property
     def _is_ahead(self) -> bool:
         return self.conn.their_state is h11.DONE and self.flow.read_paused
 
+    @property
+    def _is_stalled(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body or self._is_unread
+
     def _end_if_late(self) -> None:
         left = self._since + self._limits.seconds - self.loop.time()
-        if self._stall and left <= 0.0:
+        if self._is_stalled and left <= 0.0:
             self.transport.abort()
         elif self in self.connections:
             self.loop.call_later(left if left > 0.0 else _LOOK_SECONDS, self._end_if_late)
 
 
 def _end_one(connections: Iterable[LimitedProtocol]) -> None:
-    ranked = [(3 if each._is_ahead else each._stall, -each._since, each) for each in connections]
-    rank, _, found = max(ranked, key=lambda each: each[:2])
-    if rank:
-        found.transport.abort()
+    found = [each for each in connections if each._is_stalled or each._is_ahead]
+    if found:
+        max(found, key=lambda each: (each._is_unread or each._is_ahead, -each._since)).transport.abort()
 
 
 class _StrictConnection(h11.Connection):
