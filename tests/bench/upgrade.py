@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,7 +22,6 @@ import numpy as np
 from darksight_client import Client, DarkSightClientError
 
 from tests.bench import results
-from tests.bench.faults import make_gated_bundle
 from tests.support.alertmanager import run_alertmanager
 from tests.support.faults.clients import CLASSES, MODEL
 from tests.support.postgres import running_postgres
@@ -84,7 +84,13 @@ def main(argv: list[str]) -> int:
             ["git", "worktree", "add", "--quiet", "--detach", folder / "old", args.commit], cwd=ROOT, check=True
         )
         stack.callback(subprocess.run, ["git", "worktree", "remove", "--force", folder / "old"], cwd=ROOT, check=True)
-        bundle = make_gated_bundle(folder / "bundle.safetensors")
+        # Of the old release, as an operator has it.
+        bundle = folder / "bundle.safetensors"
+        script = (
+            f"from pathlib import Path; from tests.bench import faults; faults.make_gated_bundle(Path({str(bundle)!r}))"
+        )
+        made = {**os.environ, **environment(folder / "old")}
+        subprocess.run([sys.executable, "-c", script], cwd=folder, env=made, check=True)
         url = stack.enter_context(running_postgres()).fresh_database()
         replicas = [serve(folder / name, folder / "old", bundle, url) for name in ("a", "b")]
         stack.callback(lambda: [each.process.kill() for each in replicas])
