@@ -15,6 +15,7 @@ from darksight_service.cli.console import on_interrupt, say
 from darksight_service.cli.options import STORE, StoreOptions, keep_files_private, load_settings
 from darksight_service.control.bundle_files import find_bundle
 from darksight_service.control.changes import deploy_at_start
+from darksight_service.control.installation import share_secret
 from darksight_service.control.signatures import required_key
 from darksight_service.control.state_file import StateFile
 from darksight_service.errors import AuditError, SettingsError, StoreUnavailableError
@@ -127,6 +128,7 @@ def _run(settings: Settings, models: Mapping[str, Path]) -> int:
     opened = None
     try:
         opened = Store.open(settings.store_url, auto_upgrade=settings.upgrades_store)
+        share_secret(settings.data_dir, opened)
         _tell("storage_cost", storage_cost(settings, opened.usage()), logging.INFO)
     except StoreUnavailableError as error:
         _tell("store_unavailable", f"{error.message}; starting without it, points wait in the spool")
