@@ -9,10 +9,10 @@ from darksight_core.errors import ConfigError
 
 __all__ = ["FitConfig", "Method", "ScaleRule"]
 
-Method: TypeAlias = Literal["fast", "paper", "paper-cd", "svd"]
+Method: TypeAlias = Literal["fast", "paper", "svd"]
 ScaleRule: TypeAlias = Literal["fixed", "shared", "per-class"]
 
-_METHODS = ("fast", "paper", "paper-cd", "svd")
+_METHODS = ("fast", "paper", "svd")
 _SCALES = ("fixed", "shared", "per-class")
 
 
@@ -25,8 +25,8 @@ class FitConfig:
     Parameters
     ----------
     method
-        How to fit: `fast` is a second-order method, `paper` gradient descent with Adam, `paper-cd` Adam on points and
-        class densities in turn, and `svd` a closed form without a density.
+        How to fit: `fast` is a second-order method, `paper` gradient descent with Adam, and `svd` a closed form without
+        a density.
     dof
         Degrees of freedom of the class densities. Values from 1 to 3 keep clusters compact.
     scale
@@ -51,13 +51,9 @@ class FitConfig:
     faithful
         Keep every point where the map predicts the class that the classifier predicts.
     epochs
-        Epochs of the `paper` methods.
+        Epochs of `paper`.
     batch_rows
-        Rows in a mini-batch of the `paper` methods.
-    anneal
-        Lower the temperature from 20 to 1 during the fit (`paper` methods).
-    init
-        Initial points of the `paper` methods: random (`gauss`) or at the `centre` of the predicted class.
+        Rows in a mini-batch of `paper`.
     """
 
     method: Method = "fast"
@@ -73,16 +69,12 @@ class FitConfig:
     faithful: bool = True
     epochs: int = 1_000
     batch_rows: int = 1_000
-    anneal: bool = False
-    init: Literal["gauss", "centre"] = "centre"
 
     def __post_init__(self) -> None:
         if self.method not in _METHODS:
             raise ConfigError(f"method is {self.method!r}; it must be one of {', '.join(_METHODS)}")
         if self.scale not in _SCALES:
             raise ConfigError(f"scale is {self.scale!r}; it must be one of {', '.join(_SCALES)}")
-        if self.init not in ("gauss", "centre"):
-            raise ConfigError(f"init is {self.init!r}; it must be gauss or centre")
         for name in ("dof", "temperature"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive and finite")

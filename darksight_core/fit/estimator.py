@@ -43,7 +43,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     input
         What the columns of X are: class probabilities (`probs`) or `logits`.
     method
-        `fast`, `paper`, `paper-cd` or `svd`; see `FitConfig`.
+        `fast`, `paper` or `svd`; see `FitConfig`.
     dof
         Degrees of freedom of the class densities.
     scale
@@ -55,7 +55,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     faithful
         Keep every row where the student predicts the same class as the watched classifier.
     epochs
-        Epochs of the `paper` methods.
+        Epochs of `paper`.
     device
         `auto`, `cpu` or `cuda`.
     random_state
@@ -239,9 +239,7 @@ class DarkSight(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         # Points as `transform` gives them, so that fitted and new rows stand where the same rule puts them.
         self._map: MapFit = fitted
         self._probs, self._labels = rows, y
-        self.embedding_: Floats = (
-            fitted.points if config.method.startswith("paper") else place_rows(rows, fitted, config)
-        )
+        self.embedding_: Floats = fitted.points if config.method == "paper" else place_rows(rows, fitted, config)
         return table
 
     def _rows(self, X: Any, table: Frame | None, *, reset: bool) -> NDArray[np.float32]:

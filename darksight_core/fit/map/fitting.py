@@ -118,7 +118,7 @@ def decide_map(
     Parameters
     ----------
     probs
-        The rows of a coreset in its order; all rows for the paper's methods, which have none.
+        The rows of a coreset in its order; all rows for `paper`, which has none.
     core
         The coreset.
     config

@@ -1,10 +1,8 @@
 """The published fit of the map: Adam on mini-batches of mean KL_sym(π_i, P_S(. | y_i; θ)).
 
-It is here to be compared with, so it is made as good as it gets: `fast` solves the same problem. `paper` moves the
-points of a batch and θ together (plain SGD); `paper-cd` takes every batch twice, first moving its points with θ fixed,
-then θ with the points fixed, which is a little better on some rows and doubles the time. Centres start at random from a
-standard normal; points do too, or start at the centre of their predicted class. With `anneal` the temperature falls
-geometrically from 20 to 1 over the first half of the epochs. Gradients are the closed forms of `plane.Local`.
+It is here to be compared with, so it is made as good as it gets: `fast` solves the same problem. The points of a batch
+and θ move together. Centres start at random from a standard normal, and points at the centre of their predicted class.
+Gradients are the closed forms of `placement.Local`.
 
 **Learning rates.** The paper prints 0.001 for the centres, 0.005 for the prior and 1e-6 for the points (0.005, 0.01 and
 1e-6 at K = 100). Read so, the points do not move and KL_sym stays near 5 on 10,000 rows of MNIST. The authors' program
@@ -33,7 +31,6 @@ from darksight_core.map.student import default_scale
 
 __all__ = ["Rates", "fit_paper"]
 
-_HOTTEST = 20.0
 _DECAY = (0.9, 0.999)
 _EPSILON = 1e-8
 # With more batches than this a point's Adam would keep no memory, and its steps would outgrow the map.
@@ -86,7 +83,7 @@ def fit_paper(
     rows
         Rows (K, n).
     config
-        `method`, `dof`, `scale`, `epochs`, `batch_rows`, `anneal` and `init` are used.
+        `dof`, `scale`, `epochs` and `batch_rows` are used.
     generator
         Source of the start and of the batches, on the CPU.
     report
@@ -96,8 +93,7 @@ def fit_paper(
 
     Returns
     -------
-    θ with S = 1, points (1, 2, n), and the mean loss met in each epoch (at its temperature) with that of the result at
-    the end.
+    θ with S = 1, points (1, 2, n), and the mean loss met in each epoch with that of the result at the end.
     """
     n = len(rows)
     power = 0.5 * (config.dof + 2.0)
@@ -109,16 +105,13 @@ def fit_paper(
         shuffle = torch.randperm(n, generator=generator).to(order.device)
         order = order[shuffle]
         points.reorder(shuffle)
-        heat = max(0.0, 1.0 - 2.0 * epoch / config.epochs) if config.anneal else 0.0
-        mixed = rows[order].tempered(_HOTTEST**heat)
+        mixed = rows[order]
         total = torch.zeros_like(rows.pi[0, 0])
         for number, batch in enumerate(batches):
             part, here = mixed[batch], points.values[:, batch]
             loss, by_theta, by_points = _gradients(_student(theta.values, power), part, here)
             total += loss
             points.step(by_points, epoch + 1, batch)
-            if config.method == "paper-cd":
-                _, by_theta, _ = _gradients(_student(theta.values, power), part, here)
             if config.scale == "shared":
                 by_theta[3] = by_theta[3].sum()
             theta.step(by_theta, epoch * len(batches) + number + 1)
@@ -132,16 +125,13 @@ def fit_paper(
 
 def _start(rows: Rows, config: FitConfig, rates: Rates, generator: torch.Generator) -> tuple[_Adam, _Adam]:
     """Adam for the rows of θ (4, K), which are the centres, log prior and log spread, and for the points (2, n)."""
-    classes, n = rows.pi.shape
+    classes = len(rows.pi)
     means = torch.randn(2, classes, generator=generator).to(rows.pi)
     log_spread = math.log(config.dof * default_scale(classes) ** 2)
     theta = torch.cat((means, torch.zeros_like(means[:1]), torch.full_like(means[:1], log_spread)))
     each = [rates.means, rates.means, rates.prior, 0.0 if config.scale == "fixed" else rates.means]
-    if config.init == "centre":
-        points = means[:, rows.labels]
-    else:
-        points = torch.randn(2, n, generator=generator).to(rows.pi)
-    batches = min(math.ceil(n / config.batch_rows), _MOST_BATCHES)
+    points = means[:, rows.labels]
+    batches = min(math.ceil(len(rows) / config.batch_rows), _MOST_BATCHES)
     decay = (_DECAY[0] ** batches, _DECAY[1] ** batches)
     return (
         _Adam(theta, theta.new_tensor(each)[:, None], _DECAY),

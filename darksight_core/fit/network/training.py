@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from darksight_core.evaluation.progress import Progress, Report
 from darksight_core.fit.map.placement import Local, Rows, Theta, candidate_grid, place, rows_of
-from darksight_core.fit.network.adam import Adam
 from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.network.forward import Weights, forward
 from darksight_core.fit.network.training_rows import TrainingRows
@@ -34,6 +34,8 @@ _NOISE = 1.0
 _WORTH = 0.01
 # Largest step of the last epochs, as a share of that before.
 _LAST = 0.2
+# Share of the steps in which the step size rises.
+_WARM_UP = 0.1
 _EXACT_GRID, _EXACT_POINTS, _EXACT_STEPS = 32, 500, 20
 
 
@@ -249,7 +251,7 @@ class Training:
         """
         rows = min(self.config.epoch_rows, _EPOCH_SIZE // self.theta.n_classes)
         steps = max(1, rows // self.config.batch_rows)
-        optimiser, batches = Adam(groups, epochs * steps), self._batches()
+        optimiser, batches = _Adam(groups, epochs * steps), self._batches()
         with torch.no_grad():
             least = check()[0]
         best = _copies(optimiser.parameters)
@@ -263,6 +265,46 @@ class Training:
                 least, best = reached, _copies(optimiser.parameters)
             announce(epoch + 1, loss)
         _restore(optimiser.parameters, best)
+
+
+class _Adam:
+    """Adam (Kingma and Ba, 2015) whose step size rises at first and then falls to zero as a cosine.
+
+    torch has Adam too, but there its first use takes seconds to import a compiler.
+
+    Parameters
+    ----------
+    groups
+        Parameters, and the largest step of each group.
+    total
+        Number of steps.
+    """
+
+    def __init__(self, groups: list[tuple[list[Tensor], float]], total: int) -> None:
+        self.parameters = [parameter for parameters, _ in groups for parameter in parameters]
+        self._largest = [largest for parameters, largest in groups for _ in parameters]
+        self._means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._count, self._total = 0, total
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step by the gradients, and clear them."""
+        done = self._count / self._total
+        rate = min(1.0, 0.02 + done / _WARM_UP) * 0.5 * (1.0 + math.cos(math.pi * done))
+        self._count += 1
+        first, second = 1.0 - 0.9**self._count, 1.0 - 0.999**self._count
+        for parameter, mean, square, largest in zip(
+            self.parameters, self._means, self._squares, self._largest, strict=True
+        ):
+            gradient = parameter.grad
+            assert gradient is not None
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            parameter.addcdiv_(mean, (square / second).sqrt_().add_(1e-8), value=-rate * largest / first)
+            parameter.grad = None
 
 
 def _theta_gradient(local: Local, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from darksight_core.fit.anchors import choose_anchors, network_threshold
 from darksight_core.fit.config import FitConfig
 from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.pipeline import fit_bundle
-from darksight_core.fit.served import place_served
+from darksight_core.fit.probes import place_served
 from darksight_core.map.anchors import Anchors, anchor_classes
 from darksight_core.predictions import from_arrays
 from darksight_core.rows.simplex import log_probs

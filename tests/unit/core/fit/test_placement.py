@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from darksight_core.fit.map import placement as plane
-from darksight_core.fit.served import place_served
+from darksight_core.fit.probes import place_served
 from darksight_core.map.placement import Embedder, _Theta
 from darksight_core.rows.simplex import kl_sym, log_probs
 from tests.support.maps import extreme_probs, map_probs, random_embedder
