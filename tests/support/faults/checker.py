@@ -234,4 +234,5 @@ def _stored(url: str, others: Collection[str]) -> Iterator[Any]:
     ).join_from(point, bundle, bundle.c.id == point.c.bundle_id, isouter=True)  # fmt: skip
     query = query.where(bundle.c.version.is_(None) | bundle.c.version.not_in(others))
     with opened(url) as engine, engine.connect() as connection:
-        yield from connection.execution_options(stream_results=True, yield_per=20_000).execute(query)
+        # Of the query alone: as options of the connection they would hold for what begins its transaction.
+        yield from connection.execute(query.execution_options(stream_results=True, yield_per=20_000))
