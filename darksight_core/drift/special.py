@@ -1,14 +1,10 @@
-"""Special functions that numpy lacks: χ² tails, and the logarithm of the beta function."""
+"""Special functions that numpy lacks: χ² tails."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from darksight_core.rows.simplex import Floats
-
-__all__ = ["chi2_tail", "ln_beta"]
+__all__ = ["chi2_tail"]
 
 
 def chi2_tail(x: float, dof: int) -> float:
@@ -41,19 +37,3 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
         factor = c * d
         total *= factor
     return 1.0 - front * total, front * total
-
-
-def ln_beta(a: Floats | float, b: Floats | float) -> Floats:
-    """ln B(a, b), with the shape of the arguments."""
-    return _ln_gamma(a) + _ln_gamma(b) - _ln_gamma(a + b)
-
-
-def _ln_gamma(x: Floats | float) -> Floats:
-    """ln Γ(x) for x > 0, any shape: Stirling's series at x + 8, then Γ(x) = Γ(x + 1) / x eight times."""
-    x = np.asarray(x, dtype=np.float64)
-    z = x + 8.0
-    fall = x * (x + 1.0) * (x + 2.0) * (x + 3.0) * (x + 4.0) * (x + 5.0) * (x + 6.0) * (x + 7.0)
-    w = 1.0 / (z * z)
-    tail = (1 / 12 - w * (1 / 360 - w * (1 / 1260 - w * (1 / 1680 - w * (1 / 1188 - w * 691 / 360360))))) / z
-    value: Floats = (z - 0.5) * np.log(z) - z + 0.5 * math.log(2.0 * math.pi) + tail - np.log(fall)
-    return value

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["SCHEMA", "Column", "Decision", "Reason", "ResponseColumns", "ScoredBatch", "stored_name"]
+__all__ = ["AUDIT_COLUMNS", "SCHEMA", "Column", "Decision", "Reason", "ResponseColumns", "ScoredBatch", "stored_name"]
 
 
 class Decision(IntEnum):
@@ -237,3 +237,12 @@ def _schema() -> tuple[Column, ...]:
 
 SCHEMA: tuple[Column, ...] = _schema()
 """The columns of a scored row, in the order of the fields of `ScoredBatch`."""
+
+AUDIT_COLUMNS: tuple[Column, ...] = tuple(
+    Column("<f8", "<f4", label, description, (name,), name=name)
+    for name, label, description in (
+        ("error_chance", "P(wrong)", "probability of being wrong, of a row that is drawn for the audit"),
+        ("audit_odds", "odds", "probability with which a row that is drawn for the audit was drawn"),
+    )
+)
+"""Columns that a row gets where it is stored, which SQL has beside those of `SCHEMA`."""

@@ -153,7 +153,7 @@ PANELS = (
         "Labels of the audit",
         {
             "labels": f"max(darksight_audit_labels{{{_M}}})",
-            "more would settle whether the certificate holds": f"max(darksight_audit_labels_needed{{{_M}}})",
+            "more would show an accuracy 3 points lower": f"max(darksight_audit_labels_needed{{{_M}}})",
             "known outcomes": f"sum(max by (decision) (darksight_live_labelled_rows{{{_M}}}))",
             "log evidence against the certificate": f"max(model:darksight_certificate:log_evidence{{{_M}}})",
         },

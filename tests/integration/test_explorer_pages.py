@@ -78,7 +78,7 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
     path = folder / "gated.safetensors"
     part = {"kind": "accuracy", "promised": 0.97, "delta": 0.05, "promise": "for the test", "feasible": True}
     write_bundle(path, bundle.with_gate(gate, {"outlier": None, "reject": part}))
-    store = Store.open(settings.store_url, auto_upgrade=True)
+    store = Store.open(settings.store_url, audit_rate=0.3, auto_upgrade=True)
     deploy_at_start(StateFile(settings.data_dir / "registry.json"), store, settings.bundles, [("digits", path)])
     detectors = make_detectors(baseline_of(read_bundle(path)))
     store.follow_drift("replica", lambda model, version: detectors)
@@ -193,7 +193,6 @@ def test_a_policy_is_tried_applied_and_in_the_audit_trail(explored: Explored) ->
         ("gate/dry-run", {"threshold": "high"}, "threshold"),
         ("points", {"since_ms": 5, "until_ms": 5}, "since_ms"),
         ("review", {"stream": "all"}, "stream"),
-        ("review", {"rate": 0}, "rate"),
         ("points", {"decisions": "maybe"}, "decisions"),
         ("points", {"classes": "one"}, "classes"),
         ("points", {"page_token": "AAAA"}, "page_token"),
@@ -294,7 +293,7 @@ def test_a_threshold_is_tried_outside_of_regions(explored: Explored) -> None:
 @pytest.mark.parametrize("stream", ["outliers", "doubtful", "audit", "certificate"])
 def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) -> None:
     """Each with its classes from the most probable down."""
-    found = explored.get("review", stream=stream, rate=0.5)
+    found = explored.get("review", stream=stream)
 
     assert found["items"]
     assert found["counts"][stream] >= len(found["items"])
@@ -303,7 +302,7 @@ def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) ->
         assert item["classes"][0] == item["predicted"]
         if stream == "certificate":
             assert item["decision"] == "ACCEPT"
-            assert item["odds"] in (0.5, 1.0)
+        assert (item["odds"] is None) is (stream in ("outliers", "doubtful"))
     # Other tests override the policy, which has no certificate.
     assert found["certificate"]["verdict"] in ("open", "none")
 
@@ -311,7 +310,7 @@ def test_a_stream_has_points_without_a_label(explored: Explored, stream: str) ->
 def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None:
     """Working through the audit in its order gives an accuracy with an interval that contains the true one."""
     before = explored.get("review/learned-score")["used"]["labels"]
-    items = explored.get("review", stream="audit", rate=0.3, limit=200)["items"]
+    items = explored.get("review", stream="audit", limit=200)["items"]
     labels = [
         {"prediction_id": item["prediction_id"], "label": explored.truth[item["prediction_id"]]} for item in items
     ]
@@ -322,12 +321,15 @@ def test_labels_are_stored_once_and_measure_accuracy(explored: Explored) -> None
         assert response.json()["recorded"] == str(len(labels))
 
     assert explored.get("review/learned-score")["used"]["labels"] == before + len(labels)
-    audit = explored.get("review", stream="audit", rate=0.3)["audit"]
-    assert audit["done"] >= len(labels)
+    audit = explored.get("review", stream="audit")["audit"]
+    assert audit["drawn"] > audit["labelled"] >= len(labels)
     stored = explored.store.newest_points(PointFilter("digits"), limit=ROWS)
     # The frame has the newest point first, the truth the oldest.
     right = np.mean(np.array(list(explored.truth.values())) == stored.predicted[::-1])
-    assert audit["all"]["low"] <= right <= audit["all"]["high"]
+    assert audit["all"]["low"] <= right <= audit["all"]["high"] < audit["all"]["low"] + 0.5
+    assert audit["accepted"]["value"] > audit["all"]["value"]
+    for each in audit["classes"]:
+        assert each["low"] <= each["value"] <= each["high"]
     score = wait_for(explored, "review/learned-score", "is_learning")["learned_score"]
     assert score["labels"] == before + len(labels)
     assert score["learned"]["auroc"] == pytest.approx(score["softmax"]["auroc"], abs=0.1)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -17,11 +18,12 @@ from darksight_service.errors import SchemaMismatchError
 from darksight_service.store import migrate, revisions
 from darksight_service.store.points import PointFilter
 from darksight_service.store.store import Store
-from darksight_service.store.tables import detector_state
+from darksight_service.store.tables import audit_point, detector_state
 from packaging.version import Version
-from sqlalchemy import inspect, text
+from sqlalchemy import delete, inspect, text
 
 from darksight_core import __version__
+from darksight_core.drift.urn import audit_numbers
 from tests.support.points import make_outcomes, make_points
 
 NOW_MS = 1_800_000_000_000
@@ -127,6 +129,32 @@ def test_states_of_detectors_move_with_the_schema(empty_url: str, open_store: Ca
     with store._engine.begin() as connection:
         found = connection.execute(detector_state.select().order_by(detector_state.c.detector)).mappings().all()
     assert [{**row, "state": bytes(row["state"])} for row in found] == states[1:]
+    store.check()
+
+
+def test_points_that_were_drawn_before_stay_in_the_audit(empty_url: str, open_store: Callable[..., Store]) -> None:
+    """Revision 0012 gives them the odds with which they were drawn: four times as high up to a p-value of 1/4."""
+    store = open_store(empty_url, check=False, audit_rate=1.0)
+    store.upgrade()
+    points = make_points(40, ms=NOW_MS)
+    store.insert([points])
+    migrate.downgrade(store._engine, "0011")
+    numbers = audit_numbers(points.ids) / np.where(points.p_value <= 0.25, 4.0, 1.0) / 64.0
+    with store._engine.begin() as connection:
+        connection.execute(delete(audit_point))
+        listed = [
+            {"point_id": each, "key": key, "bundle_id": 1}
+            for each, key, known in zip(points.id_bytes(), numbers.tolist(), points.predicted >= 0, strict=True)
+            if known
+        ]
+        connection.execute(audit_point.insert(), listed)
+
+    store.upgrade()
+    found, depth = store.drawn_points(PointFilter("digits"), limit=100)
+
+    assert (len(found), depth) == (len(listed), 1.0)
+    assert (found.error_chance == 0.0).all()
+    assert found.audit_odds.tolist() == np.where(found.p_value <= 0.25, 1 / 16, 1 / 64).tolist()
     store.check()
 
 

@@ -261,7 +261,8 @@ def test_labels_of_accepted_rows_tell_whether_the_certificate_holds(tmp_path: Pa
     points = make_points(700, ms=time.time_ns() // 1_000_000, version=version, names=None, with_invalid=False)
     is_wrong = np.random.default_rng(0).random(700) < wrong
     labels = dict(zip(points.prediction_ids(), ((points.predicted + is_wrong) % 10).tolist(), strict=True))
-    with Store.open(settings.store_url, auto_upgrade=True) as store, running(settings, store, counts) as worker:
+    opened = Store.open(settings.store_url, audit_rate=1.0, auto_upgrade=True)
+    with opened as store, running(settings, store, counts) as worker:
         store.insert([points, make_outcomes(labels)])
         worker.step(0.0)
         found = AccuracyFile(tmp_path / "accuracy.json").read()["digits"]

@@ -14,7 +14,7 @@ from darksight_service.scoring.files.columns import score_columns
 from darksight_service.store.tables import point
 
 from darksight_core.predictions import Predictions
-from darksight_core.rows.schema import SCHEMA, Decision, Reason, ScoredBatch
+from darksight_core.rows.schema import AUDIT_COLUMNS, SCHEMA, Decision, Reason, ScoredBatch
 from darksight_core.runtime.result_block import stored_pieces
 from tests.support.points import make_points
 
@@ -64,11 +64,12 @@ def test_decisions_and_reasons_have_one_numbering(ours: type, client: type, prot
 
 
 def test_sql_has_the_stored_columns() -> None:
-    """Beside those that identify a point."""
+    """Beside those that identify a point, and those that it gets where it is stored."""
     others = {"id", "event_at", "delay_ms", "bundle_id", "is_shadow", "prediction_id", "probs"}
     others |= {"tags", "reference", "trace_id"}
 
-    assert {column.name for column in point.columns} - others == parts("stored")
+    of_audit = {column.name for column in AUDIT_COLUMNS}
+    assert {column.name for column in point.columns} - others == parts("stored") | of_audit
 
 
 def test_records_have_the_stored_columns() -> None:

@@ -47,7 +47,8 @@ class AccuracyReport:
     audited
         Accuracy of accepted rows from labels of the random audit, with a time-uniform 95% interval; None with too few.
     audit_labels, audit_labels_needed
-        Labels that it is from, and how many more would settle whether the certificate holds.
+        Labels that it is from, and how many more would find an accuracy 3 points below the certified one with a
+        probability of 80% (without a certificate: give an interval of 4 points); None if no number of labels is enough.
     certificate
         Whether the certificate of the bundle holds.
     certificate_log_evidence
@@ -59,7 +60,7 @@ class AccuracyReport:
     withheld: str
     audited: AccuracyRange | None
     audit_labels: int
-    audit_labels_needed: int
+    audit_labels_needed: int | None
     certificate: CertificateVerdict
     certificate_log_evidence: float
 

@@ -15,6 +15,7 @@ from typing import Any
 from darksight_core.bundle import Bundle
 from darksight_core.drift.detectors import make_detectors
 from darksight_core.drift.explanation import describe
+from darksight_core.drift.isotonic import Isotonic
 from darksight_core.drift.segments import SegmentChanges, SegmentTest
 from darksight_core.errors import ConfigError, DarkSightError
 from darksight_core.evaluation.drift import baseline_of
@@ -63,6 +64,7 @@ class LiveFigures:
         self._accuracy_file = AccuracyFile(settings.data_dir / "accuracy.json")
         self._bundles: dict[str, Bundle] = {}
         self._detectors: dict[str, Detectors] = {}
+        self._curves: dict[str, Isotonic | None] = {}
         self._used: set[str] = set()
         self._retries: dict[tuple[str, str], float] = {}
         self._states: dict[tuple[str, str], dict[str, Any]] = {}
@@ -83,6 +85,15 @@ class LiveFigures:
                 found = ()
             self._detectors[version] = found
         return found
+
+    def curve(self, model: str, version: str) -> Isotonic | None:
+        """Probability of being right by largest probability; None if the bundle has none, or cannot be read now."""
+        if version not in self._curves:
+            bundle = self._bundle(model, version)
+            if bundle is None:
+                return None
+            self._curves[version] = None if bundle.accuracy_model is None else bundle.accuracy_model.curve
+        return self._curves.get(version)
 
     def publish_evidence(self) -> None:
         """Publish the drift evidence of active versions."""
@@ -167,6 +178,7 @@ class LiveFigures:
         used, self._used = self._used | shown, set()
         self._bundles = {version: each for version, each in dict(self._bundles).items() if version in shown}
         self._detectors = {version: each for version, each in dict(self._detectors).items() if version in used}
+        self._curves = {version: each for version, each in dict(self._curves).items() if version in used}
         self._retries = {key: each for key, each in dict(self._retries).items() if key[1] in used}
         self._drifts = {key: each for key, each in self._drifts.items() if key in active}
 

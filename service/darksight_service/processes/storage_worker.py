@@ -125,6 +125,7 @@ class StorageWorker:
         self._is_store_up = True
         self._figures = LiveFigures(settings, self._state_file, store, counts)
         store.follow_drift(_replica(settings.data_dir), self._figures.detectors)
+        store.predict_errors(self._figures.curve)
         self._start(self._follow_changes, "changes")
 
     def step(self, now: float) -> None:
@@ -310,6 +311,7 @@ def _open_store(settings: Settings, stop: threading.Event, counts: StorageCounts
                 keep_probs=settings.keep_probabilities,
                 max_tag_values=settings.max_tag_values,
                 keep_accepted=settings.keep_accepted,
+                audit_rate=settings.audit_rate,
                 auto_upgrade=settings.upgrades_store,
             )
         except DarkSightError as error:

@@ -99,7 +99,7 @@ def live_audit(store: Store, bundle: Bundle, deployed: Deployment, model: str, v
     policy = deployed.policy
     # The certificate is about the thresholds of the bundle.
     promised = certified_accuracy(bundle) if policy.alpha is None and policy.threshold is None else None
-    return report_audit(*store.audited_rows(model, version, start_ms=start_ms), promised)
+    return report_audit(store.audited_rows(model, version, start_ms=start_ms).rows, promised)
 
 
 def certified_accuracy(bundle: Bundle) -> float | None:

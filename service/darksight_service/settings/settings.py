@@ -196,6 +196,9 @@ class Settings(BaseSettings):
         description="share of accepted rows that are stored, beside all rejected, unusual and labelled ones and those "
         "drawn for an audit; all are counted. A label finds its row only if the row is stored",
     )
+    audit_rate: float = Field(
+        0.03, gt=0, le=1, description="share of the rows that are drawn for the audit, whose labels measure accuracy"
+    )
     retention_days: float = Field(0.0, ge=0, description="age in days at which points are deleted; 0 for never")
     retention_rows: int = Field(
         0, ge=0, description="number of stored points above which the oldest are deleted; 0 for no limit"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.urn import audit_numbers
 from darksight_core.guarantees.prediction_sets import top_classes
-from darksight_core.rows.schema import SCHEMA, Column, Decision, ScoredBatch
+from darksight_core.rows.schema import AUDIT_COLUMNS, SCHEMA, Column, Decision, ScoredBatch
+from darksight_core.rows.simplex import Floats
 from darksight_core.rows.tags import REFERENCE, TagSet
 from darksight_service.store.ids import default_prediction_id
 from darksight_service.store.texts import Texts
@@ -42,7 +43,9 @@ TagColumn: TypeAlias = tuple[tuple[TagSet, ...], NDArray[np.intp]]
 LAST_CLASS = 0x7FFF
 """SQL has two bytes for the class of a row; this class stands for itself and all above."""
 
-SCORE_COLUMNS: Mapping[str, Column] = {part: column for column in SCHEMA if column.stored for part in column.parts}
+_STORED = tuple(column for column in (*SCHEMA, *AUDIT_COLUMNS) if column.stored)
+
+SCORE_COLUMNS: Mapping[str, Column] = {part: column for column in _STORED for part in column.parts}
 """The SQL columns of a scored row."""
 
 LISTED_COLUMNS: Mapping[str, Column] = {name: column for name, column in SCORE_COLUMNS.items() if column.listed}
@@ -79,6 +82,8 @@ class PointTable(ScoredBatch):
         Where the inputs of the classifier are, n.
     traces
         Trace ids of the calls, (n, 2) big-endian uint64; 0 for none.
+    error_chance, audit_odds
+        Probability of being wrong, and of being drawn for the audit, (n,); NaN if the point is not drawn.
     """
 
     ids: NDArray[np.uint64]
@@ -95,6 +100,8 @@ class PointTable(ScoredBatch):
     tags: NDArray[np.intp]
     references: Texts
     traces: NDArray[np.uint64]
+    error_chance: Floats
+    audit_odds: Floats
 
     @classmethod
     def of(cls, ids: NDArray[np.uint64], model: str, versions: tuple[str, ...], **columns: Any) -> Self:
@@ -223,7 +230,9 @@ class PointTable(ScoredBatch):
             yield {"model": self.model, **dict(zip(columns, values, strict=True))}
 
 
-_MISSING: dict[str, Any] = {column.name: np.array(column.missing, column.dtype) for column in SCHEMA} | {
+_MISSING: dict[str, Any] = {
+    column.name: np.array(column.missing, column.dtype) for column in (*SCHEMA, *AUDIT_COLUMNS)
+} | {
     "event_ms": np.int64(0),
     "delay_ms": np.int64(0),
     "is_shadow": np.False_,
@@ -304,22 +313,21 @@ def join_tags(parts: Sequence[TagColumn]) -> TagColumn:
     return tuple(numbers), np.concatenate(found)
 
 
-def score_values(batch: ScoredBatch) -> dict[str, NDArray[Any]]:
+def score_values(batch: PointTable) -> dict[str, NDArray[Any]]:
     """The values of `SCORE_COLUMNS`, (n,) each; those that are NULL in SQL are their column's `missing`."""
     found = {}
-    for column in SCHEMA:
-        if column.stored:
-            values = getattr(batch, column.name).reshape(len(batch), column.width)
-            for number, part in enumerate(column.parts):
-                found[part] = _to_sql(part, values[:, number], column)
+    for column in _STORED:
+        values = getattr(batch, column.name).reshape(len(batch), column.width)
+        for number, part in enumerate(column.parts):
+            found[part] = _to_sql(part, values[:, number], column)
     return found
 
 
 def score_columns(values: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]]:
     """Inverse of `score_values`: columns of a `ScoredBatch` from SQL values; columns without values are left out."""
     found = {}
-    for column in SCHEMA:
-        if column.stored and column.parts[0] in values:
+    for column in _STORED:
+        if column.parts[0] in values:
             parts = [_from_sql(part, values[part], column) for part in column.parts]
             found[column.name] = parts[0] if column.width == 1 else np.stack(parts, axis=1)
     return found

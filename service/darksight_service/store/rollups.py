@@ -1,6 +1,7 @@
 """Counts per minute: added in the transaction that adds the points, read by searches, retention and the drift page.
 
-`rollup` counts points by decision, reason and predicted class; classes from `OTHER_CLASSES` on are one. `rollup_bin`
+`rollup` counts points by decision, reason and predicted class; classes from `OTHER_CLASSES` on are one. With the counts
+it has the sum of the probabilities of being wrong, which the audit needs of all points. `rollup_bin`
 counts p-values in equal bins. `rollup_tag` counts both by tag: a point with four tags counts four times. A point counts
 in the minute in which it was received, which is also a range of ids, so the counts tell a search which ranges to read.
 Counts outlive their points.
@@ -20,6 +21,7 @@ from sqlalchemy.dialects import postgresql
 
 from darksight_core.drift.segment_cells import Segment
 from darksight_core.rows.schema import Reason
+from darksight_core.rows.simplex import Floats
 from darksight_service.store.database import Database
 from darksight_service.store.engine import reading
 from darksight_service.store.ids import MINUTE_MS
@@ -40,7 +42,7 @@ __all__ = ["RollupQueries", "TagCounts", "add_counts", "within"]
 _KEY = ("bundle_id", "minute", "is_shadow", "is_accepted", "reason", "predicted")
 _BIN_KEY = ("bundle_id", "minute", "is_shadow", "bin")
 _TAG_KEY = ("bundle_id", "tag_id", "minute", "is_shadow")
-_TAG_SUMS = ("points", "accepted", "outliers", "scored", *map(tag_bin, range(BINS)))
+_TAG_SUMS = ("points", "accepted", "outliers", "scored", "audited", "chance_sum", *map(tag_bin, range(BINS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,21 @@ class TagCounts:
     outliers: int
 
 
-def add_counts(connection: Connection, groups: Iterable[tuple[int, PointTable, Sequence[tuple[int, ...]]]]) -> None:
-    """Count points that were inserted in this transaction, with the numbers of their bundles and of their tag sets."""
+def add_counts(
+    connection: Connection, groups: Iterable[tuple[int, PointTable, Sequence[tuple[int, ...]], Floats]]
+) -> None:
+    """Count points that were inserted in this transaction.
+
+    They are given with the number of their bundle, the tag numbers of each tag set, and their probabilities of being
+    wrong (n,), NaN for those that the audit does not cover.
+    """
     counts, bins, tags = [], [], []
-    for bundle_id, points, tag_ids in groups:
-        counts += _counts(bundle_id, points)
+    for bundle_id, points, tag_ids, chances in groups:
+        counts += _counts(bundle_id, points, chances)
         bins += _bin_counts(bundle_id, points)
-        tags += _tag_counts(bundle_id, points, tag_ids)
+        tags += _tag_counts(bundle_id, points, tag_ids, chances)
     # All writers lock rows in the same order, which prevents deadlocks.
-    _add(connection, rollup, _KEY, counts, ("points", "scored", "log_density_sum"))
+    _add(connection, rollup, _KEY, counts, ("points", "scored", "log_density_sum", "chance_sum"))
     _add(connection, rollup_bin, _BIN_KEY, bins, ("points",))
     _add(connection, rollup_tag, _TAG_KEY, tags, _TAG_SUMS)
 
@@ -94,7 +102,7 @@ def _upsert(table: Table, key: Sequence[str], sums: Sequence[str], *, is_postgre
     return f"INSERT INTO {table.name} ({', '.join(names)}) {given} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
 
 
-def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
+def _counts(bundle_id: int, points: PointTable, chances: Floats) -> list[dict[str, Any]]:
     density = points.log_density.astype(np.float64)
     is_scored = np.isfinite(density)
     columns = {
@@ -108,6 +116,7 @@ def _counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     values = {name: column[first].tolist() for name, column in columns.items()}
     values["points"] = np.bincount(inverse).tolist()
     values["scored"] = np.bincount(inverse, weights=is_scored).astype(np.int64).tolist()
+    values["chance_sum"] = np.bincount(inverse, weights=np.nan_to_num(chances)).tolist()
     values["log_density_sum"] = np.bincount(inverse, weights=np.where(is_scored, density, 0.0)).tolist()
     return _dicts(bundle_id, values)
 
@@ -130,7 +139,9 @@ def _bin_counts(bundle_id: int, points: PointTable) -> list[dict[str, Any]]:
     return _dicts(bundle_id, values | {"points": np.bincount(inverse).tolist()})
 
 
-def _tag_counts(bundle_id: int, points: PointTable, tag_ids: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
+def _tag_counts(
+    bundle_id: int, points: PointTable, tag_ids: Sequence[tuple[int, ...]], chances: Floats
+) -> list[dict[str, Any]]:
     """Counts by tag; `tag_ids` has the numbers of the tags of each set."""
     sizes = np.array([len(each) for each in tag_ids], dtype=np.int64)[points.tags]
     if not sizes.any():
@@ -148,6 +159,7 @@ def _tag_counts(bundle_id: int, points: PointTable, tag_ids: Sequence[tuple[int,
         found: list[int] = np.bincount(inverse[chosen[row]], minlength=len(keys)).tolist()
         return found
 
+    is_audited = points.accepted & np.isfinite(chances)
     values: dict[str, list[Any]] = {
         "tag_id": (keys >> 32).tolist(),
         "minute": ((keys & 0xFFFF_FFFF) >> 1).tolist(),
@@ -156,6 +168,8 @@ def _tag_counts(bundle_id: int, points: PointTable, tag_ids: Sequence[tuple[int,
         "accepted": sums(points.accepted),
         "outliers": sums(np.equal(points.reason, Reason.OUTLIER)),
         "scored": sums(np.isfinite(points.log_density)),
+        "audited": sums(is_audited),
+        "chance_sum": np.bincount(inverse, weights=np.where(is_audited, chances, 0.0)[row]).tolist(),
     }
     known = ~np.isnan(points.p_value)
     bins = np.where(known, _bins(np.where(known, points.p_value, 0.0)), -1)

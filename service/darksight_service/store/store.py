@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, delete, exists, func, select
 
 from darksight_core.drift.detector import Detector
+from darksight_core.drift.isotonic import Isotonic
 from darksight_core.drift.segment_cells import Segment
 from darksight_service.store import revisions
 from darksight_service.store.engine import Timeouts, make_engine, operator_write, reading, writing, yield_to_operators
@@ -39,6 +40,7 @@ from darksight_service.store.tables import (
     thinned_batch,
 )
 from darksight_service.store.write import audit_trail
+from darksight_service.store.write.audit_points import AUDIT_RATE, AuditDraw
 from darksight_service.store.write.audit_trail import TrailQueries
 from darksight_service.store.write.detector_state import Detectors, DriftFollower, read_states, reset_evidence
 from darksight_service.store.write.insert import Inserter
@@ -108,11 +110,13 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         keep_probs: str = "float16",
         max_tag_values: int = 200,
         keep_accepted: float = 1.0,
+        audit_rate: float = AUDIT_RATE,
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(engine, clock=clock)
         self._tags = TagNumbers(engine, max_tag_values)
-        self._inserter = Inserter(engine, self._names, self._tags, parse_probability_codec(keep_probs), keep_accepted)
+        codec = parse_probability_codec(keep_probs)
+        self._inserter = Inserter(engine, self._names, self._tags, codec, AuditDraw(audit_rate), keep_accepted)
         self._matcher = OutcomeMatcher(engine)
 
     @classmethod
@@ -123,6 +127,7 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         keep_probs: str = "float16",
         max_tag_values: int = 200,
         keep_accepted: float = 1.0,
+        audit_rate: float = AUDIT_RATE,
         auto_upgrade: bool = False,
         check: bool = True,
         timeouts: Timeouts | None = None,
@@ -141,6 +146,8 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
             Values of a key of tags; further ones are stored as `_other`.
         keep_accepted
             Share of usual accepted rows that are stored; all are counted. See `Inserter`.
+        audit_rate
+            Share of the points that are drawn for the audit.
         auto_upgrade
             Whether to run missing migrations.
         check
@@ -152,7 +159,7 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
         """
         engine = make_engine(url, timeouts=timeouts)
         options: dict[str, Any] = {"max_tag_values": max_tag_values, "keep_accepted": keep_accepted, "clock": clock}
-        store = cls(engine, keep_probs=keep_probs, **options)
+        store = cls(engine, keep_probs=keep_probs, audit_rate=audit_rate, **options)
         try:
             # Without a migration to run there is no need of alembic, which takes half a second to import.
             if auto_upgrade and revisions.current(engine) != revisions.head():
@@ -219,6 +226,10 @@ class Store(HourQueries, MapQueries, RegionQueries, PolicyQueries, RollupQueries
     def follow_drift(self, replica: str, detectors: Callable[[str, str], Detectors]) -> None:
         """Follow the drift of all rows that are inserted from now on; see `DriftFollower`."""
         self._inserter.follower = DriftFollower(replica, detectors)
+
+    def predict_errors(self, curves: Callable[[str, str], Isotonic | None]) -> None:
+        """Draw rows that are inserted from now on by the probability of being wrong; see `AuditDraw`."""
+        self._inserter.audit.curves = curves
 
     def folded_tags(self) -> int:
         """Tags of points that this process stored as `_other` since its start."""

@@ -1,7 +1,7 @@
 """The tables, as they are after all migrations.
 
     model ─┬─ bundle ─┬─ point          one row per scored prediction; the id is a UUIDv7 and so also the time
-           │          ├─ audit_point    points that are drawn for an audit
+           │          ├─ audit_point    points that are drawn for an audit, in the order of labelling
            │          ├─ rollup         counts per minute of decisions and reasons
            │          ├─ rollup_bin     counts per minute of p-values, in 20 bins
            │          └─ rollup_tag     counts per minute by tag
@@ -222,6 +222,7 @@ rollup = Table(
     Column("points", BigInteger, nullable=False),
     Column("scored", BigInteger, nullable=False),
     Column("log_density_sum", Float(53), nullable=False),
+    Column("chance_sum", Float(53), nullable=False),
     Index(None, "bundle_id", "predicted", "minute"),
     sqlite_with_rowid=False,
 )
@@ -255,7 +256,8 @@ rollup_tag = Table(
     metadata,
     # The minute is not second: a search, and a page about the values of a key, read a few tags over a long time.
     *_key(bundle_id=Integer, tag_id=Integer, minute=Integer, is_shadow=Boolean),
-    *(Column(name, BigInteger, nullable=False) for name in ("points", "accepted", "outliers", "scored")),
+    *(Column(name, BigInteger, nullable=False) for name in ("points", "accepted", "outliers", "scored", "audited")),
+    Column("chance_sum", Float(53), nullable=False),
     *(Column(tag_bin(number), Integer, nullable=False) for number in range(BINS)),
     sqlite_with_rowid=False,
 )

@@ -171,17 +171,20 @@ class PointQueries(Database):
         found = newest_rows(self._engine, bundles, wanted, sql_columns(self._engine, names), limit=limit)
         return read_table(self._engine, found, names, wanted.model, bundles)
 
-    def drawn_points(self, wanted: PointFilter, *, rate: float, limit: int) -> tuple[PointTable, float]:
-        """Points that are drawn for an audit at a rate, and the rate: a lower one if they are more than `limit`.
+    def drawn_points(
+        self, wanted: PointFilter, *, limit: int, with_probs: bool = True, with_tags: bool = False
+    ) -> tuple[PointTable, float]:
+        """Points that are drawn for the audit, in the order of labelling, and the depth of the draw that they are.
 
-        Of the filter, the span of time alone is used.
+        All points with u / o below the depth are given: 1, or less if they are more than `limit`. Of the filter, the
+        span of time alone is used.
         """
+        names = tuple(name for name in _SCORES if name != "probs" or with_probs) + (("tags",) if with_tags else ())
         bundles = self._names.known(wanted.model, wanted.version)
         drawn = (
             select(audit_point.c.point_id, audit_point.c.key)
             .where(
                 audit_point.c.bundle_id.in_(list(bundles)),
-                audit_point.c.key < rate,
                 audit_point.c.point_id >= first_id(wanted.since_ms),
                 audit_point.c.point_id < first_id(wanted.until_ms),
             )
@@ -190,13 +193,12 @@ class PointQueries(Database):
         )
         chosen = drawn.subquery("drawn")
         source, points = search.points_with_ids(self._engine, chosen, chosen.c.point_id)
-        query = select(*sql_columns(self._engine, _SCORES, points)).select_from(with_outcomes(source, points))
+        query = select(*sql_columns(self._engine, names, points)).select_from(with_outcomes(source, points))
         with reading(self._engine) as connection:
             # Of all that are listed: retention may have deleted points of some already.
             next_key = connection.scalar(drawn.with_only_columns(audit_point.c.key).limit(1).offset(limit))
             found = connection.execute(query.order_by(chosen.c.key)).all()
-        rate = rate if next_key is None else float(next_key)
-        return read_table(self._engine, found, _SCORES, wanted.model, bundles), rate
+        return read_table(self._engine, found, names, wanted.model, bundles), min(float(next_key or 1.0), 1.0)
 
     def labelled_points(
         self,

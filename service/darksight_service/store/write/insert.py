@@ -2,7 +2,7 @@
 
 The fast path assumes that all rows are new, which they nearly always are: on PostgreSQL a binary COPY straight into the
 partition of the day, on SQLite one executemany. If a row was stored before, the transaction is rolled back and the slow
-path finds the new rows. Only new rows are counted and drawn for audits, in the same transaction.
+path finds the new rows. Only new rows are counted and listed for the audit, in the same transaction.
 
 With `keep_accepted` some accepted rows are counted, and not stored (`_thin`). Their batches are noted for some hours:
 one that comes again is not counted again.
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, select, text
 
-from darksight_core.drift.audit import DRAWN_RATE, audit_gains
 from darksight_core.drift.urn import audit_numbers
-from darksight_core.rows.schema import Reason
+from darksight_core.rows.schema import AUDIT_COLUMNS, Reason
+from darksight_core.rows.simplex import Floats
 from darksight_service.errors import SchemaMismatchError, StoreError, StoreUnavailableError
 from darksight_service.store.engine import writing
 from darksight_service.store.ids import DAY_MS, LATEST_MS, MAX_ROWS
@@ -33,7 +33,7 @@ from darksight_service.store.probabilities import ProbabilityCodec
 from darksight_service.store.rollups import add_counts
 from darksight_service.store.tables import bundle, point
 from darksight_service.store.texts import Texts
-from darksight_service.store.write.audit_points import draw_points
+from darksight_service.store.write.audit_points import AuditDraw, list_drawn
 from darksight_service.store.write.copy import HEADER, TRAILER, binary_rows
 from darksight_service.store.write.detector_state import Detectors, DriftFollower, version_of
 from darksight_service.store.write.outcomes import match_points, open_names
@@ -54,6 +54,7 @@ _COLUMNS = ", ".join(column.name for column in point.columns)
 _NULLS = {"event_at": 0, "delay_ms": 0} | {
     name: column.missing for name, column in SCORE_COLUMNS.items() if column.nullable and not math.isnan(column.missing)
 }
+_OF_DRAWN = {column.name for column in AUDIT_COLUMNS}
 # The start of the year 1: psycopg and Python have no earlier times.
 _EARLIEST_MS = -62_135_596_800_000
 
@@ -61,18 +62,20 @@ _EARLIEST_MS = -62_135_596_800_000
 class BundlePoints(NamedTuple):
     """Points of one bundle, with numbers in the database, and its drift detectors.
 
-    The numbers are those of the bundle, of its model, and of the tags of each set of tags.
+    The numbers are those of the bundle, of its model, and of the tags of each set of tags. `chances` are the
+    probabilities of being wrong of the points that the audit covers, NaN for others, (n,).
     """
 
     bundle_id: int
     model_id: int
     points: PointTable
+    chances: Floats
     detectors: Detectors = ()
     tags: SetNumbers = SetNumbers(((),))
 
     def take(self, rows: Any) -> BundlePoints:
         """Some of the points."""
-        return self._replace(points=self.points.take(rows))
+        return self._replace(points=self.points.take(rows), chances=self.chances[rows])
 
 
 class Written(NamedTuple):
@@ -101,17 +104,26 @@ class Inserter:
         Numbers of tags.
     codec
         What to keep of probabilities.
+    audit
+        The draw of points for the audit.
     keep_accepted
         Share of usual accepted rows to store.
     """
 
     def __init__(
-        self, engine: Engine, names: Names, tags: TagNumbers, codec: ProbabilityCodec, keep_accepted: float = 1.0
+        self,
+        engine: Engine,
+        names: Names,
+        tags: TagNumbers,
+        codec: ProbabilityCodec,
+        audit: AuditDraw,
+        keep_accepted: float = 1.0,
     ) -> None:
         self._engine = engine
         self._names = names
         self._tags = tags
         self._codec = codec
+        self.audit = audit
         self._keep_accepted = keep_accepted
         self._is_postgresql = engine.dialect.name == "postgresql"
         self._days: dict[int, str] = {}
@@ -167,7 +179,8 @@ class Inserter:
             points = PointTable.join(parts)
             tags = self._tags.of_sets(model_id, points.tag_sets)
             detectors = () if self.follower is None else self.follower.detectors_of(model, version)
-            found.append(BundlePoints(bundle_id, model_id, points, detectors, tags))
+            chances = self.audit.draw(points, version)
+            found.append(BundlePoints(bundle_id, model_id, points, chances, detectors, tags))
         return found
 
     def _copy(self, groups: Sequence[BundlePoints], today: int) -> Written:
@@ -237,7 +250,8 @@ class Inserter:
         found, left_out = [], []
         for group in groups:
             points = group.points
-            odds = np.maximum(self._keep_accepted, DRAWN_RATE * audit_gains(points.p_value))
+            # A row that is not drawn is stored if its number is below `keep_accepted`, and that below its odds.
+            odds = np.fmax(self._keep_accepted, points.audit_odds)
             is_usual = points.accepted & np.equal(points.reason, Reason.NONE) & np.greater(points.p_value, _UNUSUAL)
             points = replace(points, odds=np.where(is_usual, odds, 1.0).astype(np.float32))
             rest = points.take(~_is_stored(points))
@@ -255,11 +269,11 @@ class Inserter:
         return [group.take(mask) for group, mask in zip(found, masks, strict=True) if mask.any()]
 
     def _count(self, connection: Connection, groups: Sequence[BundlePoints]) -> Written:
-        """Count new points, draw some for audits, follow their drift and match outcomes that wait for them."""
+        """Count new points, list those drawn for the audit, follow drift and match outcomes that wait for points."""
         for group in groups:
             _check_numbers(connection, group)
-        add_counts(connection, [(group.bundle_id, group.points, group.tags.ids) for group in groups])
-        draw_points(connection, [(group.bundle_id, group.points) for group in groups])
+        add_counts(connection, [(group.bundle_id, group.points, group.tags.ids, group.chances) for group in groups])
+        list_drawn(connection, [(group.bundle_id, group.points) for group in groups])
         if self.follower is not None:
             self.follower.follow(
                 connection, [(group.bundle_id, group.points, group.detectors, group.tags.ids) for group in groups]
@@ -402,6 +416,8 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
     for name, numbers in sql_values(group).items():
         null = _NULLS.get(name)
         if name == "bundle_id" or (null is not None and (numbers == null).all()):
+            continue
+        if name in _OF_DRAWN and np.isnan(numbers).all():
             continue
         given = (numbers.view(np.uint8) if numbers.dtype == bool else numbers).tolist()
         columns[name] = given if null is None else [None if each == null else each for each in given]

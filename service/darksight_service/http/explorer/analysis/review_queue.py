@@ -2,11 +2,11 @@
 
     outliers      newest points, lowest p-value first
     doubtful      newest points, lowest confidence first, without outliers
-    audit         a random sample, accepted points included (see `audit`)
-    certificate   accepted points, drawn more often where errors are likely (see `darksight_core.drift.audit`)
+    audit         points drawn at random with known odds when they were stored (see `darksight_core.drift.audit`)
+    certificate   the accepted ones of these
 
 The first two find many errors and estimate nothing. The others find few. The audit measures how good predictions are;
-the stream for the certificate tells with fewer labels whether accepted points are as accurate as certified.
+the accepted ones alone tell with fewer labels whether accepted points are as accurate as certified.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.rows.schema import Reason
-from darksight_service.http.explorer.analysis.audit import Audit, draw_for_certificate
 from darksight_service.http.explorer.analysis.learning import LearnedScore, rank_points
 from darksight_service.store.points import PointTable
 
@@ -51,7 +50,7 @@ class QueueItem:
     chance
         P(correct) by the learned score; None without one.
     odds
-        Probability that the audit of the certificate draws it; None in other streams.
+        Probability with which it was drawn for the audit; None in other streams.
     """
 
     row: int
@@ -70,15 +69,17 @@ class ReviewQueue:
     counts: dict[Stream, int]
 
 
-def review_queue(newest: PointTable, audit: Audit, score: LearnedScore, stream: Stream, *, limit: int) -> ReviewQueue:
+def review_queue(
+    newest: PointTable, drawn: PointTable, score: LearnedScore, stream: Stream, *, limit: int
+) -> ReviewQueue:
     """Unlabelled points of a stream, in the order of review.
 
     Parameters
     ----------
     newest
         Points among which outliers and doubtful ones are found.
-    audit
-        The audit, whose table also has the points for the certificate.
+    drawn
+        Points that were drawn for the audit, in the order of labelling.
     score
         The score that ranks doubtful points.
     stream
@@ -86,18 +87,16 @@ def review_queue(newest: PointTable, audit: Audit, score: LearnedScore, stream: 
     limit
         Maximum number of items.
     """
-    certificate, odds = draw_for_certificate(audit.table, audit.rate)
-    odds_of = dict(zip(certificate.tolist(), odds.tolist(), strict=True)) if stream is Stream.CERTIFICATE else {}
     is_free, is_outlier = _is_free(newest), newest.reason == Reason.OUTLIER
     outliers = np.flatnonzero(is_free & is_outlier)
-    is_drawn_free = _is_free(audit.table)
+    is_drawn_free = _is_free(drawn)
     orders: dict[Stream, Ints] = {
         Stream.OUTLIERS: outliers[np.argsort(newest.p_value[outliers], kind="stable")],
         Stream.DOUBTFUL: np.flatnonzero(is_free & ~is_outlier),
-        Stream.AUDIT: audit.order[is_drawn_free[audit.order]],
-        Stream.CERTIFICATE: certificate[is_drawn_free[certificate]],
+        Stream.AUDIT: np.flatnonzero(is_drawn_free),
+        Stream.CERTIFICATE: np.flatnonzero(is_drawn_free & drawn.accepted),
     }
-    table = newest if stream in (Stream.OUTLIERS, Stream.DOUBTFUL) else audit.table
+    table = newest if stream in (Stream.OUTLIERS, Stream.DOUBTFUL) else drawn
     free = np.flatnonzero(_is_free(table))
     softmax, learned, chances = rank_points(score, table.take(free))
     order = np.searchsorted(free, orders[stream])
@@ -109,7 +108,7 @@ def review_queue(newest: PointTable, audit: Audit, score: LearnedScore, stream: 
             softmax_rank=int(softmax[index]),
             learned_rank=int(learned[index]),
             chance=None if np.isnan(chances[index]) else float(chances[index]),
-            odds=odds_of.get(int(free[index])),
+            odds=float(drawn.audit_odds[free[index]]) if table is drawn else None,
         )
         for index in order[:limit].tolist()
     )

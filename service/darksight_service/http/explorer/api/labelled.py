@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
-from darksight_core.drift.audit import DRAWN_RATE
 from darksight_service.control.registry import ActiveModel
-from darksight_service.http.explorer.analysis.audit import Audit, draw_audit
+from darksight_service.http.explorer.analysis.audit import uniform_sample
 from darksight_service.http.explorer.endpoint import Sources
 from darksight_service.http.explorer.inputs import DAY_MS, SpanInput
 from darksight_service.store.points import PointFilter, PointTable
 
-__all__ = ["COMPARED_LABELS", "MAX_LABELS", "MAX_POINTS", "LabelsInput", "audit_of", "labelled_points", "newest_points"]
+__all__ = [
+    "COMPARED_LABELS",
+    "MAX_LABELS",
+    "MAX_POINTS",
+    "LabelsInput",
+    "drawn_points",
+    "labelled_points",
+    "newest_points",
+]
 
 MAX_LABELS = 50_000
 """Newest labels that promises and thresholds are measured on."""
@@ -23,19 +29,18 @@ COMPARED_LABELS = 1_500
 """Newest labels that scores are compared on: enough to see a difference of a percent, and fast."""
 
 MAX_POINTS = 10_000
-"""Newest points that are read; an audit of more draws from those that were drawn when they were stored."""
+"""Newest points that are read."""
 
 MAX_DRAWN = 5_000
-"""Drawn points that are read."""
+"""Points drawn for the audit that are read, the first in the order of labelling."""
 
 
 class LabelsInput(SpanInput):
-    """An input about all labels of a span, or about those of the random audit."""
+    """An input about all labels of a span, or about those of a uniform sample from the audit."""
 
     default_span_ms: ClassVar[int] = 30 * DAY_MS
 
     labels: Literal["all", "audit"] = "all"
-    rate: float = Field(0.05, gt=0.0, le=1.0)
 
 
 def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> PointTable:
@@ -43,14 +48,9 @@ def newest_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> 
     return sources.store().newest_points(_span(active, given), limit=MAX_POINTS)
 
 
-def audit_of(sources: Sources, active: ActiveModel, given: LabelsInput, newest: PointTable) -> Audit:
-    """The audit of the span whose newest points are given: of all its points, or of the drawn ones if it has more."""
-    # Where rows were left out, only the drawn ones are complete.
-    if len(newest) < MAX_POINTS and newest.odds.min(initial=1.0) >= 1.0:
-        return draw_audit(newest, given.rate)
-    rate = min(given.rate, DRAWN_RATE)
-    drawn, rate = sources.store().drawn_points(_span(active, given), rate=rate, limit=MAX_DRAWN)
-    return draw_audit(drawn, rate, is_whole=False)
+def drawn_points(sources: Sources, active: ActiveModel, given: LabelsInput) -> tuple[PointTable, float]:
+    """The points of the span that were drawn for the audit, in the order of labelling, and the depth of the draw."""
+    return sources.store().drawn_points(_span(active, given), limit=MAX_DRAWN)
 
 
 def labelled_points(
@@ -68,8 +68,7 @@ def labelled_points(
             active.model, active.version, **span, limit=limit, with_probs=with_probs, with_tags=False
         )
     else:
-        audit = audit_of(sources, active, given, newest_points(sources, active, given))
-        found = audit.table.take(audit.done[audit.table.is_labelled[audit.done]])
+        found = uniform_sample(*drawn_points(sources, active, given))
     labelled, found = len(found), found.sample()
     scored = found.take((found.predicted >= 0) & np.isfinite(found.p_value))
     return scored, {

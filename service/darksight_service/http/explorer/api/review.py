@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from darksight_core.drift.accuracy import Accuracy
+from darksight_core.drift.audit import audited_accuracy, group_accuracies
+from darksight_core.drift.explanation import describe
 from darksight_service.control.registry import ActiveModel
-from darksight_service.http.explorer.analysis.audit import Audit, audited_accuracy
 from darksight_service.http.explorer.analysis.background import BackgroundResults
 from darksight_service.http.explorer.analysis.learning import LearnedScore, learn
 from darksight_service.http.explorer.analysis.review_queue import QueueItem, Stream, review_queue
@@ -19,7 +21,7 @@ from darksight_service.http.explorer.api.labelled import (
     MAX_LABELS,
     MAX_POINTS,
     LabelsInput,
-    audit_of,
+    drawn_points,
     labelled_points,
     newest_points,
 )
@@ -45,10 +47,10 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
     def queue(call: Call[_QueueInput]) -> Answer:
         given, active = call.input, sources.active_model(call.input)
         newest = newest_points(sources, active, given)
-        audit = audit_of(sources, active, given, newest)
+        drawn, _ = drawn_points(sources, active, given)
         score, is_learning = scores.get((active.model, active.version), labelled_points(sources, active, given)[0])
         deployed = sources.registry.state.models[active.model].versions[active.version]
-        found = review_queue(newest, audit, score or _NO_SCORE, given.stream, limit=given.limit)
+        found = review_queue(newest, drawn, score or _NO_SCORE, given.stream, limit=given.limit)
         ids = found.table.take(np.array([item.row for item in found.items], dtype=np.int64)).id_bytes()
         items = {str(uuid.UUID(bytes=each)): item for each, item in zip(ids, found.items, strict=True)}
         points = sources.store().points_by_id(active.model, active.version, ids)
@@ -62,7 +64,11 @@ def endpoints(sources: Sources) -> list[Endpoint[Any]]:
             "max_labels": MAX_LABELS,
             "oldest_ms": int(found.table.received_ms.min()) if len(found.table) else None,
             "items": [_item(point, items[point["id"]]) for point in points.rows()],
-            "audit": _audit(audit),
+            "audit": {
+                "drawn": len(drawn),
+                "labelled": int(drawn.is_labelled.sum()),
+                **_accuracies(sources, active, given.start_ms),
+            },
             "certificate": live_audit(
                 sources.store(), active.bundle.content, deployed, active.model, active.version
             ).as_dict(),
@@ -99,9 +105,26 @@ def _item(point: dict[str, Any], item: QueueItem) -> dict[str, Any]:
     }
 
 
-def _audit(audit: Audit) -> dict[str, Any]:
-    accuracies = {"all": audited_accuracy(audit), "accepted": audited_accuracy(audit, audit.table.accepted)}
-    return {"rate": audit.rate, "drawn": len(audit.order), "done": audit.depth, **accuracies}
+def _accuracies(sources: Sources, active: ActiveModel, start_ms: int) -> dict[str, Any]:
+    """Accuracies by the audit: of all rows, of accepted ones, and of these by predicted class and by segment."""
+    store, key = sources.store(), (active.model, active.version)
+    accepted = store.audited_rows(*key, start_ms=start_ms, with_groups=True)
+    all_rows = store.audited_rows(*key, start_ms=start_ms, is_accepted=False).rows
+    names = active.bundle.class_names
+    classes = group_accuracies(accepted.rows, accepted.classes)
+    segments = group_accuracies(accepted.rows, accepted.segments)
+    return {
+        "all": _accuracy(audited_accuracy(all_rows)),
+        "accepted": _accuracy(audited_accuracy(accepted.rows)),
+        "classes": [{"name": names[number], **_accuracy(each)} for number, each in sorted(classes.items())],
+        "segments": [{"name": describe((name,)), **_accuracy(each)} for name, each in sorted(segments.items())],
+    }
+
+
+def _accuracy(found: Accuracy | None) -> dict[str, Any]:
+    low, high = (None, None) if found is None else found.interval or (None, None)
+    labels, value = (0, None) if found is None else (found.rows, found.value)
+    return {"value": value, "low": low, "high": high, "labels": labels}
 
 
 def _learned_score(score: LearnedScore | None, is_learning: bool) -> dict[str, Any]:

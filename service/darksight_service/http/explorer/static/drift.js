@@ -32,7 +32,7 @@ function accuracyStats(accuracy, audit) {
     ...(accuracy ? [estimate] : []),
     audited,
     stat(CERTIFICATES[audit.verdict], promised, `evidence against it ${fixed(audit.log_evidence, 1)}, broken at ${fixed(audit.threshold, 1)}`),
-    ...(audit.verdict === "open" ? [stat(count(audit.labels_needed), "more labels settle it")] : []),
+    ...(audit.verdict === "open" ? [stat(audit.labels_needed === null ? "not attainable" : count(audit.labels_needed), "more labels would show 3 points less", "with which the test finds an accuracy 3 points below the certificate with a probability of 80%; not attainable while too many drawn rows stay without a label")] : []),
   ];
 }
 

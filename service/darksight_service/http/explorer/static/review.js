@@ -9,12 +9,12 @@ import { openPage } from "./shell.js";
 import { preloadReference, referenceOf } from "./reference.js";
 import { readState, writeState } from "./state.js";
 
-const DEFAULTS = { stream: "audit", rate: "0.05" };
+const DEFAULTS = { stream: "audit" };
 const STREAMS = {
   outliers: ["Outliers", "outliers, lowest p-value first"],
   doubtful: ["Doubtful", "predictions that are likely wrong, lowest confidence first"],
-  certificate: ["For the certificate", "accepted points, drawn at random but more often where errors are likely, which tell whether the certificate holds"],
-  audit: ["Random audit", "a random sample, accepted points included, that measures accuracy"],
+  certificate: ["For the certificate", "the accepted points of the random audit, which tell whether the certificate holds"],
+  audit: ["Random audit", "points drawn at random, more often where errors are likely, that measure accuracy"],
 };
 const WAIT_MS = 4000;
 const at = (id) => document.getElementById(id);
@@ -32,7 +32,7 @@ let pending = readPending();
 let sending = [];
 let timer = 0;
 
-const asked = () => ({ model: page.model, version: page.version, stream: state.stream, rate: state.rate });
+const asked = () => ({ model: page.model, version: page.version, stream: state.stream });
 const current = () => items[0] || null;
 const className = (number) => found.class_names[number] ?? String(number);
 /** Whether every class is named by one digit, which is then its key. The keys of other classes are the ranks of their probabilities. */
@@ -93,7 +93,7 @@ function showItem() {
   if (!item) {
     const total = found.points;
     showEmpty(at("item"), total ? "This stream is empty" : "There are no points to review",
-      total ? "Choose another stream, or raise the audit rate: a higher rate keeps the points drawn so far and adds others." : "Send predictions with client.score(model, probs); they appear here within a second.");
+      total ? "Choose another stream. The setting audit_rate says how many points are drawn for the audit." : "Send predictions with client.score(model, probs); they appear here within a second.");
     return;
   }
   const mayLabel = page.may("report");
@@ -109,7 +109,7 @@ function showItem() {
       stat(className(item.predicted), "predicted"), stat(percent(item.top, 2), "largest probability"), stat(fixed(item.p_value, 4), "p-value"),
       stat(item.decision === "ACCEPT" ? "accept" : item.reason.toLowerCase().replace("_", " "), "decision"),
       stat(item.chance === null ? "–" : percent(item.chance, 1), "P(correct), learned score"),
-      ...(state.stream === "certificate" ? [stat(percent(item.odds, 1), "odds to be drawn")] : [])),
+      ...(item.odds !== null ? [stat(percent(item.odds, 1), "odds to be drawn")] : [])),
     referenceOf(page.model, item) ?? "",
     element("p", {}, element("a", { class: "mono", href: point }, item.prediction_id), ` · ${when(item.received_ms)}`),
     ...(item.set_size ? [element("p", { id: "prediction-set" }, element("strong", {}, `One of ${setText(item, className)}`), found.set_coverage ? ` with ${percent(found.set_coverage, 0)}: press the marked keys first.` : "")] : []),
@@ -131,14 +131,16 @@ function showQueue() {
 
 function showAudit() {
   const { audit } = found;
-  const line = (label, part) => ({ cells: [label, part.value === null ? "–" : percent(part.value, 1), element("span", { class: "whole" }, part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`), element("span", { class: "whole" }, `${count(part.right)} of ${count(part.labelled)}`)] });
-  const powered = audit.all.powered;
+  const line = (label, part) => ({ cells: [label, part.value === null ? "–" : percent(part.value, 1), element("span", { class: "whole" }, part.value === null ? "–" : `${percent(part.low)} – ${percent(part.high)}`), count(part.labels)] });
   at("audit").replaceChildren(
-    table(["", "accuracy", "95% interval", "right"], [line("all", audit.all), line("accepted", audit.accepted)], { numbers: [1, 2, 3] }),
+    table(["", "accuracy", "95% interval", "labels"], [
+      line("all", audit.all), line("accepted", audit.accepted),
+      ...audit.classes.map((each) => line(`accepted, predicted ${each.name}`, each)),
+      ...audit.segments.map((each) => line(`accepted, ${each.name}`, each)),
+    ], { numbers: [1, 2, 3] }),
     element("p", { class: "hint" },
-      `${count(audit.done)} of ${count(audit.drawn)} drawn points are done; each point is drawn with probability ${percent(audit.rate, audit.rate < 0.1 ? 1 : 0)}. ` +
-      (audit.all.skipped ? `${count(audit.all.skipped)} were skipped; the interval covers both outcomes. ` : "") +
-      (powered ? `Prediction-powered estimate: ${percent(powered.value, 1)} (${percent(powered.interval[0])} – ${percent(powered.interval[1])}). ` : "") +
+      `${count(audit.labelled)} of ${count(audit.drawn)} drawn points have a label. The probabilities of all other points count too. ` +
+      "Intervals hold however often they are read, those of all classes at once, and those of all segments. A drawn point without a label may be right or wrong: label all that are drawn, in their order. " +
       "Labels of the other streams are not used here, because they were selected where errors are likely."),
     element("p", { class: "hint" }, certificateText(found.certificate)));
 }
@@ -148,7 +150,8 @@ function certificateText({ promised, verdict, labels_needed: needed, log_evidenc
   const certificate = `The certificate of ${percent(promised)} for accepted points`;
   if (verdict === "broken") return `${certificate} is broken: the evidence against it is ${fixed(evidence, 1)}, ${fixed(threshold, 1)} is enough.`;
   if (verdict === "kept") return `${certificate} is kept.`;
-  return `${certificate} is open: about ${count(needed)} more labels of the stream for the certificate would settle it.`;
+  if (needed === null) return `${certificate} is open, and no number of labels settles it while so many drawn points stay without one.`;
+  return `${certificate} is open: with about ${count(needed)} more labels of the stream for the certificate, an accuracy 3 points lower is found with a probability of 80%.`;
 }
 
 function showLearnedScore() {
@@ -254,8 +257,6 @@ at("typed").addEventListener("submit", (event) => {
 });
 at("skip").addEventListener("click", skip);
 at("undo").addEventListener("click", undo);
-at("rate").value = state.rate;
-at("rate").addEventListener("change", () => choose({ rate: at("rate").value }));
 addEventListener("popstate", () => location.reload());
 
 keep();

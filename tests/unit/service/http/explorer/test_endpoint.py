@@ -60,7 +60,7 @@ def read(path: str, given: dict[str, Any]) -> Any:
         ("/api/points", {"model": "m", "since_ms": -1}, "since_ms: must be at least 0, not '-1'"),
         ("/api/gate", {"model": "m", "threshold": "high"}, "threshold: must be a number, not 'high'"),
         ("/api/gate", {"model": "m", "alpha": "nan"}, "alpha: must be a finite number, not 'nan'"),
-        ("/api/review", {"model": "m", "rate": 0}, "rate: must be greater than 0.0, not '0'"),
+        ("/api/review", {"model": "m", "limit": 0}, "limit: must be at least 1, not '0'"),
         (
             "/api/review",
             {"model": "m", "stream": "x"},

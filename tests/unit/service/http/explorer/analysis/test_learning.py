@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from darksight_service.http.explorer.analysis.audit import draw_audit, draw_for_certificate
 from darksight_service.http.explorer.analysis.background import BackgroundResults
 from darksight_service.http.explorer.analysis.learning import LearnedScore, learn, rank_points
 from darksight_service.http.explorer.analysis.review_queue import Stream, review_queue
@@ -98,13 +97,13 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
     """Outliers by p-value, the doubtful by confidence, the audit by its draw; what has a label waits no more."""
     reason = np.where(np.arange(600) % 10 == 0, 2, 1)
     table = make_table(600, labelled=0.3, reason=reason)
-    drawn = draw_audit(table, 0.2)
-    certificate = draw_for_certificate(table, 0.2)[0]
+    odds, decision = np.full(200, 0.25), np.where(np.arange(200) % 3 == 0, 2, 1)
+    drawn = make_table(200, seed=1, labelled=0.3, audit_odds=odds, decision=decision)
 
     found = review_queue(table, drawn, LearnedScore(0, 0, 40), stream, limit=10_000)
 
     rows = np.array([item.row for item in found.items])
-    assert not table.is_labelled[rows].any()
+    assert not found.table.is_labelled[rows].any()
     assert len(rows) == found.counts[stream] == len(set(rows.tolist()))
     if stream is Stream.OUTLIERS:
         assert (np.diff(table.p_value[rows]) >= 0).all()
@@ -113,6 +112,6 @@ def test_a_stream_has_unlabelled_points_in_its_order(stream: Stream):
         assert (np.diff([item.learned_rank for item in found.items]) > 0).all()
         assert (table.reason[rows] == 1).all()
     else:
-        order = drawn.order if stream is Stream.AUDIT else certificate
-        wanted = [row for row in order.tolist() if not table.is_labelled[row]]
-        assert rows.tolist() == wanted
+        wanted = ~drawn.is_labelled & (drawn.accepted | (stream is Stream.AUDIT))
+        assert rows.tolist() == np.flatnonzero(wanted).tolist()
+        assert {item.odds for item in found.items} == {0.25}
